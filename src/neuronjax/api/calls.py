@@ -75,7 +75,7 @@ def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., An
 
 
 def is_asked_about(emulated: Any) -> bool:
-    """Return whether a verb's subject was made from this emulated function."""
+    """Return whether a function is running that `asked_about` made from this one."""
     return _asked_about.get() is emulated
 
 
@@ -116,7 +116,7 @@ def path_name(
 
 
 class Named:
-    """Arguments selected by position or by name, both forms complete."""
+    """Selected arguments: all their positions, and all their names."""
 
     def __init__(self, numbers: tuple[int, ...], names: tuple[str, ...]) -> None:
         self.numbers = numbers

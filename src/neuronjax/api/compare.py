@@ -85,8 +85,8 @@ def compare(
     """Find what is wrong with a run: lines, first divergence, causes and remedies.
 
     Without `tolerance`, and against double precision, a result is wrong if its error is
-    larger than the roundings of its format, and their effect on the arguments, explain;
-    the ops at fault are `.faults`. Any other reference, or a `tolerance`, locates where
+    not explained by the roundings of its format and of the arguments; the ops at fault
+    are `.faults`. Any other reference, or a `tolerance`, locates where
     two runs first diverge: `.first_divergence`.
 
     With `against`, the comparison locates where two programs that should compute the

@@ -253,8 +253,8 @@ class Emulated(Stateful):
 
     @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """Return the program for arguments of these types, which all verbs share.
-        Unless the function is `reported`, `nnx.jit` results contain no state."""
+        """Return the program for arguments of these types, from which all verbs start.
+        Its results include writes to NNX modules only for a `reported` function."""
         return self._capture(self._alone, args, kwargs)
 
     @boundary

@@ -76,7 +76,7 @@ class WithState:
 
 
 class InPlace(WithState):
-    """A wrapper whose state `settled` writes back into the modules of the arguments.
+    """A wrapper with a state that `settled` writes back into the arguments' modules.
 
     The state of a function of `nnx.jit` is every variable that it writes. Of any other
     function it is those that are not returned: a caller takes returned modules from the
@@ -174,8 +174,8 @@ def once(function: Callable[..., Any], arguments: Any) -> Any:
 
 
 def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
-    """Return the results of a call. For an `InPlace` function, write the state in them
-    into the modules of the arguments first and leave it out."""
+    """Return the results of a call. Those of an `InPlace` function contain its state;
+    write it into the modules of the arguments, and return the other results."""
     if not isinstance(function, InPlace):
         return found
 

@@ -138,7 +138,8 @@ class SearchedProgram:
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
-        """Yield for each group the program with only it lowered, or the refusal."""
+        """Yield for each group the program in which only it has the candidate of this
+        number and the others have the baseline, or the error that refuses it."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))
@@ -178,11 +179,10 @@ def fastest_mixture(
 ) -> tuple[Policy | None, float]:
     """Return the fastest mixture of two policies that is found, and its seconds.
 
-    From either policy, the modules of the program get the other one, one after another,
-    if that is predicted to save time. Modules that differ in numbers alone, as the
-    layers in a list do, get the same. The policy is None if either alone is the
-    fastest. Seconds of 0 mean that none was tried: a rule cannot state what differs, or
-    there are too many parts."""
+    Starting from either policy, each module in turn gets the other one if that is
+    predicted to save time. Modules that differ in numbers alone, as the layers in a
+    list do, get the same. The policy is None if one alone is the fastest. Seconds are 0
+    if rules cannot express a mixture or there are too many parts."""
     named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
     try:
         program = SearchedProgram.of(Asked.of(lowered), ((), {}), timing)

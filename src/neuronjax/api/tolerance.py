@@ -35,10 +35,10 @@ def tolerance(
     The program runs once, in float64, on values that carry the scale of their errors.
     Where derivatives then give little information, it runs some more times with random
     errors, and the smaller of the two bounds counts. The bounds allow for any order of
-    sums, any tiles, pairs and quads of a cell, passes of FP32 operands, tables of
+    sums, any tiles, cells of two or four products, passes of FP32 operands, tables of
     elementary functions, and results rounded once or twice. An error outside the bounds
-    is not due to rounding: a missing term in a sum of 4,096 is detected. Casts that
-    policy or program ask for are computed, not bounded, if a number has no error yet.
+    is not due to rounding: a missing term in a sum of 4,096 is detected. A cast of a
+    number without an error so far is computed, and adds none, unless it is stochastic.
 
         t = nj.tolerance(loss, policy="bf16")(params, batch)
         np.testing.assert_allclose(found, t.expected, atol=t.atol, rtol=0)
@@ -62,7 +62,7 @@ def tolerance(
         A function of the same arguments that returns the `LegalResults`.
 
     Raises:
-        InvalidProgramError: unknown target, policy or table, or no probability.
+        InvalidProgramError: unknown target, policy or table, or a bad `failure`.
         UnsupportedError: when called, complex numbers, or a loop or branch whose
             condition compares numbers that are closer than their bounds.
         UnimplementedError: when called, an op without a rule.

@@ -73,7 +73,7 @@ def _of_values(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return an `Ask` that passes a program's arguments to a verb, given or drawn."""
+    """Return an `Ask` that passes a program's arguments to a verb as arrays."""
     if cache:
         keep_compiled()
 

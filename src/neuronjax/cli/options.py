@@ -25,7 +25,7 @@ from neuronjax.errors import NeuronJaxError
 
 #: Keywords of every verb, which commands declare themselves.
 _SHARED = {"target", "policy"}
-_flags: ContextVar[Mapping[str, str]] = ContextVar("_flags")  # the command's
+_flags: ContextVar[Mapping[str, str]] = ContextVar("_flags")  # keyword -> option
 _SCALARS = {"int": int, "float": float, "bool": bool}
 _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
@@ -156,7 +156,8 @@ def _parameter(
 
 
 def help_of(verb: Callable[..., Any], keyword: str) -> str:
-    """Return the first sentence about a keyword; for "as `other`", that in `other`."""
+    """Return the first sentence about a keyword in a verb's docstring. If this says "as
+    `other`", return the sentence of the verb `other`."""
     section = inspect.cleandoc(verb.__doc__ or "").partition("\nArgs:\n")[2]
     entries = {name: " ".join(text.split()) for name, text in _ENTRY.findall(section)}
     text = entries[keyword]

@@ -320,7 +320,7 @@ def _dtype(name: str) -> np.dtype:
 def with_values(
     types: Sequence[Any], names: Sequence[str], inputs: Path | None, seed: int
 ) -> list[jax.Array]:
-    """Return an array for each type: from the file, or else given or drawn at random.
+    """Return arrays from the file; without a file, draw those that are only types.
 
     Raises:
         InvalidProgramError: an array is missing in the file, or has another shape.

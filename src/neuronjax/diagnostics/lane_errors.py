@@ -211,7 +211,7 @@ class LaneErrors:
     ) -> Errors:
         """Return the errors of a value in two lanes; equal arrays become one.
 
-        The figures are kept if a witness reads them.
+        If `is_seen`, a witness will read the figures; `asked` keeps them.
         """
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]

@@ -216,7 +216,7 @@ class _Prober:
 
 
 def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
-    """Return three leaves, two added first and the third later, each in a pair."""
+    """Return a leaf from each part of some (first + second) + third, or None."""
     waiting: list[tuple[Node, int | None]] = [(root, None)]
     while waiting:
         node, outside = waiting.pop()

@@ -1,6 +1,6 @@
 """`nki.collectives`: operations that join the ranks of a launch.
 
-    kernel.with_ranks(4)(x)        # x [4, ...]: rank r gets x[r]; so are the results
+    kernel.with_ranks(4)(x)        # rank r gets x[r]; x and the results are [4, ...]
 
     jax.shard_map(kernel, mesh=...)  # in nj.jit: device r of the mesh is rank r
 

@@ -59,7 +59,7 @@ def linked(bodies: Sequence[Body]) -> list[Item]:
 
 
 def _split(body: Body) -> list[tuple[list[Item], Barrier | Loop | None]]:
-    """Return runs of items, each with the point after it; None after the last."""
+    """Return runs of items, each with the barrier or loop after it, at the end None."""
     runs: list[tuple[list[Item], Barrier | Loop | None]] = []
     run: list[Item] = []
     for item in body:

@@ -41,7 +41,7 @@ _HELP = "help(nl.{name}) or help(nisa.{name}) lists its arguments"
 
 @contextlib.contextmanager
 def named_mistakes() -> Iterator[None]:
-    """Add the kernel's line and a remedy to TypeErrors that its text causes."""
+    """Add the kernel's line and a remedy to TypeErrors that `_REMEDIES` recognizes."""
     try:
         yield
     except InvalidProgramError:

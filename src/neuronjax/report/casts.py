@@ -24,7 +24,7 @@ NO_FASTER_THAN_TF32 = "TensorE is as fast with TF32, and FP32 operands need no c
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
-#: Advice for current scaling, after predictions for the GPT of the quickstart.
+#: Advice for current scaling, based on predictions for the GPT of the quickstart.
 _CHEAPER = "scaling='delayed' casts a tensor as it is made"
 _WORTH_A_NOTE = 0.03
 

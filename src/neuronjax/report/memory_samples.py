@@ -1,9 +1,8 @@
 """The use of SBUF and HBM over time, from a timeline and a memory plan.
 
 The plan has units, the timeline has events: each unit is shown until its last event.
-The units of a function that is called, or that devices run alike, replace the call,
-since a jitted step is a single call. A loop is one unit. Seconds, and bytes of one
-core.
+A call is shown as the units of its function, since a jitted step is one call, an Spmd
+as those of its body, and a loop as one unit. Times are in seconds, bytes of one core.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ _NARROW = 0.02
 
 
 def shade_phases(axes: Axes, phases: Sequence[str]) -> None:
-    """Shade the phases after the forward pass; `phases` has that of every place."""
+    """Shade the phases after the forward pass; `phases` has one per x = 0, 1, ..."""
     for phase, alpha, label in _SHADES:
         spans: list[list[float]] = []
         for place, each in enumerate(phases):
@@ -116,7 +116,7 @@ def annotate(
 
 
 def plain(axes: Axes, title: str) -> None:
-    """Write a title, and make the ticks faint, which Matplotlib draws late."""
+    """Write a title, and make the ticks faint."""
     axes.set_title(title, loc="left", fontsize=11)
     axes.tick_params(which="both", color=FAINT, labelcolor=INK, labelsize=9)
 

@@ -240,7 +240,7 @@ def _shares(
 
 
 def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
-    """Return the largest row of each column, or of the last column that was working."""
+    """Return each column's largest row, by index; idle columns repeat a working one."""
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()

@@ -1,9 +1,9 @@
 """Verdicts of a study: whether a machine trains as well as the baseline.
 
 Runs are paired by seed. The end of a run is the mean of its metric over the last steps.
-The difference of two ends has Student's t interval over the seeds. So has the logarithm
-of the ratio of the steps that two runs take to the same value: the worse of their two
-ends, which both reach. The *margin* is the largest acceptable
+The difference of two ends has Student's t interval over the seeds. Two runs also take
+some steps to the worse of their two ends, a value that both reach; the logarithm of the
+ratio of these steps has such an interval too. The *margin* is the largest acceptable
 difference: a share of the baseline's improvement in training, but never less than the
 scatter of its ends over the seeds.
 """
@@ -304,7 +304,7 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return, by seed, own / reference steps to the worse of the two ends."""
+    """Return by seed the steps of `own` to the worse end, over those of `reference`."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]

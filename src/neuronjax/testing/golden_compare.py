@@ -160,7 +160,7 @@ def check_bits(path: Path, stored: GoldenFile, inputs: list[np.ndarray]) -> None
 def _results(
     stored: GoldenFile, paths: Sequence[str], outputs: Sequence[np.ndarray]
 ) -> LeafMatch:
-    """Match results; ignore an argument that only one side passes through."""
+    """Match results; ignore one that equals an argument and that only one side has."""
     paths = [*paths, "amax_history"][: len(outputs)]
     now = [Leaf.of(*each) for each in zip(paths, outputs, strict=True)]
     passed = {(leaf.path, leaf.sha256) for leaf in stored.inputs}

@@ -47,7 +47,7 @@ class GoldenReport:
         leaves: differences in the results of today's program on the stored arguments,
             the largest first; for an update, differences from the results stored
             before.
-        drift: differences in the arguments, which do not count for the results.
+        drift: how today's arguments differ from the stored ones, which results use.
         renamed: arguments and results that have another name now.
         change: the cause of the program's change, and the edits; None if it is the
             same.

@@ -154,8 +154,8 @@ def _innermost(spans: Iterable[_Span], line: int) -> _Span:
 
 @functools.lru_cache(maxsize=64)
 def _spans(text: str) -> tuple[list[_Span], list[_Span]]:
-    """Return the spans of functions and of statements; of a compound one, of its head.
-    Text that does not parse, such as a notebook's cell with magics, has none."""
+    """Return the spans of functions, and those of statements up to their bodies. Text
+    that does not parse, such as a notebook's cell with magics, has none."""
     try:
         nodes = [*ast.walk(ast.parse(text))]
     except SyntaxError:

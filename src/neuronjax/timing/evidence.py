@@ -21,8 +21,8 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: Number of rows that make an interval, and the probability that it covers one more
-#: such row. One row is left out on each side, so it is (19 - 2 - 1) / (19 + 1).
+#: Number of rows that make an interval, and the probability that it covers one more. Of
+#: the 20 gaps around 19 rows it covers 16, because it leaves out the row at each end.
 ROWS, COVERED = 19, 0.8
 #: Distances, in units of the distance between an always busy queue and an idle one.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0

@@ -203,7 +203,7 @@ def with_held_tiles(
 
 
 def _made_of(i: KernelInstruction, made: Mapping[Storage, int]) -> object | None:
-    """Return what a whole tile is made of, equal if it need not be made again."""
+    """Return a key, or None; whole tiles with equal keys have equal contents."""
     sources = [a for a in i.inputs if isinstance(a, Access) and not a.dynamic]
     if len(i.outputs) != 1 or len(sources) != len(i.inputs) or i.reads_outputs:
         return None

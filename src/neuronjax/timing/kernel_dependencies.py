@@ -120,7 +120,7 @@ class BoxMap:
     # -- cells -------------------------------------------------------------------------
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
-        """Set cells of the first box's size, on the axis with the most of them."""
+        """Choose the axis that has the most cells of the first box's size."""
         sizes = [last - first for first, last in b]
         axes = range(len(b))
         if self._shape:
@@ -193,12 +193,12 @@ class _StorageAccesses:
         """Return the entries that the next owner of the memory waits for."""
         found = self.writers.entries()
         if not found:
-            found += self.freed  # otherwise the writers have waited for them
+            found += self.freed  # a writer, if any, has waited for these
         return found + self.readers.entries()
 
 
 class _OnChipRoom:
-    """The free and dead bytes of one memory of one core."""
+    """The bytes of one memory of one core that are free, or that some entries free."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity

@@ -97,7 +97,7 @@ def _contracted_rows(
 ) -> frozenset[int]:
     """Return the row count that a matmul contracts; empty if it contracts no rows.
 
-    Operands from outside may have any order; operands in `inside` need these rows."""
+    An operand of `inside` must begin with the batch and contracted axes, in order."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1

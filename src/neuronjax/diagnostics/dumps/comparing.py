@@ -187,8 +187,8 @@ class _Behind:
         self._arguments = dict(zip(arguments, program.argument_names, strict=True))
 
     def look(self, key: Key) -> tuple[list[str], list[OpPlace]]:
-        """Return the nearest saved tensors and arguments, and the ops since them that
-        compute, in the order of the program."""
+        """Return the nearest saved tensors and arguments behind a value, and the ops
+        from there to the value, except mere moves, in the order of the program."""
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}

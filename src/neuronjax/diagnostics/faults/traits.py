@@ -20,8 +20,8 @@ from neuronjax.numerics.float_format import get_format
 
 _SUMS = ADDS | {"stablehlo.reduce", "stablehlo.reduce_window"}
 _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-#: These ops treat a small number like zero; but adding a constant, as a guard does,
-#: counts as a difference.
+#: To these ops a tiny number may as well be zero. An addition of a constant, such as
+#: the epsilon before a division, is an exception (`vanishes_on`).
 _LEAVE_OUT = _SUMS | {f"stablehlo.{n}" for n in ("exponential", "compare", "select")}
 _PERIODIC = frozenset(
     f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")

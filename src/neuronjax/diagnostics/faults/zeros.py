@@ -17,14 +17,14 @@ _VANISHING = frozenset(
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
     """Return the op that turned nonzero numbers into the zeros behind an Inf or NaN.
 
-    This op may be a difference that is rounded to a coarser format than the Inf or NaN.
+    A difference counts if its format is coarser than that of the op with Inf or NaN.
     If the zeros come from an Inf, as in exp(-Inf), return the op that made the Inf.
     """
     seen: set[Op] = set()
     found, op = None, shown.path.op
     most = lambda t: (t.zeros, t.emptiest.result.nothing)  # noqa: E731
     while True:
-        shares = evidence.operands.items()  # a constant that fills gaps made nothing
+        shares = evidence.operands.items()  # the Inf of a constant has no maker
         broken = [v for v, x in shares if x.nonfinite and flow.maker(v) is not None]
         behind = broken if seen and broken else _empty(op, evidence)
         trace = flow.maker(behind[0], key=most) if behind else None

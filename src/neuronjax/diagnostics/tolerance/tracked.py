@@ -45,7 +45,7 @@ REMEDY = "give an explicit tolerance for this reference"
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
 
-# Arrays by source that are not yet stored: `pending.Pending`.
+# The arrays that are not yet stored (`pending.Pending`), by their `source`.
 UNSETTLED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 _SOURCES = itertools.count()
@@ -58,7 +58,7 @@ class Shared:
     Attributes:
         is_relative: whether the error is `scale` times the value.
         scale: a view of the array's shape, of stride 0 where elements share it.
-        cause: source with equal errors at every use: a table, "constants"; or "".
+        cause: the table, or "constants", whose error is equal at every use; or "".
     """
 
     is_relative: bool

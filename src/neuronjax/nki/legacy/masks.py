@@ -53,7 +53,7 @@ class Box:
         return t
 
     def _leading(self, t: NkiTensor) -> NkiTensor:
-        """Return the box's partitions of a tensor of another rank."""
+        """Return the box's partitions of a tensor whose rank is not the mask's."""
         if t.shape[0] == self.sizes[0] and t.shape[0] != 1:
             return t.slice(0, self.starts[0], self.stops[0])
         return t

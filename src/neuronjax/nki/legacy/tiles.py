@@ -410,7 +410,7 @@ def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
 
 
 def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
-    """Return the tile of numbers and slices; on chip two dimensions remain."""
+    """Return the tile that numbers and slices select; on chip two dimensions remain."""
     on_chip, rank = t.storage.on_chip, t.ndim
     dropped: list[int] = []
     for at, key in enumerate(keys):

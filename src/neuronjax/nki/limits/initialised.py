@@ -4,8 +4,8 @@ Every storage has a map of its written elements, which follows the order of the 
 the body of a device loop is read once, as its first iteration. Where only a run can
 decide, the program is assumed to be right: a write at a runtime offset may write any
 element, a loop may have had iterations, and a read at a runtime offset is an error only
-if nothing was written. Such a read may still see NaN or 4 (fresh memory) or what an
-earlier tile left in a slot.
+if nothing was written. Such a read may still see fresh memory (NaN, or 4 in integers)
+or what an earlier tile left in a slot.
 
 An engine takes 128 partitions as easily as 100, so kernels compute with unwritten
 partitions. A lane's result from an unwritten partition counts as unwritten; it is an

@@ -172,7 +172,7 @@ def others() -> Iterator[Question]:
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
-    """Return the share rounded up, by fraction, and that of the last 4 together."""
+    """Return the shares rounded up: for each fraction, and for the last 4 together."""
     up = (case["out"] > 1).reshape(-1, _STEPS)
     return np.append(up.mean(axis=0), up[:, 8:].mean())
 

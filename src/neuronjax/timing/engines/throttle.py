@@ -35,7 +35,7 @@ def after_idle_seconds(core: Core, busy_seconds: float) -> float:
 
 
 def is_idle(seconds: float) -> bool:
-    """Return whether a gap leaves less than half of a window in use."""
+    """Return whether, after a gap, the array has worked for less than half a window."""
     return seconds > a.THROTTLE_SECONDS.value * (1 - a.THROTTLE_LIMIT.value)
 
 

@@ -140,7 +140,7 @@ def _quantize_mx(task: LaneTask, core: Core) -> Pace:
 
 
 def _random(task: LaneTask, core: Core) -> Pace:
-    """Return cycles of random words: 4 per lane and cycle with XORWOW [A4], else 1."""
+    """Return N / 4 cycles for N random words per lane with XORWOW [A4], else N."""
     rate = a.RANDOM_XORWOW.value if has(core, "xorwow") else 1.0
     return Pace(task.elements / rate)
 
@@ -155,7 +155,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 N cycles as published, on NeuronCore-v2 fewer as its counters show."""
+    """Return 8 N cycles, as published; on NeuronCore-v2 the fewer that fit counters."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
