@@ -1,8 +1,7 @@
 """Signs of faults that one run shows, without a more precise run to compare it with.
 
 The predicates take numbers and arrays: NumPy's from `compare`, which looks at one
-execution, and JAX's from the statistics of a run, whose compiled step calls the
-predicates.
+execution, and JAX's inside the compiled step of a run that counts statistics.
 """
 
 from __future__ import annotations
