@@ -208,7 +208,7 @@ class _Decoder:
         return Op(name, operands, results, attributes, regions, location)
 
     def _attributes_of(self, operation: Any, op: str) -> dict[str, Any]:
-        """Return the attributes by name; MLIR has one object for all equal ones."""
+        """Return the attributes by name; MLIR shares equal ones, which decode once."""
         attributes, decoded = operation.attributes, {}
         for key in attributes:
             if key in _FUNCTION_ONLY:

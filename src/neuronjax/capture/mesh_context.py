@@ -173,8 +173,8 @@ def _is_on_one_device(leaf: Any) -> bool:
 
 
 def _sharding(leaf: Any) -> NamedSharding | None:
-    """Return an argument's sharding on a mesh; that of a tracer comes from its type. On
-    Auto axes of one device an array is whole, as without a mesh."""
+    """Return an argument's sharding on a mesh; that of a tracer comes from its type. It
+    is None for tracers, and on a mesh of one device, if no axis is Explicit."""
     if isinstance(leaf, Tracer):
         over = jax.typeof(leaf).sharding
         return over if AxisType.Explicit in over.mesh.axis_types else None

@@ -197,8 +197,8 @@ class _PartitionRequest:
     """A program to be partitioned.
 
     Attributes:
-        key: equal for equal programs: a digest of the code and of the locations of its
-            ops, without outer stack frames, which hold the line of the call.
+        key: a digest of the code and of the locations of its ops. It ignores outer
+            stack frames, so calls on two lines share the result for equal programs.
         devices: the number of devices.
         code: MLIR bytecode.
     """

@@ -88,8 +88,8 @@ def _open(main: Any, attribute: str) -> list[bool]:
 def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
     """Return the module after the partitioner.
 
-    The later stages lack their passes and may crash, so compilation runs in a process
-    of its own, which ends as soon as the module exists.
+    XLA runs only `PASSES`, so its stages after them may crash: compilation runs in a
+    process of its own, which ends as soon as the module exists.
 
     Raises:
         RuntimeError: XLA's message, if it does not reach that point.
@@ -177,7 +177,7 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
 # -- Devices in another order.
 
 #: A collective over axes of a mesh whose devices are not 0, 1, 2, ...: its channel, the
-#: axes, and the devices, as a transposed array of numbers or one by one.
+#: axes, and the devices, listed or as shape and transposition of an array 0, 1, 2, ...
 ORDERED = re.compile(
     r"channel_id=(\d+), replica_groups=mesh\[([^\]]*)\], "
     r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"
@@ -218,7 +218,7 @@ def order_devices(module: ir.Module, text: str) -> None:
 
 HIDDEN = "neuronjax.op"
 FRONTEND = "mhlo.frontend_attributes"
-#: The ops that stand for elementwise ops of 1 and 2 operands: all are sharded alike.
+#: Stand-ins in `hide`, by number of operands: elementwise ops are all sharded alike.
 CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
 BARRIER = "stablehlo.optimization_barrier"
 CALL = "stablehlo.custom_call"

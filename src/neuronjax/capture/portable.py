@@ -61,8 +61,8 @@ def portable_artifact(
         )
 
 
-# A file name keeps its folders from the last of these on, by which `decode` recognizes
-# libraries.
+# A file name loses its folders up to the last of these, by which `decode` recognizes
+# libraries, or all of them if it has none of these.
 _LIBRARY = "/(?:neuronjax|site-packages|dist-packages)/"
 _FOLDERS = f"^.*(?={_LIBRARY})|^(?!.*{_LIBRARY}).*/"
 

@@ -89,7 +89,7 @@ def _type(value: Value) -> jax.ShapeDtypeStruct:
 
 
 def _constrain(module: Any) -> None:
-    """Add the shardings of arguments and results in main, as a call has none."""
+    """Write main's shardings as constraints in its body; a call of it has none."""
     main = next(filter(is_main, module.body))
     block = main.regions[0].blocks[0]
     last = block.operations[len(block.operations) - 1]

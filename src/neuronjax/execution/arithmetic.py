@@ -37,8 +37,8 @@ _FLOAT32 = np.dtype(np.float32)
 #: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
 #: normal number and then flushes, so a little less than 2^-126 still becomes normal.
 _NORMAL = 2.0**-126 - 2.0**-151
-#: Results known to have no subnormals, by identity. Nothing writes to a rule's result;
-#: the caller may write to an argument, so arguments are searched each time.
+#: Results without subnormals, by `id`. Nothing writes to a rule's result, so this stays
+#: true; a caller may write to an argument, so arguments are searched each time.
 _NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
 #: Elements per part of an array that is looked at.
 _PART = 1 << 14

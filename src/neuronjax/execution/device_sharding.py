@@ -141,7 +141,7 @@ def carrier(mesh: DeviceMesh, parts: int) -> str | None:
 
 
 def part_of(mesh: DeviceMesh, parts: int) -> DeviceMesh:
-    """Return the mesh of one of `parts` equal parts; the mesh must have a carrier."""
+    """Return the mesh of one of `parts` equal parts; `carrier` must find an axis."""
     axis = carrier(mesh, parts)
     sizes = [(n, size // parts if n == axis else size) for n, size in mesh.axes]
     return DeviceMesh(tuple(sizes))

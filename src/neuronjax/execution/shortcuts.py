@@ -85,7 +85,7 @@ class _Rewriting:
         return maker if same else None
 
     def instead(self, i: Instruction, source: Instruction, **changes: Any) -> Any:
-        """Return the source, changed to make the result of its only reader."""
+        """Drop `source`; return it, changed to make the result of `i`, its reader."""
         self.drop(source)
         return dataclasses.replace(source, results=i.results, **changes)
 

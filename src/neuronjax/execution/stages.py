@@ -2,8 +2,8 @@
 
 `report` injects the display through `watched_by`, because this layer does not know it.
 One task is shown at a time. A task that starts while another is shown (a program made
-by a transformation, or one compiled below a progress bar) counts as part of that one,
-which then continues where it was; its name follows its stages if it differs.
+by a transformation, or one compiled below a progress bar) adds its stages, followed by
+its name if that differs; at its end the interrupted stage is shown again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def start(name: str, owner: object) -> None:
 
 
 def show(display: Watch, owner: object) -> bool:
-    """Show the stages with this display until the owner ends; return whether it may."""
+    """Show stages by `display` until `owner` ends; return False if a task is shown."""
     with _lock:
         if _owner is not None:
             return False

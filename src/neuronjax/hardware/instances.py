@@ -8,7 +8,8 @@ was found. The source keys are those of `chips.py` and `topology.py`, and:
     VS    AWS's prices on instances.vantage.sh, 2026-08-26
     KP    AWS's prices in github.com/aws/karpenter-provider-aws (265ee0ba), 2026-02-09
     CB    aws.amazon.com/ec2/capacityblocks/pricing, 2026-01-31, no operating system
-    T1B SDKR  the Trn1 page of SDK 2.9.1; release notes of the AWS SDK for Java, 2.38
+    T1B   the Trn1 page of SDK 2.9.1
+    SDKR  release notes of the AWS SDK for Java, 2.38
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Link:
     Attributes:
         axis: the axis of `Topology.shape` that they join, an index from 0.
         per_chip: links of one chip on this axis (a ring or torus axis has two).
-        bytes_per_second: one link, one direction.
+        bytes_per_second: one link, one direction: total rate / links / directions.
         hop_seconds: latency of one hop.
     """
 

@@ -133,8 +133,8 @@ def star(ranks: int) -> FoldPlan:
 
 
 def path(ranks: int, hop: int = 1) -> FoldPlan:
-    """Return a closed path: the sum starts after the owner's place and ends there.
-    `hop` neighbouring ranks share a place and add together; it divides `ranks`."""
+    """Return a closed path over groups of `hop` neighbouring ranks that add together;
+    `hop` divides `ranks`. A sum starts after its owner's group and ends in that."""
     if ranks == 1:
         return star(1)
     order = []

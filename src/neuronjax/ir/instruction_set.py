@@ -240,7 +240,7 @@ class TensorTensor(Instruction):
 
     @property
     def elsewhere(self) -> Engine | None:  # type: ignore[override]
-        """VectorE, unless the op exists only in software."""
+        """VectorE on a chip without `engine`; None if the op is only in software."""
         return None if self.op in SOFTWARE_FUNCTIONS else "vector"
 
 

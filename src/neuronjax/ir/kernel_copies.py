@@ -41,13 +41,13 @@ class _ResultUse(NamedTuple):
 def without_copies(
     program: KernelProgram, assigned: Set[Name], declared: Set[Storage]
 ) -> KernelProgram:
-    """Return the program without the copies of assignments that a compiler leaves out.
+    """Return the program without the copies by assignments that a compiler leaves out.
 
     Args:
         program: a traced kernel.
-        assigned: the instructions that are copies of an assignment.
-        declared: the storages of tensors that the kernel declares; all others are
-            results.
+        assigned: the copies that assignments, `tile[...] = value`, have emitted.
+        declared: the storages of tensors that the kernel declares; all others hold
+            values that instructions returned.
     """
     if not assigned:
         return program
@@ -160,7 +160,7 @@ def _near(
 
 
 def _can_write(writer: KernelInstruction, source: Access, target: Access) -> bool:
-    """Return whether it writes just the copied elements and may write the target."""
+    """Return whether an instruction writes all of `source` and may write `target`."""
     if writer.reads_outputs:
         return False
     written = [a for a in writer.outputs if a.storage is source.storage]

@@ -1,4 +1,4 @@
-"""Rows of the NKI instructions that compute, see `nki_instructions`."""
+"""The rows of the table `nki_instructions` for instructions that compute."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Kind = Literal[
     "operator",  # an operator of nki.language
     "flag",
     "choice",  # a member of an enumeration
-    "note",  # only used by the instruction's own function
+    "note",  # read only by the instruction's function in `nki.isa`
 ]
 Role = Literal["input", "output", "both", "attribute", "none"]
 Reading = Literal["all", "lanes", "part"]

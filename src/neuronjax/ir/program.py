@@ -88,9 +88,9 @@ class Location:
         module: the part of the model that it belongs to; "" if parts were not added,
             see `ir.model_parts`.
         phase: "forward", "backward" or "optimizer"; "" if unknown.
-        is_lent: whether `file` and `line` belong to a call of the function that
-            contains the op, not to the op; at another call they are replaced by that
-            call's.
+        is_lent: whether `file` and `line` are those of a call of the function that
+            contains the op, because the op has none of its own. At another call
+            `inside` replaces them by that call's.
     """
 
     scope: str = ""

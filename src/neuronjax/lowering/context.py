@@ -436,7 +436,7 @@ class Context:
         return dataclasses.replace(instruction, ordinal=self._ordinal)
 
     def nested_ordinal(self) -> int:
-        """Return an ordinal for a call or region, which enters the keys inside it."""
+        """Return an ordinal for a call or region, part of the rounding keys inside."""
         self._ordinal += 1
         return self._ordinal
 

@@ -173,7 +173,7 @@ def _parts(context: Context, view: View, wanted: str, count: int) -> list[View]:
 
 
 def _rest(context: Context, view: View, part: View) -> View:
-    """Return `view` - `part`, its rounding, exactly; 0 where `part` is Inf or NaN."""
+    """Return `view` minus its rounding `part`, exactly; 0 where that is Inf or NaN."""
     shape = view.type.shape
     rest, kept = (context.temporary(shape, np.float32) for _ in range(2))
     finite = context.temporary(shape, np.bool_)

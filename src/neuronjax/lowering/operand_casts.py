@@ -93,7 +93,7 @@ def _is_to_be_kept(op: Op, context: Context) -> bool:
 def compatible(
     op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand
 ) -> tuple[MatmulOperand, MatmulOperand]:
-    """Return both operands in formats that TensorE can multiply, and with any sparsity.
+    """Return operands in formats that TensorE multiplies, with the policy's sparsity.
 
     Raises:
         UnsupportedError: the two E4M3 formats meet in one contraction.

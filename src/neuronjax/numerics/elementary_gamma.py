@@ -1,11 +1,11 @@
 """FP32 log-gamma and digamma functions by sealed arithmetic.
 
-lgamma: x P(x) about its zeros 1 and 2 and its minimum; from 3 on Stirling's series with
-log x as a sum of two FP32 numbers. digamma: (x - x0) P(x) about its zero x0 on 1..2,
-one step of the recurrence on 0..1 and 2..3, and from 3 on the asymptotic series. Left
-of 0 both reflect, and their errors are relative to the terms, which cancel at the zeros
-(`ULP_FLOOR` of `elementary`). Coefficients are minimax fits made as in
-`elementary_exponential`.
+lgamma: t P(t) with t = x - 1, x - 2 or x - MINIMUM (plus the value there); from 3 on
+Stirling's series with log x as a sum of two FP32 numbers. digamma: (x - x0) P(x) about
+its zero x0 on 1..2, one step of the recurrence on 0..1 and 2..3, and from 3 on the
+asymptotic series. Left of 0 reflection formulas make both a difference, whose error is
+relative to its terms where they cancel (`ULP_FLOOR` of `elementary`). Coefficients are
+minimax fits made as in `elementary_exponential`.
 """
 
 from __future__ import annotations

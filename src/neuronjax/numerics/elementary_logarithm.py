@@ -36,7 +36,7 @@ from neuronjax.numerics.elementary_exponential import EXP_FINE, LN2_HIGH, LN2_LO
 from neuronjax.numerics.exact import seal
 
 SQRT_HALF_BITS = np.uint32(0x3F3504F3)
-# P(s^2) of the form of log in the docstring; relative error 8e-10.
+# P in log m = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))); relative error 8e-10.
 LOG = (0.666667759, 0.399775535, 0.298721552)
 # P in 3 atanh(s)/s = 3 + s^2 + s^4 P(s^2), |s| <= 0.172; atanh(s)/s errs by 4e-14.
 ATANH = (0.600000024, 0.428565562, 0.333830863, 0.255003393, 0.463155836)

@@ -47,7 +47,7 @@ TWO_OVER_PI = (
 # The exponent field at which the product's top bit pair, the quadrant, starts at bit 0.
 FIRST_EXPONENT = np.uint32(120)
 QUARTER_PI = np.float32(0.7853981633974483)
-# pi/2, whole, as 12 bits plus the rest, and as the error of the rounded whole.
+# pi/2 in FP32; its upper 12 bits and the rest; pi/2 minus its FP32 value.
 HALF_PI = np.float32(1.5707963267948966)
 HALF_PI_12 = np.float32(float.fromhex("0x1.92p0"))
 HALF_PI_REST = np.float32(1.5707963267948966 - float.fromhex("0x1.92p0"))

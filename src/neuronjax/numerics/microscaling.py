@@ -203,7 +203,7 @@ def quantize_mx(
     - float32 subnormals are read as zeros (FTZ).
     - A block of zeros: scale byte 0, and zeros that keep their signs.
     - A block with a NaN or an Inf: scale byte 255, NaN, and all element codes 0.
-    - A scale is at least 2^-127 (byte 0), its elements are then smaller.
+    - A scale below 2^-127 is raised to that (byte 0), so its elements are smaller.
     - "nki_golden", the vendor's CPU golden, breaks the last three: bytes wrap around
       modulo 256, and a NaN or an Inf is an element like any other. A finite block may
       thus get byte 255: the golden reads it as 2^128, `MXArray.dequantize` as NaN; its

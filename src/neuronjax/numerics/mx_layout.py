@@ -24,7 +24,7 @@ QUADRANT = 32  # partitions; tiles have a multiple of it
 SLOTS = 4  # elements of a word
 GROUP = BLOCK_SIZE // SLOTS  # partitions that share a scale
 SCALES = QUADRANT // GROUP  # scales of a quadrant, each on a partition of its own
-SCALE_OFFSETS = (0, 4, 8, 12)  # first partition of scales: 4 operands can share a tile
+SCALE_OFFSETS = (0, 4, 8, 12)  # where scales may start: 4 operands can share a tile
 
 
 def pack_x4(elements: jax.Array) -> jax.Array:

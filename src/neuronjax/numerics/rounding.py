@@ -30,10 +30,10 @@ _INF = np.uint32(0x7F80_0000)
 _QUIET_NAN = np.uint32(0x7FC0_0000)
 _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _MANTISSA = np.uint32(0x007F_FFFF)
-_HALF = np.uint32(0x8000_0000)  # of a fraction in units of 2^-32
+_HALF = np.uint32(0x8000_0000)  # 1/2 in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# The most bits that are dropped: to nearest and stochastically. A 24-bit significand is
-# below half a step from 25 on, and below 2^-32 of a step, the random unit, from 56 on.
+# Limits of the number of dropped bits, to nearest and stochastically. From 25 bits on a
+# 24-bit significand is below half a step, and from 56 on below 2^-32, the random unit.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)
@@ -123,7 +123,7 @@ def round_to_format(
             bits are missing, of another shape or dtype, or counted outside 1 to 32.
     """
     rounded = _round(x, fmt, rounding, overflow, random_bits, random_bit_count)
-    if _keeps_exponent(fmt):  # NaNs are canonical
+    if _keeps_exponent(fmt):  # the code is the top of a float32
         missing = 32 - fmt.width - fmt.padding_bits
         bits = rounded << np.uint32(missing) if missing else rounded
         return lax.bitcast_convert_type(bits, jnp.float32)
@@ -318,13 +318,13 @@ def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
 def _bracket_narrow_exponent(
     magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int
 ) -> _Bracket:
-    """Return the bracket; below the smallest normal, one more bit drops per power of
-    two.
+    """Return the bracket of a format with a narrower exponent. Each power of two below
+    its smallest normal number drops one more bit.
 
     The significand counts from 2^mantissa_bits in normal values, so adding it to the
     exponent field (less one) yields the code, and a carry runs into the exponent.
-    Magnitudes that would lose more than `deepest` bits are raised until they lose so
-    many, so a zero gets the code and fraction of zero without a branch.
+    Magnitudes so small that more than `deepest` bits would drop are raised until only
+    `deepest` do. They still round to 0, and a zero needs no branch.
     """
     lowest = FLOAT32.bias + fmt.min_exponent
     fewest = FLOAT32.mantissa_bits - fmt.mantissa_bits

@@ -162,9 +162,9 @@ class SparseArray(Shown):
         """Return the dense array, exactly; +0 where nothing was kept.
 
         Raises:
-            InvalidProgramError: a tag is out of range or twice in its group, which only
-                parts that came through `jit` unchecked can be. Inside `jit` nothing is
-                raised; see `from_parts`.
+            InvalidProgramError: a tag is out of range or twice in its group. Arrays
+                that `from_parts` made under `jit` or `vmap`, where it cannot check
+                tags, may have such tags. Under `jit` nothing is raised here either.
         """
         if not isinstance(self.tags, Tracer):
             check_tags(np.asarray(self.tags), self.pattern, self.axis)

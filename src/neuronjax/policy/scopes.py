@@ -2,7 +2,7 @@
 
 A scope is a name in the ops' name stack, made from the policy's value, so it survives
 grad, vmap, scan and checkpoint, and program texts are reproducible.
-`collective_algorithm` is a scope that sets only this field of any policy, and
+`collective_algorithm` is a scope that sets only the policy's field of this name, and
 `compiling_for` one that sets the chip.
 """
 
@@ -53,7 +53,7 @@ def policy_scope(policy: Policy | str) -> Iterator[Policy]:
     token, asked = _intern(resolved), _asked
     with _ACTIVE(token), jax.named_scope(f"neuronjax.policy.{token}"):
         yield resolved
-    # In a trace the ops carry the scope to their emulation.
+    # No warning in a trace, whose ops carry the scope to their later emulation.
     if _asked == asked and not is_tracing():
         warn_user(
             "nothing in this policy_scope was emulated: its numbers are the host's\n"

@@ -266,8 +266,8 @@ class _FoldBuilder:
 
     def _merge(self) -> ir.Function:
         """Build `void (ptr sums, ptr out, i64 stride, i64 rows, i64 columns, i1 first,
-        i1 last)`, which adds sums to a result, and settles the last ones as they leave
-        PSUM."""
+        i1 last)`, which adds sums to a result. With `last` zeros become +0 and NaNs
+        one NaN, as when they leave PSUM."""
         function = self._function(
             "merge", VOID, (POINTER, POINTER, I64, I64, I64, I1, I1)
         )

@@ -1,9 +1,9 @@
 """Operands in the form that registers need: panels of a K tile in FP32.
 
-A panel holds `width` rows or columns side by side, for cell after cell and row after
-row of a cell, with zeros where the operand has ended. Stored elements become FP32 here:
-BF16, codes of 8 bits through a table, and blocks of 32 with a scale. FP32 is split into
-high and low halves.
+A panel holds `width` rows or columns side by side; along K it has cell after cell, and
+in each its `rows_per_cell` rows. It has zeros beyond the end of the operand. Stored
+elements become FP32 here: BF16, codes of 8 bits through a table, and blocks of 32 with
+a scale. FP32 is split into high and low halves.
 """
 
 from __future__ import annotations

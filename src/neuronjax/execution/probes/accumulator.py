@@ -135,7 +135,7 @@ class StepAccumulator:
             self.observed.rows[slot] = row if old is None else merged(old, row)
 
     def add_called(self, i: Call, observed: Observed) -> None:
-        """Add the observations of a function, for the probes that this call counts."""
+        """Add a function's observations, in the slots that this call has for them."""
         slots = {} if self.plan is None else self.plan.called(i)
         rows = {slots[s]: row for s, row in observed.rows.items() if s in slots}
         self.add(replace(observed, rows=rows))

@@ -1,8 +1,7 @@
 """Signs of faults that one run shows, without a more precise run to compare it with.
 
-The predicates take numbers and arrays, of NumPy for `compare`, which looks at one
-execution, and of JAX for the statistics of a run, which decide inside its compiled
-step.
+The predicates take numbers and arrays: NumPy's from `compare`, which looks at one
+execution, and JAX's inside the compiled step of a run that counts statistics.
 """
 
 from __future__ import annotations

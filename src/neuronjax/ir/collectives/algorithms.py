@@ -60,7 +60,7 @@ _CYCLES = (
 
 def closed_paths(group: Group, otherwise: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of a group in the order of each channel. Every second channel
-    goes backwards, so that another rank of a chip comes first. `otherwise` gives the
+    goes backwards, so it enters each chip at another rank. `otherwise` gives the
     order for a group that does not have all chips of a 4 x 4 torus; ASSUMPTION: it is
     used forwards and backwards, whatever the wires."""
     wired = _along_wires(group)

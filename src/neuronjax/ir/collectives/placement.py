@@ -51,8 +51,8 @@ class Group:
 
     @property
     def fault(self) -> str:
-        """The reason why no network joins the group, or "". If it has several ranks on
-        several nodes, they must be the same logical cores on all
+        """The reason why no network joins the group, or "". On several nodes it must
+        have one rank each, or ranks on the same logical cores of all
         (internode-collective-comm.rst). Chips need not be neighbours (ASSUMPTION:
         messages pass through other chips)."""
         cores = {tuple(self.locals[r] for r in ranks) for ranks in self.by_node}

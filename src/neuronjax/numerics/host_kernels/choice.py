@@ -2,7 +2,7 @@
 
 Kernels are calls of addresses in this process, so a program for another machine, such
 as one from `jax.export`, cannot contain any. Inside `exportable` they are left out.
-Outside, an identity op precedes them, which `jax.export` finds when it lowers
+Outside, an identity op precedes each of them; to lower it for `jax.export` is an error
 (`capture.host_calls`).
 """
 

@@ -54,7 +54,7 @@ def words(
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return the plan of `words`, which asks for several threads above FEW elements."""
+    """Return `words` for all threads if elements are more than FEW, else for one."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
@@ -135,7 +135,7 @@ FRAME = {
     "attrs": 120,
 }
 FRAME_BYTES = 168
-#: Offsets in each of the three structures: the count, and the pointers to the entries.
+#: Offsets in args, rets and attrs: the number of entries, the pointers to entries.
 COUNT, ARGUMENTS, ATTRIBUTES = 16, 32, 40
 BUFFER_DTYPE, BUFFER_DATA, BUFFER_RANK, BUFFER_DIMS = 16, 24, 32, 40
 ARRAY_SIZE, ARRAY_DATA = 8, 16

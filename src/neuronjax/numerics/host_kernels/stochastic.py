@@ -50,8 +50,8 @@ from neuronjax.numerics.random_bits import GOLDEN, LAST_SHIFT, STEPS
 Value = Any
 #: Number of elements that are checked together.
 CHUNK = 1024
-#: The mixer's first shift drops the bits in which the indices of an aligned window of
-#: this size differ.
+#: Indices of an aligned window of this size differ only in bits that the mixer's first
+#: shift drops, so the shifted word is the same for all of them.
 WINDOW = 1 << STEPS[0][0]
 assert WINDOW % MANY == 0
 assert MANY % CHUNK == 0
