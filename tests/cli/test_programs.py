@@ -140,7 +140,7 @@ def test_run_a_saved_program(run, saved):
     expected = nj.jit(lambda x, w: jnp.tanh(x @ w))(x, w)
     np.testing.assert_array_equal(np.load("out.npz")["result"], expected)
     assert run("run", saved).exit_code == 0
-    assert "a saved program, without a function" in run("run", saved, "--compare").stderr
+    assert "without a function for jax.jit" in run("run", saved, "--compare").stderr
 
 
 def test_narrow_floats_are_stored_as_float32(run):
