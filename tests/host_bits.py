@@ -143,7 +143,7 @@ def steps() -> Named:
 
 PARTS: dict[str, Callable[[], Named]] = {
     part.__name__: part
-    for part in (flush, sums, vectors, casts, functions, goldens, steps)
+    for part in (flush, sums, vectors, casts, functions, steps, goldens)
 }
 
 
