@@ -236,6 +236,27 @@ def test_rules_that_are_faster_than_either_policy_are_printed_and_true():
     assert again.total_seconds < bf16.total_seconds
 
 
+def test_a_mixture_is_priced_for_the_given_iterations():
+    def settled(weights, x):
+        x = jax.lax.while_loop(lambda x: x.max() > 1, lambda x: x / 2, x)
+        return layers(weights, x)
+
+    shapes = {"in": (2048, 8192), "out": (8192, 512)}
+    weights = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
+    x = jax.ShapeDtypeStruct((4096, 2048), jnp.float32)
+    (loop,) = profile(settled, target="trn2")(weights, x).timeline.loops
+    trips = {loop.source: 7}
+    bill = estimate(
+        settled, instance="trn2.48xlarge", policy=["bf16", "fp8"], trips=trips
+    )
+    notes = bill(weights, x).notes
+    (note,) = (note for note in notes if note.startswith("fp8 takes "))
+    said, _, code = note.partition(": ")
+    mixed = eval(code, {"nj": nj})
+    again = profile(settled, target="trn2", policy=mixed, trips=trips)(weights, x)
+    assert said.endswith(f"is predicted to take {in_words(again.total_seconds)}")
+
+
 @pytest.mark.parametrize(
     "change", [{"scaling": "delayed"}, {"rules": nj.Rule(op="dot", rounding="rne")}]
 )

@@ -187,7 +187,7 @@ def estimate(
         for alarm in alarms:
             warnings.warn(alarm, ServingChipWarning, stacklevel=2)
         profiles = tuple(profiled for _, profiled in found)
-        notes = [*alarms, *notes_of(profiles), *_data_notes((*rows, *others))]
+        notes = [*alarms, *notes_of(profiles, trips), *_data_notes((*rows, *others))]
         notes += _placement_notes(profiles, rows)
         if gradient_bytes is None:
             notes += _gradient_notes(profiles, rows)

@@ -155,7 +155,7 @@ def estimate_serving(
             name=thens[0][1].name,
             costs=tuple(cost(*pair) for pair in pairs),
             refused={**refused, **more},
-            notes=tuple(notes_of(profiles)),
+            notes=tuple(notes_of(profiles, trips)),
             utilization=utilization,
             profiles=profiles,
             traffic=traffic,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from neuronjax.api.asked import Askable
-from neuronjax.api.profile import profile
+from neuronjax.api.profile import Trips, profile
 from neuronjax.api.profile_result import Profile
 from neuronjax.api.searched_program import fastest_mixture
 from neuronjax.diagnostics.precision_policies import policy_code
@@ -268,7 +268,7 @@ def carried(found: Profile) -> list[tuple[int, int]]:
     return matched
 
 
-def slower_notes(profiles: Sequence[Profile]) -> Iterable[str]:
+def slower_notes(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[str]:
     """Yield a note for each program that is slower with fewer bits than with more, with
     the rules for parts of the model that make it faster, if there are any."""
     for narrow in profiles:
@@ -280,14 +280,15 @@ def slower_notes(profiles: Sequence[Profile]) -> Iterable[str]:
             and _matmul_bits(narrow) < _matmul_bits(wide)
         ]
         if wider:
-            yield _slower(narrow, min(wider, key=lambda found: found.total_seconds))
+            fastest = min(wider, key=lambda found: found.total_seconds)
+            yield _slower(narrow, fastest, trips)
 
 
-def _slower(narrow: Profile, wide: Profile) -> str:
+def _slower(narrow: Profile, wide: Profile, trips: Trips | None) -> str:
     names = [policy_name(p.policy) for p in (narrow, wide)]
     times = [seconds(p.total_seconds) for p in (narrow, wide)]
     said = f"{names[0]} takes {times[0]} on {narrow.target.name}, {names[1]} {times[1]}"
-    timing = dict(lnc=narrow.core.lnc)
+    timing = dict(lnc=narrow.core.lnc, trips=trips)
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
@@ -305,10 +306,10 @@ def _matmul_bits(found: Profile) -> int:
     return min((operand.type.dtype.itemsize for operand in operands), default=4) * 8
 
 
-def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
+def notes_of(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[str]:
     """Yield the assumptions of the schedules, and the programs that do not fit."""
     own = (note for found in profiles for note in found.notes)
-    yield from dict.fromkeys((*slower_notes(profiles), *own))
+    yield from dict.fromkeys((*slower_notes(profiles, trips), *own))
     misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)
     yield from dict.fromkeys(
         f"{found.name} does not fit a device of {found.core.chip.name}: "

@@ -86,7 +86,7 @@ def figures(
         return measured_now()
     pair = id(actual), id(reference)
     if pair not in known:
-        # The end of either array removes the entry before another has its identity.
+        # If either array is freed, the entry goes before a new array gets the same id.
         arrays, ended = (actual, reference), lambda _: known.pop(pair, None)
         known[pair] = [], [weakref.ref(x, ended) for x in arrays]
     measured, _ = known[pair]

@@ -40,6 +40,7 @@ from neuronjax.ir.instruction import (
     Instruction,
     InstructionProgram,
     SignedInstruction,
+    unrepeated,
 )
 from neuronjax.ir.instruction_set import (
     Activation,
@@ -75,10 +76,7 @@ def is_float(dtype: Any) -> bool:
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Convert an array; copies of one number by a broadcast are converted once."""
-    if 0 not in x.strides:
-        return x.astype(dtype)
-    once = tuple(slice(0, 1) if s == 0 else slice(None) for s in x.strides)
-    return np.broadcast_to(x[once].astype(dtype), x.shape)
+    return np.broadcast_to(unrepeated(x).astype(dtype), x.shape)
 
 
 class Reference64:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from neuronjax.ir.instruction import Instruction
+from neuronjax.ir.instruction import Instruction, unrepeated
 from neuronjax.ir.instruction_set import (
     Activation,
     Compare,
@@ -40,7 +40,7 @@ _NORMAL = 2.0**-126 - 2.0**-151
 #: Results without subnormals, by `id`. Nothing writes to a rule's result, so this stays
 #: true; a caller may write to an argument, so arguments are searched each time.
 _NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
-#: Elements per part of an array that is looked at.
+#: `_has_below` searches parts of so many elements, which fit a cache.
 _PART = 1 << 14
 _SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
 #: NumPy's functions by the names of operations; they take FP32 and float64.
@@ -90,9 +90,7 @@ def flushed(x: np.ndarray) -> np.ndarray:
 
 def _has_below(x: np.ndarray, code: int) -> bool:
     """Return whether any nonzero number has a magnitude whose code is below `code`."""
-    # What a broadcast repeats is looked at once, and in parts that fit a cache.
-    once = x[tuple(slice(0, 1 if s == 0 else None) for s in x.strides)]
-    codes = once.ravel(order="K").view(np.uint32)
+    codes = unrepeated(x).ravel(order="K").view(np.uint32)
     for start in range(0, codes.size, _PART):
         sizes = np.left_shift(codes[start : start + _PART], 1)
         np.subtract(sizes, np.uint32(1), out=sizes)  # a zero becomes the largest code

@@ -24,11 +24,15 @@ from neuronjax.ir.program import Location, TensorType
 MOST_BYTES = 256
 
 
+def unrepeated(array: np.ndarray) -> np.ndarray:
+    """Return an array with only one element along every axis of stride 0."""
+    return array[tuple(slice(1 if s == 0 else None) for s in array.strides)]
+
+
 def contents(array: np.ndarray) -> Hashable:
     """Return a key that is equal for arrays of one dtype and shape with the same bits.
     A broadcast array is read once: only the elements in memory count."""
-    first = tuple(slice(1) if stride == 0 else slice(None) for stride in array.strides)
-    value = array[first]
+    value = unrepeated(array)
     about = (array.dtype.name, array.shape, value.shape)
     if value.nbytes <= MOST_BYTES:
         return (*about, value.tobytes())

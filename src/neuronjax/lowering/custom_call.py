@@ -122,7 +122,7 @@ def _listed(types: tuple[TensorType, ...]) -> str:
 
 
 def _busiest(kernel: KernelFunction) -> Engine:
-    """Return the engine but DMA that executes most of a kernel's instructions."""
+    """Return the engine, DMA aside, with the most instructions of a kernel."""
     engines = Counter[str](i.engine for i in kernel.program.body.walk())
     computing = [e for e, _ in engines.most_common() if e not in ("dma", "sync")]
     return computing[0] if computing else "dma"  # type: ignore[return-value]

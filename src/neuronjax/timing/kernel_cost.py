@@ -181,6 +181,7 @@ def with_held_tiles(
     room -= _live_bytes(entries)
     #: By engine, the least recently used first.
     by_engine: dict[str, dict[object, Storage]] = {}
+    held_bytes: Counter[str] = Counter()
     same: dict[Storage, Storage] = {}
     found = []
     for i in entries:
@@ -192,9 +193,10 @@ def with_held_tiles(
         key = _made_of(i, made)
         if key is not None and written[i.outputs[0].storage] == 1:
             mine, held = i.outputs[0].storage, by_engine.setdefault(i.engine, {})
+            held_bytes[i.engine] += 0 if key in held else _row_bytes(mine)
             tile = held[key] = held.pop(key, mine)
-            while held and sum(map(_row_bytes, held.values())) > room:
-                del held[next(iter(held))]
+            while held and held_bytes[i.engine] > room:
+                held_bytes[i.engine] -= _row_bytes(held.pop(next(iter(held))))
             if tile is not mine:
                 same[mine] = tile
                 i = replace(i, name=_HELD, outputs=(), inputs=())

@@ -20,6 +20,8 @@ OWN = 0.5
 
 #: Relative error of numbers that are as exact as FP32 allows.
 ORDINARY = 2.0**-18
+#: An op that makes an error less than this many times as large only passes it on.
+AMPLIFIES = 2.0
 #: An addend's error below this share of another addend's is negligible.
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))

@@ -10,6 +10,7 @@ import numpy as np
 
 from neuronjax.diagnostics.comparison_tables import percent, short
 from neuronjax.diagnostics.faults.evidence import OpEvidence, rounds
+from neuronjax.diagnostics.faults.flow import AMPLIFIES
 from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
@@ -274,7 +275,7 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own >= e.result.error or operand >= e.result.error:
         return None
     text = f"it turns a relative error of {short(operand)} into {short(e.result.error)}"
-    if e.result.error < 2 * operand:
+    if e.result.error < AMPLIFIES * operand:
         text = f"its operands have a relative error of {short(operand)} already"
     if short_name(t) in SINGULAR:
         return FaultName("singular", text)

@@ -26,7 +26,14 @@ from neuronjax.diagnostics.faults.choices import (
     is_magnitude,
 )
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
-from neuronjax.diagnostics.faults.flow import OWN, Flow, Step, amplification, computes
+from neuronjax.diagnostics.faults.flow import (
+    AMPLIFIES,
+    OWN,
+    Flow,
+    Step,
+    amplification,
+    computes,
+)
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
 from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.quantization import quantizing
@@ -56,8 +63,6 @@ from neuronjax.ir.value_sources import ValueSources
 NEARBY = 6
 #: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
-#: An op that makes an error less than this many times as large only hands it on.
-AMPLIFIES = 2.0
 #: A bound that changes numbers by this factor replaces them.
 REPLACED = 4.0
 

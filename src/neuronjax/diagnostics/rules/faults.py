@@ -290,4 +290,4 @@ a sum that a loop carries stops growing
         "stagnation-loop": _stagnates,
     },
 )
-"""The rules; the first word of an id is the name of the fault."""
+"""The rules of faults: the id of each begins with the name of the fault."""

@@ -31,6 +31,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     declared,
     model_of,
 )
+from neuronjax.ir.instruction import unrepeated
 
 # Smaller than any divisor, and a normal FP32 number.
 _TINY = 1e-38
@@ -165,12 +166,6 @@ _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
 }
 
 
-def compact(view: np.ndarray) -> np.ndarray:
-    """Return `view` with one element along every axis of stride 0."""
-    shared = (slice(0, 1) if s == 0 else slice(None) for s in view.strides)
-    return view[tuple(shared)]
-
-
 def _add_term(
     terms: dict[int, Shared], source: int, new: Shared, joint: list[np.ndarray]
 ) -> None:
@@ -181,7 +176,7 @@ def _add_term(
     elif old.is_relative != new.is_relative:
         joint.append(new.scale)
     else:
-        scale = compact(old.scale) + compact(new.scale)
+        scale = unrepeated(old.scale) + unrepeated(new.scale)
         terms[source] = Shared(new.is_relative, np.broadcast_to(scale, new.scale.shape))
 
 
@@ -244,7 +239,7 @@ def _split(
                 wide = np.broadcast_to(term.scale, shape)
                 kept.append(Shared(term.is_relative, wide))
                 continue
-            scale = np.broadcast_to(compact(term.scale) * into[1], shape)
+            scale = np.broadcast_to(unrepeated(term.scale) * into[1], shape)
             _add_term(terms, source, Shared(into[0], scale), loose)
         if x.shape == shape:
             tracked.append(_Operand(x.passed(), kept))
