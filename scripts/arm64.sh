@@ -47,12 +47,20 @@ fetched() {
 }
 [ -e "$here/fetched" ] || fetched || skipped "its packages are not to be had"
 
+# The emulated Python. A child process that it starts needs the emulator too, so Python is
+# told that this script is its executable.
+cat > "$here/python" << END
+#!/bin/sh
+exec "$here/root/usr/bin/qemu-aarch64-static" -0 "$here/python" -L "$here/root" \\
+    "$here/root/usr/bin/python3.11" "\$@"
+END
+chmod +x "$here/python"
+
 export JAX_PLATFORMS=cpu PYTHONDONTWRITEBYTECODE=1 JAX_ENABLE_COMPILATION_CACHE=false
 env PYTHONPATH=src "$python" -m tests.host_bits "$@" > "$here/here.txt"
 status=0
 NEURONJAX_CACHE_DIR="$here/cache" PYTHONPATH="$here/site:src" nice \
-    timeout "${ARM64_SECONDS:-86400}" "$here/root/usr/bin/qemu-aarch64-static" \
-    -L "$here/root" "$here/root/usr/bin/python3.11" -m tests.host_bits "$@" \
+    timeout "${ARM64_SECONDS:-86400}" "$here/python" -m tests.host_bits "$@" \
     > "$here/there.txt" || status=$?
 [ "$status" -eq 0 ] || [ "$status" -eq 124 ] || { echo "arm64: failed"; exit "$status"; }
 
