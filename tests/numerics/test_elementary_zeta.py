@@ -68,6 +68,21 @@ def test_errors_stay_below_the_bound(name):
     assert errors[worst] <= MAX_ULP[name], (x[worst], y[worst])
 
 
+def test_orders_of_millions_beside_one():
+    """Only the first term counts, and a base next to one is not 0 or Inf yet."""
+    rng = np.random.default_rng(3)
+    s = np.floor(2 ** rng.uniform(12, 33, COUNT)).astype(np.float32)
+    q = (1 + rng.integers(-8, 9, COUNT) * 2.0**-24).astype(np.float32)
+    with np.errstate(over="ignore"):
+        want = np.exp(-s.astype(np.float64) * np.log1p(q.astype(np.float64) - 1))
+    got = run("zeta", s, q)
+    lasts = (want > 2.0**-125) & (want < 3e38)
+    assert np.mean(lasts) > 0.4
+    np.testing.assert_allclose(got[lasts], want[lasts], rtol=2.0**-22)
+    np.testing.assert_array_equal(got[want < 2.0**-127], 0)
+    np.testing.assert_array_equal(got[want > 3.5e38], INF)
+
+
 #: By mpmath where finite.
 VALUES = {
     "polygamma": [

@@ -46,8 +46,8 @@ TERMS = 9
 RATIOS = (60.0, 42.0, 40.0, 39.6, 39.506511)
 # Above this only the first TERMS terms count; below it s^2 stays in range.
 LARGE = np.float32(256)
-# The largest exponent s; powers of bases not close to 1 are then 0 or Inf already.
-LARGEST = np.float32(2.0**20)
+# At a larger s every power is 0, Inf or, of one, 1: the bases next to one reach it last.
+LARGEST = np.float32(2.0**31)
 # n! as mantissa in 1/2..1 and exponent; polygamma of a larger n is NaN.
 LARGEST_ORDER = 100
 FACTORIALS = [math.frexp(math.factorial(n)) for n in range(LARGEST_ORDER + 1)]
