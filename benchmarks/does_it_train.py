@@ -106,7 +106,7 @@ ROWS = (
     Row(name="BF16, stochastic rounding", policy=_bf16(rounding="stochastic")),
     Row(name="2:4 sparse", policy=_bf16(sparsity="2:4")),
     Row(name="4:16 sparse", policy=_bf16(sparsity="4:16")),
-    # Rows that diverge or lose accuracy, and their remedies.
+    # From here on: rows that diverge or lose accuracy, and their remedies.
     Row(
         name="FP8, delayed scaling, saturating",
         policy=_fp8(scaling="delayed", overflow="saturate"),
@@ -142,7 +142,8 @@ ROWS = (
         rules={"head": {"auto_cast_type": "mxfp8"}},
     ),
 )
-
+#: The number of first rows, which differ by the format alone.
+_FORMATS = 9
 
 # -- a run -----------------------------------------------------------------------------
 
@@ -260,9 +261,11 @@ def studied(model: Model, size: Size) -> nj.Study | None:
 
 
 def missing() -> Iterator[tuple[Model, Size, Row, list[int]]]:
-    """Yield the runs that are not stored, small models first."""
+    """Yield the runs that are not stored: formats first, and of these small models."""
     have = stored()
-    for size, model, row in itertools.product(SIZES, MODELS, ROWS):
+    formats, others = ROWS[:_FORMATS], ROWS[_FORMATS:]
+    order = (itertools.product(SIZES, MODELS, rows) for rows in (formats, others))
+    for size, model, row in itertools.chain.from_iterable(order):
         key = (model.name, size.name, row.name)
         seeds = [seed for seed in range(SEEDS) if (*key, seed) not in have]
         if seeds:
