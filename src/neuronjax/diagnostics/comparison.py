@@ -64,11 +64,11 @@ class Comparison(Displayed):
 
     Attributes:
         name: name of the function.
-        target: the machine.
-        setting: target, logical core, numerics and SDK, as every report begins.
-        policy: the emulated policy.
-        reference: the reference.
-        baseline: the third side, or "" without one.
+        target: name of the machine.
+        setting: the first line of every report: target, logical core, numerics and SDK.
+        policy: name of the emulated policy.
+        reference: name of the reference.
+        baseline: name of the third side, or "" without one.
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are looked for instead.
         ops: records in program order.
@@ -115,9 +115,9 @@ class Comparison(Displayed):
         """Return ops in the order of a table.
 
         Args:
-            sort: "isolation" returns ops that differ in isolation, "accumulation" all
-                ops that differ in the run, each with the worst relative L2 first;
-                "order" returns the latter in program order.
+            sort: "isolation" returns the ops that differ in isolation, and
+                "accumulation" those that differ in the run, the worst relative L2
+                first; "order" returns those that differ in the run, in program order.
 
         Raises:
             InvalidProgramError: `sort` is another word.
@@ -135,7 +135,7 @@ class Comparison(Displayed):
 
         Args:
             factor: how many times the relative L2 error must exceed the median of all
-                ops of that name; if the median is 0, any error does.
+                ops of that name; if the median is 0, every error is an outlier.
         """
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
@@ -180,9 +180,9 @@ class Comparison(Displayed):
     def three_way(self) -> Records:
         """Return the errors of the reference and of the run against the baseline.
 
-        One dict per op that computes: `expected_relative_l2` (of the reference),
-        `actual_relative_l2` (of the run), their `ratio`, and the
-        `actual_expected_relative_l2` of the two.
+        There is one dict per op that computes: `expected_relative_l2` (reference
+        against baseline), `actual_relative_l2` (run against baseline), their `ratio`,
+        and `actual_expected_relative_l2` (run against reference).
 
         Raises:
             InvalidProgramError: there was no baseline.
@@ -244,8 +244,8 @@ class Comparison(Displayed):
         )
 
     def summary(self) -> dict[str, Scalar]:
-        """Return one flat dict: "rel_l2", "p99" and "max" of the worst result and, as
-        "results/loss/max", of each; "faults", and "faults/underflow" by kind."""
+        """Return a flat dict: "rel_l2", "p99" and "max" of the worst result, and
+        "results/loss/max" of each; "faults", a number, and "faults/underflow"."""
         kinds = Counter(fault.kind for fault in self.faults)
         return {
             **super().summary(),
@@ -287,7 +287,7 @@ class Comparison(Displayed):
             if worst in self._shown():
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
-            if is_fine and error > 1:  # a number that should be zero has such an error
+            if is_fine and error > 1:  # a rounding error, of what should be zero
                 largest += ", which makes no result wrong"
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""

@@ -16,8 +16,8 @@ class Compilations:
     """XLA's compilations.
 
     Attributes:
-        programs: number of programs; when a program runs op by op, one for each kind
-            and shape of op that is not exact.
+        programs: number of programs; a run op by op compiles one for each kind and
+            shape of op that is not exact.
         seconds: total compile time.
     """
 
@@ -38,7 +38,7 @@ class Compilations:
 
 @functools.cache
 def _total() -> Compilations:
-    """Return the process's only count, which a JAX listener updates until the end."""
+    """Return the count of this process, which a JAX listener keeps up to date."""
     total = Compilations()
 
     def heard(event: str, duration_secs: float, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 """Executors of the instructions of one side of a comparison.
 
-An executor runs instructions one at a time, and its `identity` says when two are the
-same function, so that equal work is done once. `Emulator` executes as the chip does;
+An executor runs instructions one at a time. Equal work is done once: instructions with
+equal `identity` compute the same function. `Emulator` executes as the chip does;
 `reference64` has the executor in double precision. `enter` converts arrays of the
 declared dtype to the executor's (wider floats if `is_wide`), `leave` converts back.
 """
@@ -30,14 +30,14 @@ class RoundingKey(NamedTuple):
 
     Attributes:
         array: uint32 scalar.
-        path: numbers folded in; equal programs' equal paths have equal keys.
+        path: the numbers folded into it; equal paths in equal programs give equal keys.
     """
 
     array: Any
     path: tuple[int, ...] = ()
 
     def folded(self, number: int) -> RoundingKey:
-        """Return the key of a call, a loop or an iteration, as the interpreter does."""
+        """Fold in the number of a call, loop or iteration, as the interpreter does."""
         with jax.disable_jit(False):
             return RoundingKey(
                 fold(self.array, jnp.uint32(number)), (*self.path, number)
@@ -88,8 +88,8 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature; with the key if the instruction draws numbers."""
-        if i.blocks or isinstance(i, Call):  # blocks belong to one program
+        """Return the signature, and the key's path if the instruction draws numbers."""
+        if i.blocks or isinstance(i, Call):  # a block belongs to one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
             return i.signed, i.ordinal, key.path

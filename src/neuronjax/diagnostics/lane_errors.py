@@ -1,8 +1,8 @@
-"""Compare the lanes of a walk value by value, and feed them the reference's values.
+"""Compare the lanes (runs) of a walk value by value, and feed them reference values.
 
-Lanes that hold the same array have no error, and arrays with equal bits become one. An
+Lanes with the same array have no error, and arrays with equal bits become one array. An
 op that only repeats all elements equally often has the errors of its operand. Against a
-wider reference an op that changes no bit has no error of its own, and is not executed
+wider reference, an op that changes no bit has no error of its own, and is not executed
 in the lanes that get the reference's result.
 """
 
@@ -36,7 +36,7 @@ _REPEATS = frozenset(
 
 
 class Compared(NamedTuple):
-    """The errors of one execution of one op; None for a pair that did not run.
+    """The errors of one execution of an op; None if one of the two lanes did not run.
 
     Attributes:
         device: the device that executed it; 0 outside of a mesh.
@@ -77,7 +77,7 @@ class LaneErrors:
     perturbed: Lane | None = None
     memory: Memory = field(default_factory=Memory)
     _known: dict[Value, Compared] = field(default_factory=dict)
-    #: Figures of the current op's results that a witness reads.
+    #: Figures of the current op's results, for the walk's `Witness`.
     asked: dict[Value, Figures] = field(default_factory=dict)
 
     def on_device(self, device: int) -> LaneErrors:
@@ -97,8 +97,8 @@ class LaneErrors:
     def __iter__(self) -> Iterator[Lane]:
         """Yield the lanes in the order of execution.
 
-        The reference comes first, since others can share its results. A wider one comes
-        later: NumPy computes it while XLA runs the others.
+        The reference comes first, since other lanes can share its results. A wider
+        reference comes later: NumPy computes it while XLA runs the other lanes.
         """
         first, last = (self.reference, self.rounded), (self.isolated, self.actual)
         if self.reference.side.executor.is_wide:
@@ -121,7 +121,7 @@ class LaneErrors:
 
     def moves(self, spans: Mapping[Side, Span], lanes: Lanes) -> bool:
         """Return whether an op changes no bit, so that `rounded` and `isolated` need
-        not be executed: the reference's result is what they would make."""
+        not be executed: their result is the reference's."""
         if not self.reference.side.executor.is_wide:
             return False
         ran = all(x in lanes for x in (self.reference, self.actual, self.isolated))
@@ -131,7 +131,7 @@ class LaneErrors:
     def compare(
         self, op: Op, views: Views, lanes: Lanes, repeats: bool, moves: bool
     ) -> Compared:
-        """Return an op's errors, after feeding its reference results to lanes."""
+        """Return an op's errors, and store its reference results in the lanes."""
         total = Compared()
         self.asked.clear()
         executed = [x for x in lanes if x is not self.isolated] if moves else lanes
@@ -150,7 +150,8 @@ class LaneErrors:
         return total._replace(device=self.reference.device)
 
     def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
-        """Return the errors of an op that changes no bit of the reference's values."""
+        """Return errors in isolation of an op that changes no bit; `own` are errors in
+        the run."""
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))
@@ -179,7 +180,7 @@ class LaneErrors:
         )
 
     def _repeated(self, value: Value, operand: Value) -> Compared:
-        """Return what `_compared` would, from the errors of the operand."""
+        """Return the errors of a value that only repeats the operand's elements."""
         times, known = _size(value) // max(1, _size(operand)), self._known[operand]
         own, expected, actual = (
             None if e is None else e.repeated(times)
@@ -189,7 +190,7 @@ class LaneErrors:
         return Compared(own.without_error(), own, expected, actual)
 
     def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
-        """Store the reference's value in the lanes that are fed it."""
+        """Store the reference's value in `isolated` and `rounded`."""
         if self.isolated is None or self.isolated not in lanes:
             return
         executor, dtype = self.reference.side.executor, value.type.dtype
@@ -211,7 +212,7 @@ class LaneErrors:
     ) -> Errors:
         """Return the errors of a value in two lanes; equal arrays become one.
 
-        If `is_seen`, a witness will read the figures; `asked` keeps them.
+        If `is_seen`, the walk's witness needs the figures, which `asked` gets.
         """
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]
@@ -230,8 +231,8 @@ class LaneErrors:
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
-        """Return the arrays of a value in all runs. `value` is given for a result of
-        the current op, whose figures are then included."""
+        """Return the arrays of a value in all lanes. Pass `value` for a result of the
+        current op, to include its figures."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:
@@ -253,7 +254,7 @@ class LaneErrors:
 def _measured(
     ours: Any, theirs: Any, executor: Executor, dtype: Any, is_seen: bool
 ) -> tuple[Errors | None, Figures | None]:
-    """Return errors, and figures if a witness reads them; None for equal bits."""
+    """Return errors (None for equal bits), and figures if `is_seen` (else None)."""
     if isinstance(ours, Substituted):
         return errors_of(ours.wide, np.asarray(theirs)), None
     a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)

@@ -1,9 +1,9 @@
 """Visit every op of a program with its context: facts of its operands, and location.
 
 A function is walked once for each set of facts of its arguments. A call with facts that
-were seen before repeats the findings without another walk. Library functions share one
-copy among their callers, with lines of the first caller: an op with such a borrowed
-line gets the line of the call that led to it.
+were seen before repeats the findings without another walk. All callers of a library
+function share one copy of it, whose ops have source lines of the first caller: they get
+the line of the present call instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
 # Functions of jax.random, whose integer arithmetic is not the user's. They are private
-# and keep their names; a suffix distinguishes equal names.
+# in the program and keep their names, with a suffix if two have one name.
 _GENERATORS = re.compile(
     r"_?(threefry|philox)\w*|_(uniform|randint|normal|bernoulli|gumbel|exponential"
     r"|gamma|beta|cauchy|laplace|poisson|shuffle|truncated|rademacher|categorical"
@@ -35,7 +35,7 @@ _GENERATORS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The program that is checked, and for what.
+    """The program that is checked, and the machine, policy and SDK it is checked for.
 
     Attributes:
         sdk: the Neuron SDK, (2, 32).
@@ -48,7 +48,7 @@ class Settings:
 
     @functools.cached_property
     def casts(self) -> Mapping[Op, Cast]:
-        """Return the policy's casts of contractions; none if lowering fails."""
+        """Return the policy's casts of contractions; no casts if lowering fails."""
         try:
             _, regions = lower_by_op(
                 self.program, target=self.target, policy=self.policy
@@ -100,7 +100,7 @@ class OpContext:
         return op
 
 
-#: Yields the findings of one context; a location of "" means that of the caller.
+#: Yields the findings on one op; a finding without a location gets the caller's.
 Rules = Callable[[OpContext], Iterator[Finding]]
 
 
@@ -167,7 +167,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Return a region's results' facts; add those of its ops to `facts`."""
+        """Return the facts of a region's results; add those of its ops to `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))

@@ -2,9 +2,9 @@
 
 The method is FPRev ("Revealing the order of floating-point summation", P. Xie et al.,
 2024). Of n addends one is huge, another its negative, and all others are one unit. A
-unit is lost if it is added to the huge number before the negative is; a later one
-survives. So the sum counts the addends outside the smallest subtree with both. The tree
-follows from these counts. The implementation is a black box: an emulated chip, the
+unit is lost in a partial sum with only one of these two, and survives if it is added
+after both. So the sum counts the addends outside the smallest subtree with both. The
+tree follows from these counts. The implementation is a black box: an emulated chip, the
 host, or any function of an array.
 """
 
@@ -72,8 +72,8 @@ class SummationProbe:
 
     Attributes:
         huge: a number that absorbs a unit when both are added.
-        unit: the number that is counted; up to `exact_units` add without rounding.
-        exact_units: how many units a partial sum holds exactly.
+        unit: the number that is counted.
+        exact_units: the largest number of units whose sum is exact.
     """
 
     huge: float
@@ -145,11 +145,10 @@ class _Prober:
         self._probe = probe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """Return the nodes of sorted leaves: one subtree, or several children of a
-        node.
+        """Return the children of a node of `limit` leaves that have the given leaves.
 
-        `limit` is the size of that node; leaves that meet only there are further
-        children.
+        Leaves whose smallest common subtree has `limit` leaves are in different
+        children. If `limit` is None, return one child: the tree of the leaves.
         """
         first, *others = leaves
         node: Node = first
@@ -168,15 +167,14 @@ class _Prober:
         return [node, *(self.build(rest, limit) if rest else [])]
 
     def common(self, i: int, j: int) -> int:
-        """Return the number of leaves of the smallest subtree that holds `i` and
-        `j`."""
+        """Return the number of leaves of the smallest subtree with `i` and `j`."""
         others = [k for k in range(self._addends) if k not in (i, j)]
         step = self._probe.exact_units
         blocks = [others[b : b + step] for b in range(0, len(others), step)]
         return self._addends - sum(self._surviving(i, j, block) for block in blocks)
 
     def _surviving(self, i: int, j: int, units: list[int]) -> int:
-        """Return how many of these leaves the smallest subtree of i and j excludes."""
+        """Return how many of `units` are outside the smallest subtree with i and j."""
         x = np.zeros(self._addends)
         x[units] = self._probe.unit
         x[i], x[j] = self._probe.huge, -self._probe.huge
@@ -194,8 +192,8 @@ class _Prober:
     def is_compensated(self, root: Node) -> bool:
         """Return whether the result has units that a plain sum in this order loses.
 
-        One unit added to `exact_units` units is half a step, so the sum stays, both to
-        nearest even and toward zero; and again with a second unit that comes later.
+        A unit is half a step of the number `exact_units` units. A plain sum loses it,
+        rounding to nearest even or toward zero, and loses a second, later unit as well.
         """
         large = self._probe.unit * self._probe.exact_units
         chosen = _one_after_the_other(root)
@@ -216,7 +214,7 @@ class _Prober:
 
 
 def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
-    """Return a leaf from each part of some (first + second) + third, or None."""
+    """Return a leaf of each of a, b, c for some (a + b) + c in the tree, or None."""
     waiting: list[tuple[Node, int | None]] = [(root, None)]
     while waiting:
         node, outside = waiting.pop()
@@ -253,7 +251,7 @@ def _leaves(root: Node) -> list[int]:
 
 
 def _text(node: Node) -> str:
-    """Return `0..127 + (128..255) + 256`: left to right, brackets first."""
+    """Return text such as `0..127 + (128..255) + 256`, evaluated from the left."""
     if isinstance(node, int):
         return str(node)
     if len(node) > 2:
@@ -262,7 +260,7 @@ def _text(node: Node) -> str:
 
 
 def _spine(node: Node) -> list[Node]:
-    """Return a, b, c of (a + b) + c: follow the child with more leaves, if one has."""
+    """Return a, b, c of (a + b) + c, descending into the child with more leaves."""
     added: list[Node] = []
     sizes = _sizes(node)
     while not isinstance(node, int) and len(node) == 2:
@@ -288,12 +286,12 @@ def _sizes(root: Node) -> dict[Any, int]:
 
 
 def _key(node: Node) -> Any:
-    """Return a tuple's identity as its key: hashing a tuple would walk it."""
+    """Return a key of a node; that of a tuple has its id, since hashing it is slow."""
     return node if isinstance(node, int) else ("node", id(node))
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether 2 + 3 + 1 + 0 reads better as 3 + 2 + 1 + 0."""
+    """Return whether leaves begin like 2, 3, 1: as 3, 2, 1 they are a range."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False

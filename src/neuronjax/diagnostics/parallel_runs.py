@@ -42,7 +42,7 @@ class OpPath(NamedTuple):
 
     @property
     def scope(self) -> str:
-        """Return the name stack, with those of the calls in front."""
+        """Return the name stack, which begins with the name stacks of the calls."""
         return self.location.scope
 
     @property
@@ -85,7 +85,7 @@ class Side:
 
 
 class Span(NamedTuple):
-    """The instructions of one op; `frees` are the buffers not read later."""
+    """The instructions of one op, and buffers to free: no later op reads `frees`."""
 
     instructions: tuple[Instruction, ...]
     frees: tuple[int, ...]
@@ -120,7 +120,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of an op's operands, even if only casts of them are read."""
+    """Yield the buffers of an op's operands, also if instructions only read casts."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:
@@ -151,7 +151,7 @@ class Lane:
     device: int = 0
 
     def take(self, arguments: Sequence[Any], buffers: Sequence[Buffer]) -> None:
-        """Store arguments of a block in its buffers."""
+        """Store arrays in buffers."""
         for buffer, array in zip(buffers, arguments, strict=True):
             self.arrays[buffer.number] = array
 

@@ -1,7 +1,7 @@
 """Metrics of outputs against those of the reference: one number, 0 if equal.
 
 Arrays of a pytree are measured one by one, and the worst one counts. A number that is
-finite on one side only is an infinite error; a NaN on both sides is none.
+finite on one side only is an infinite error; two NaNs are equal.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def worst(found: Iterable[OutputError]) -> OutputError:
 
 
 def _named(path: Any) -> str:
-    """Return the path of a leaf as `outputs=` takes it."""
+    """Return the path of a leaf, as the argument `outputs` takes it."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def check_metric(metric: str | Metric) -> None:
-    """Refuse an unknown word."""
+    """Raise InvalidProgramError if the metric is an unknown name."""
     if isinstance(metric, str) and metric not in OF_ARRAYS:
         raise InvalidProgramError(
             f"metric is {metric!r}",
@@ -113,7 +113,7 @@ def check_metric(metric: str | Metric) -> None:
 
 
 def _agree(r: np.ndarray, a: np.ndarray) -> bool:
-    """Return whether Inf and NaN are the same on both sides."""
+    """Return whether both arrays have the same Inf and NaN at the same places."""
     return bool(np.all(alike(r, a) | (np.isfinite(r) & np.isfinite(a))))
 
 

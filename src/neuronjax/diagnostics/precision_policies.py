@@ -1,8 +1,8 @@
 """Candidates of a precision search, and the policy of an assignment to groups.
 
 A candidate is a policy without rules. The policy of an assignment is the candidate of
-the ops that are in no group, else the most frequent one, with a rule for every group
-with another candidate; a rule has only the fields that differ.
+the group `REST`, or without that group the most frequent candidate, plus a rule for
+every group with another candidate; a rule has only the fields that differ.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Candidates:
         """Return candidates from names of presets and named policies.
 
         Raises:
-            InvalidProgramError: fewer than two; no name, the same name or value twice;
-                rules; a difference that a rule cannot express.
-            UnsupportedError: delayed scaling.
+            InvalidProgramError: there are fewer than two candidates; one has no name,
+                or rules; two have one name or one value, or differ in a field that a
+                rule cannot set.
+            UnsupportedError: a candidate has delayed scaling.
         """
         policies = tuple(map(Policy.resolve, given))
         if len(policies) < 2:
@@ -119,7 +120,8 @@ class Candidates:
         return dataclasses.replace(base, rules=tuple(rules), name=name)
 
     def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
-        """Return fields that differ, without cast types if nothing is cast."""
+        """Return a policy's fields that differ from `base`; no cast type if it does not
+        cast."""
         names = [n for n in self.differing if getattr(policy, n) != getattr(base, n)]
         if policy.auto_cast == "none":
             names = [name for name in names if name not in _OF_CASTS]

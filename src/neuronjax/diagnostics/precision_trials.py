@@ -22,7 +22,7 @@ from neuronjax.policy import Policy
 
 
 class BudgetSpentError(Exception):
-    """Ends a search that may run no more programs; never reaches the caller."""
+    """Ends a search that may run no more programs; the search catches it."""
 
 
 class Tried(NamedTuple):
@@ -56,15 +56,15 @@ class PolicyTrials:
     """Results for assignments; each is lowered once, each program run once.
 
     Attributes:
-        candidates, groups: what an assignment's numbers refer to.
+        candidates, groups: an assignment has the index of a candidate per group.
         price: lowers a policy's program and predicts its time.
         outputs: runs a policy.
         error_of: returns the error of outputs, with the worst array.
-        reference: outputs that need no run, by identity of their program.
+        reference: known outputs, by identity of their program, or by policy.
         most: how many programs may be run.
         runs: how many were run.
         heard: called after every run with `runs`, the error and the predicted time.
-        by_program: whether equal programs have equal outputs; else equal policies do.
+        by_program: whether equal programs have equal outputs, or only equal policies.
         held_out: returns a policy's error on held-out batches, or None. Such runs do
             not count in `runs`.
         elements: number of measured numbers per batch.
@@ -93,7 +93,7 @@ class PolicyTrials:
         return self.candidates.policy(self.groups, assignment)
 
     def seconds(self, assignment: Assignment) -> float:
-        """Return the predicted time; UnsupportedError if it cannot run."""
+        """Return the predicted time; raise UnsupportedError if it cannot run."""
         return self._price(assignment).seconds
 
     def program(self, assignment: Assignment) -> str:
@@ -123,7 +123,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return, for each array, how many refused programs err most in it."""
+        """Return path of an array -> number of refused programs that err most in it."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 
