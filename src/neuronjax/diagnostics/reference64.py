@@ -75,7 +75,7 @@ def is_float(dtype: Any) -> bool:
 
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert an array; copies of one number by a broadcast are converted once."""
+    """Convert an array; elements that a broadcast repeats are converted once."""
     return np.broadcast_to(unrepeated(x).astype(dtype), x.shape)
 
 
@@ -98,7 +98,7 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature, marked to differ from the emulator's."""
+        """Return the emulator's identity, marked if the instruction has floats."""
         identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
@@ -228,7 +228,7 @@ for _kind, _function in _FUNCTIONS.items():
 
 @_double.register
 def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
-    """Convert; integers are rounded and clipped as the instruction says."""
+    """Convert; to an integer, round as the instruction says and saturate."""
     dtype = i.results[0].type.dtype
     if is_float(dtype):
         return (x[0].astype(np.float64),)
@@ -260,7 +260,7 @@ def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
-    """Return every prefix's reduction, from the end if reversed."""
+    """Return the reduction of every prefix, or of every suffix if reversed."""
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
@@ -320,7 +320,7 @@ def _body(block: Block, x: Arrays) -> list[Any]:
 
 
 def _reduced(i: Reduction, x: np.ndarray) -> np.ndarray:
-    """Return [devices, *local shape] of a reduction over groups of devices."""
+    """Return a reduction over groups of devices, as [devices, *local shape]."""
     if is_same_for_all(i, len(x)):
         total = REDUCTIONS[i.op].reduce(x, axis=0)
         return np.broadcast_to(total, (len(x), *total.shape))

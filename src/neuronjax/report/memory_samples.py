@@ -1,8 +1,8 @@
 """The use of SBUF and HBM over time, from a timeline and a memory plan.
 
-The plan has units, the timeline has events: each unit is shown until its last event.
-A call is shown as the units of its function, since a jitted step is one call, an Spmd
-as those of its body, and a loop as one unit. Times are in seconds, bytes of one core.
+The plan has units, the timeline has events: each unit is shown until its last event. A
+call or an Spmd is shown as the units inside it, since a jitted step is one call; a loop
+is one unit. Times are in seconds, bytes of one core.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def stage_edges(
     """Return the times between which each stage is shown [s].
 
     A stage ends with its last event, over all iterations of loops, and never before the
-    previous stage; the next one begins then. Events are in program order: the events of
-    an instruction of several stages, from a function called several times, are divided
-    among them in order."""
+    previous stage; the next stage begins then. If several calls of a function show an
+    instruction in several stages, its events are divided among them in program order.
+    """
     if isinstance(memory, KernelMemory):
         return np.array(memory.edges)
     places: Mapping[int, list[int]] = defaultdict(list)

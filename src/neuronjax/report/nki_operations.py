@@ -65,8 +65,8 @@ class KernelOperation:
     Attributes:
         name: "nc_matmul".
         group: the package that has it.
-        kind: an instruction; a function, made of instructions or of none; a constant,
-            class or dtype.
+        kind: "instruction"; "function", executed as instructions or while tracing; or
+            "constant", also for a class or dtype.
         front_end: whether kernels can name it.
         semantics: whether the emulator runs it; None if there is nothing to run.
         cost: whether its time is known; None if it takes no time.

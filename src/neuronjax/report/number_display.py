@@ -210,7 +210,7 @@ def _sparse_table(array: SparseArray) -> RenderableType:
 
 
 def _groups(tags: np.ndarray, array: SparseArray) -> str:
-    """Return the first groups of a line, with a square per kept element, else a dot."""
+    """Return the first groups of a line: a square per kept element, a dot per other."""
     kept, group = array.pattern.kept, array.pattern.group
     count = _GROUP_COLUMNS // (group + 1)
     drawn = ""

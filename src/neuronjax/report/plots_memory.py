@@ -122,7 +122,7 @@ def _held(
     held: dict[Category, np.ndarray] = {
         c: np.full(len(shown), float(size)) for c, size in fixed.items() if size
     }
-    for category in reversed(CATEGORIES):  # results below, as they stay
+    for category in reversed(CATEGORIES):  # results at the bottom, since they stay
         layer = np.array([float(stage.held.get(category, 0)) for stage in shown])
         if layer.any():
             held[category] = held.get(category, np.zeros(len(shown))) + layer

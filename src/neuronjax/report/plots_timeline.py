@@ -42,7 +42,8 @@ _BAND_STEP = 0.55
 #: Colours that differ from those of phases.
 _AROUND: Mapping[str, Any] = {"color": "#C8B58A", "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
-#: A run is named if it works in this share of its time, and is this share of all.
+#: A run is named if its queue is busy in at least the first share of the run, and the
+#: run takes at least the second share of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
 #: Text is written where more than `_HIGH` of the lane's height is filled, and less than
 #: `_LOW` of it with another colour.
@@ -201,7 +202,7 @@ def _is_spill(event: Event) -> bool:
 
 
 def phase_runs(timeline: Timeline) -> list[Run]:
-    """Return the phases that work most, in order; none without gradients.
+    """Return the phases that work most, in time order; [] for no backward pass.
 
     A phase that is too short to be seen becomes part of its neighbour."""
     works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
@@ -240,7 +241,7 @@ def _shares(
 
 
 def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
-    """Return each column's largest row, by index; idle columns repeat a working one."""
+    """Return the index of each column's largest row; idle columns repeat the last."""
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()

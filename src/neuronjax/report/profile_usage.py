@@ -138,7 +138,7 @@ def usage(events: Iterable[Event]) -> Usage:
 
 
 def total(parts: Iterable[Usage]) -> Usage:
-    """Return the busy times of several groups together, by queue."""
+    """Return a `Usage` that only has the busy times of several groups together."""
     found = Usage()
     for part in parts:
         for queue, spent in part.seconds.items():

@@ -1,11 +1,11 @@
 """Verdicts of a study: whether a machine trains as well as the baseline.
 
 Runs are paired by seed. The end of a run is the mean of its metric over the last steps.
-The difference of two ends has Student's t interval over the seeds. Two runs also take
-some steps to the worse of their two ends, a value that both reach; the logarithm of the
-ratio of these steps has such an interval too. The *margin* is the largest acceptable
-difference: a share of the baseline's improvement in training, but never less than the
-scatter of its ends over the seeds.
+The difference of two ends has Student's t interval over the seeds. Two runs are also
+compared by the numbers of steps in which they reach the worse of their two ends; the
+logarithm of the ratio of these numbers has such an interval too. The *margin* is the
+largest acceptable difference: a share of the baseline's improvement in training, but
+never less than the scatter of its ends over the seeds.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def ends_of(curve: Curve, last: int) -> np.ndarray:
 
 
 def _won(curve: Curve, last: int) -> float:
-    """Return how much the finite runs fall from their first step to their end."""
+    """Return the mean fall of the finite runs, from their first step to their end."""
     falls = curve.values[:, 0] - ends_of(curve, last)
     return float(np.mean(falls[np.isfinite(falls)])) if np.isfinite(falls).any() else 0
 
@@ -304,7 +304,7 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return by seed the steps of `own` to the worse end, over those of `reference`."""
+    """Return steps of `own` / steps of `reference` to the worse end, by seed."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]

@@ -191,7 +191,7 @@ def _(i: Compare, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.operands[0].type.dtype):
         return discrete(i, x, at)
     function, shape = _COMPARISONS[i.direction], x[0].shape
-    if x[0] is x[1]:  # tests for NaN, which needs no bound
+    if x[0] is x[1]:  # a test for NaN, which needs no bound
         return [Held(function(x[0].values, x[1].values), shape)]
     result = function(x[0].x, x[1].x)
     return [Held(result if isinstance(result, Tracked) else np.asarray(result), shape)]
@@ -239,7 +239,7 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _narrow(i: TensorCopy, held: Held, at: Executors) -> list[Held]:
-    """Cast a broadcast operand before it is spread."""
+    """Cast a broadcast operand; keep its axes of size 1."""
     values = held.values
     result = of_exact(i, [Held(values, held.shape)], at)[0]
     index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
@@ -306,11 +306,11 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 # `ErrorModel.functions` has the errors of the chip's tables; the code below propagates
 # the error of the argument.
 
-#: Functions whose table's error shrinks with the result.
+#: Functions whose table has an error relative to the result.
 _RELATIVE = ("cbrt", "cosh")
 
 
-#: Ends of the chords, as shares of the largest error that the argument can have.
+#: Distances of the chords' ends from the argument, as shares of its largest error.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 

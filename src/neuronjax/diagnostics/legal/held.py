@@ -102,7 +102,7 @@ def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
 
 
 class Executors(NamedTuple):
-    """What the rules of instructions need beside their operands.
+    """The arguments of the rules of instructions, beside the operands.
 
     Attributes:
         model: how results are rounded.
@@ -215,7 +215,7 @@ def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
 
 
 def without_needless_errors(x: Tracked) -> Tracked:
-    """Remove the rounding error where exact operands gave an FP32 number."""
+    """Remove the rounding error where a result of exact operands is an FP32 number."""
     value = x.value
     with np.errstate(all="ignore"):
         held = value.astype(np.float32).astype(value.dtype) == value

@@ -46,13 +46,13 @@ class LegalOutput:
     """The legal values of one output.
 
     Attributes:
-        path: in the pytree of the outputs, "loss", "grads/w"; "the result" of one.
+        path: path in the pytree of the outputs, "grads/w"; "the result" for one array.
         dtype: the dtype that the program declares.
         tolerance: reference and bounds; the next three fields are parts of it.
         expected: the reference, float64; integers and booleans in their own dtype.
-        atol: absolute bound of every element's error, float64. 0 where only these bits
-            are legal. Inf where nothing is known: the number may overflow, or depends
-            on numbers that differ by less than their bounds.
+        atol: absolute bound of every element's error, float64. 0 where only the bits of
+            the reference are legal. Inf where nothing is known: the number may
+            overflow, or depends on numbers that differ by less than their bounds.
         l2: bound of the L2 norm of all errors.
     """
 
@@ -68,7 +68,7 @@ class LegalOutput:
     def power(self) -> float:
         """Return the smallest relative error that is refused if all numbers have it.
 
-        From 1 on, zeros are accepted as well, so the bounds decide nothing.
+        If it is 1 or more, zeros in place of all numbers pass: the bounds are useless.
         """
         values = np.abs(self.expected.astype(np.float64))
         known = np.isfinite(values) & np.isfinite(self.atol) & (values > 0)
@@ -120,7 +120,8 @@ class CheckedOutput:
         indices: row-major indices of elements beyond their bounds, int64 [n, rank].
         excess: absolute error minus bound of each such element, float64 [n]; Inf for an
             Inf or a NaN in place of a number.
-        index: index of the worst element, relative to its bound; None if there is none.
+        index: index of the element whose error is the largest multiple of its bound;
+            None for an empty output.
         value, expected, allowed: the value, reference and bound at `index`.
         power: see `LegalOutput.power`.
     """
@@ -230,7 +231,7 @@ class LegalResults(Displayed):
         return bool(self.check(outputs))
 
     def check(self, outputs: Any) -> LegalCheck:
-        """Return which elements of a run's outputs exceed their bounds, by how much.
+        """Return which elements of outputs exceed their bounds, and by how much.
 
         An Inf or a NaN is legal where the reference has the same, or where the bound is
         Inf; a number in its place is not. The L2 norm of all errors has a bound too,

@@ -188,7 +188,7 @@ _Fold = Callable[..., np.ndarray]
 def _added_up(
     fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
 ) -> Tracked:
-    """Return sums made by an instruction that adds, with the errors of the terms.
+    """Return the sums of an instruction that adds terms, with their errors.
 
     Args:
         fold: adds up arrays that have the shapes of the parts.

@@ -26,7 +26,7 @@ from neuronjax.errors import NeuronJaxError, UnsupportedError
 from neuronjax.ir.instruction import Block, Instruction, View
 from neuronjax.ir.program import Op, Value
 
-#: Called after every op with its results; may return values that replace them.
+#: Receives the results of every op; may return values that replace them.
 Made = Callable[
     [OpPath, tuple[int, ...], Mapping[Value, Held]], Mapping[Value, Held] | None
 ]
@@ -51,7 +51,7 @@ class LegalWalk(OpWalk):
     ) -> None:
         super().__init__()
         self._side, self._model, self._made, self._draw = side, model, made, draw
-        # Whether several devices hold the same error.
+        # Whether errors of different devices may be the same error.
         self._are_joint = False
         self._at = Executors(
             model,

@@ -15,7 +15,7 @@ Q, holds for such orders too but is sqrt(n) wider and would hide a dropped term.
 all terms have one value the roundings are not independent; the scale is n u G there.
 
 Values come from FP32 matmuls of `CHUNK` terms, in half the time of float64. The bound
-includes their roundings, those of chains of `CHUNK` additions.
+includes the roundings of these matmuls, as chains of `CHUNK` additions.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return matrices of a stack, and which lines along an axis have one value.
+    """Return matrices of a stack, and a mask of lines along an axis with one value.
 
     Shared errors in `loose` are treated as correlated.
     """
@@ -218,8 +218,9 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Return, for scaled values, the squared rounding error of sums that squares of
-    products determine, and the scale of the propagated operand errors."""
+    """Return two errors of scaled values: the part n u^2 / 3 Q of the squared rounding
+    error, and the scale of propagated operand errors. If operands have errors, the
+    second includes the first, which is 0; if not, the second may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

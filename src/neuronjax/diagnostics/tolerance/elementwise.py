@@ -33,7 +33,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 from neuronjax.ir.instruction import unrepeated
 
-# Smaller than any divisor, and a normal FP32 number.
+# In place of a zero divisor: below all normal FP32 numbers.
 _TINY = 1e-38
 _BIAS = 0.5
 
@@ -145,9 +145,8 @@ RULES: dict[Any, ElementRule] = {
 _QUOTIENTS = (np.divide, np.reciprocal)
 _SELECT = ElementRule(_chosen, error="exact")
 
-# (function, operand, whether a shared error is relative) to (whether it is relative in
-# the result, factor). A shared error without an entry becomes a correlated one,
-# `joint`.
+# (function, index of the operand, whether its shared error is relative) -> (whether the
+# result's is relative, factor). Other shared errors become correlated ones, `joint`.
 _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
     (np.add, 0, False): (False, 1.0),
     (np.add, 1, False): (False, 1.0),
@@ -181,7 +180,8 @@ def _add_term(
 
 
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
-    """Return a broadcast operand's error as one that elements share."""
+    """Return a broadcast operand's error as one that elements share; None if the
+    function has no rule for it."""
     if (function, place, False) in _HANDED_ON:
         is_relative, scale = False, np.asarray(x.part(...).scale())
     elif (function, place, True) in _HANDED_ON and (x.value != 0).all():

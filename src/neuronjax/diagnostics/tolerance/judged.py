@@ -82,8 +82,8 @@ class Tolerance:
 
     @property
     def largest_passing(self) -> float:
-        """Return the largest relative L2 error that passes. An element without a bound
-        counts as wrong by its whole size; infinite if no element has a bound."""
+        """Return the largest relative L2 error that passes, if elements without a bound
+        are wrong by their whole size; infinite if no element has a bound."""
         if self.bound is None:
             return self.relative_l2_bound
         if self.bound.size and np.isposinf(self.bound).all():
