@@ -92,8 +92,7 @@ class _CodeWriter:
 
     def _global(self, value: Any, module: str) -> str:
         """Describe a global; a callable of another module is described by its name."""
-        defined = isinstance(value, type) or callable(value)
-        if defined and getattr(value, "__module__", None) != module:
+        if callable(value) and getattr(value, "__module__", None) != module:
             name = getattr(value, "__qualname__", type(value).__qualname__)
             return f"{getattr(value, '__module__', '')}.{name}"
         return self.of(value)

@@ -95,8 +95,7 @@ class Setting:
         """Return the side that executes the program under a policy."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
-        executor = Emulator(program, context)
-        return Side(program, regions, executor)
+        return Side(program, regions, Emulator(program, context))
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:
         """Return the side that executes the program in double precision."""
@@ -123,9 +122,7 @@ class Setting:
 
 def label(reference: str | Policy) -> str:
     """Return the name of a policy or a reference in reports."""
-    if isinstance(reference, str):
-        return reference
-    return policy_name(reference)
+    return reference if isinstance(reference, str) else policy_name(reference)
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
@@ -200,8 +197,7 @@ class ErrorRecorder:
         if sums is None:
             sums = self._sums[path] = _Sums(number=len(self._sums))
         sums.add(iterations, found)
-        errors = found.accumulation
-        limit = self._tolerance
+        errors, limit = found.accumulation, self._tolerance
         if limit is None or self.first is not None or errors is None:
             return
         if exceeds(errors, path, limit):

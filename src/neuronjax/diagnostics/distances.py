@@ -136,11 +136,7 @@ def distances(
 ) -> Mapping[Distance, float] | None:
     """Return the kernel's figures of flat arrays, or None if it does not apply.
 
-    Args:
-        actual: array of any dtype.
-        reference: array of any dtype; floats are widened.
-        setting: parameters of the kernel; missing ones are 0.
-    """
+    Missing parameters of the kernel are 0."""
     if actual.dtype != np.float32 or reference.dtype.kind != "f":
         return None
     if not choice.usable():

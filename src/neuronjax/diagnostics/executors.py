@@ -54,8 +54,7 @@ def by_device(
 ) -> list[list[np.ndarray]]:
     """Return the results of every device; a result equal for all is one array."""
     arrays = [np.asarray(x) for x in results]
-    alike = isinstance(i, Collective) and is_same_for_all(i, devices)
-    if alike:
+    if isinstance(i, Collective) and is_same_for_all(i, devices):
         return [[x[0, ...] for x in arrays]] * devices
     return [[x[device, ...] for x in arrays] for device in range(devices)]
 
@@ -112,14 +111,8 @@ class Emulator:
         key: RoundingKey,
         position: Position,
     ) -> list[list[Any]]:
-        """Return the results of a communicating instruction on every device.
-
-        Args:
-            i: a collective, or a kernel with collectives.
-            operands: the operands of every device.
-            key: key of the block of all devices.
-            position: the position of the walk.
-        """
+        """Return the results of a collective, or of a kernel with collectives, on every
+        device. `operands` are those of every device; `key` is that of the block."""
         stacked = stacked_operands(operands)
         results = self._stepper.exchange(i, stacked, len(operands), key.array)
         return by_device(i, results, len(operands))

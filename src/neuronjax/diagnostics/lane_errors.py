@@ -49,7 +49,6 @@ class Compared(NamedTuple):
     device: int = 0
 
     def plus(self, other: Compared) -> Compared:
-        """Return the sum of two errors."""
         pairs = zip(self[:4], other[:4], strict=True)
         sums = (b if a is None else a if b is None else a + b for a, b in pairs)
         return Compared(*sums, device=other.device)

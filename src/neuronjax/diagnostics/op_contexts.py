@@ -85,7 +85,6 @@ class OpContext:
     loop: int | None = None
 
     def fact(self, value: Value) -> Fact:
-        """Return the fact of a value."""
         return _known(self.facts, value)
 
     def fact_of_result(self) -> Fact:
@@ -241,7 +240,3 @@ def branch_taken(op: Op, index: Fact) -> int | None:
         return 0 if index.scalar else 1
     chosen, last = int(index.scalar), len(op.regions) - 1
     return chosen if 0 <= chosen <= last else last
-
-
-def _joined(outer: str, inner: str) -> str:
-    return f"{outer}/{inner}" if outer and inner else outer or inner

@@ -145,7 +145,6 @@ class ParallelWalk(OpWalk):
             self._witness.repeated(op, done.device, lane.device)
 
     def on_device(self, device: int) -> Iterable[Lane]:
-        """Return new lanes with the same purposes, on a device."""
         lanes = self._lanes.on_device(device)
         self._beside.update(dict.fromkeys(lanes, lanes))
         return lanes
@@ -177,7 +176,6 @@ class ParallelWalk(OpWalk):
         )
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of an array."""
         if isinstance(value, Substituted):
             return Substituted(self.cut(value.declared, part), value.wide[part])
         return np.asarray(value)[part]
@@ -185,7 +183,6 @@ class ParallelWalk(OpWalk):
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
-        """Return one array, joined from several by a function."""
         whole = join([*map(np.asarray, map(declared, values))])
         if not any(isinstance(value, Substituted) for value in values):
             return whole
@@ -280,14 +277,9 @@ class ParallelWalk(OpWalk):
         keys: Keys,
         moves: Callable[..., list[Any]] | None = None,
     ) -> None:
-        """Execute instructions on one device, or on all devices of a mesh.
+        """Execute instructions in a row of lanes: on one device, or on all of a mesh.
 
-        Args:
-            row: one lane per device.
-            instructions: instructions of the lanes' side.
-            keys: keys of stochastic rounding.
-            moves: perturbs the operands of an instruction in a lane, or None.
-        """
+        `moves` perturbs the operands of an instruction in a lane."""
         side = row[0].side
         for i in instructions:
             is_host = isinstance(i, HostCall)

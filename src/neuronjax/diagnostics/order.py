@@ -136,13 +136,11 @@ def reveal_order(
     return SummationTree(root, is_compensated=prober.is_compensated(root))
 
 
+@dataclass(frozen=True)
 class _Prober:
-    def __init__(
-        self, function: Callable[[np.ndarray], Any], addends: int, probe: SummationProbe
-    ) -> None:
-        self._function = function
-        self._addends = addends
-        self._probe = probe
+    function: Callable[[np.ndarray], Any]
+    addends: int
+    probe: SummationProbe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
         """Return the children of a node of `limit` leaves that have the given leaves.
@@ -168,23 +166,23 @@ class _Prober:
 
     def common(self, i: int, j: int) -> int:
         """Return the number of leaves of the smallest subtree with `i` and `j`."""
-        others = [k for k in range(self._addends) if k not in (i, j)]
-        step = self._probe.exact_units
+        others = [k for k in range(self.addends) if k not in (i, j)]
+        step = self.probe.exact_units
         blocks = [others[b : b + step] for b in range(0, len(others), step)]
-        return self._addends - sum(self._surviving(i, j, block) for block in blocks)
+        return self.addends - sum(self._surviving(i, j, block) for block in blocks)
 
     def _surviving(self, i: int, j: int, units: list[int]) -> int:
         """Return how many of `units` are outside the smallest subtree with i and j."""
-        x = np.zeros(self._addends)
-        x[units] = self._probe.unit
-        x[i], x[j] = self._probe.huge, -self._probe.huge
-        total = np.asarray(self._function(x))
+        x = np.zeros(self.addends)
+        x[units] = self.probe.unit
+        x[i], x[j] = self.probe.huge, -self.probe.huge
+        total = np.asarray(self.function(x))
         if total.shape:
             raise InvalidProgramError(
                 f"the function returned an array of shape {total.shape}",
                 remedy="return the sum, a scalar: f(x)[0] or f(x).reshape(())",
             )
-        count = float(total) / self._probe.unit
+        count = float(total) / self.probe.unit
         if not (0 <= count <= len(units) and count == int(count)):
             raise self._no_tree()
         return int(count)
@@ -195,18 +193,18 @@ class _Prober:
         A unit is half a step of the number `exact_units` units. A plain sum loses it,
         rounding to nearest even or toward zero, and loses a second, later unit as well.
         """
-        large = self._probe.unit * self._probe.exact_units
+        large = self.probe.unit * self.probe.exact_units
         chosen = _one_after_the_other(root)
-        if chosen is None or large > self._probe.huge:
+        if chosen is None or large > self.probe.huge:
             return False
         first, *later = chosen
-        x = np.zeros(self._addends)
-        x[first], x[later] = large, self._probe.unit
-        return float(np.asarray(self._function(x))) != large
+        x = np.zeros(self.addends)
+        x[first], x[later] = large, self.probe.unit
+        return float(np.asarray(self.function(x))) != large
 
     def _no_tree(self) -> InvalidProgramError:
         return InvalidProgramError(
-            f"no order of adding {self._addends} numbers explains what was returned",
+            f"no order of adding {self.addends} numbers explains what was returned",
             remedy="check that the function adds all elements once, in an order that "
             "does not depend on their values, in the dtype of the probe, and not as if "
             "in twice the precision",

@@ -151,12 +151,10 @@ class Lane:
     device: int = 0
 
     def take(self, arguments: Sequence[Any], buffers: Sequence[Buffer]) -> None:
-        """Store arrays in buffers."""
         for buffer, array in zip(buffers, arguments, strict=True):
             self.arrays[buffer.number] = array
 
     def read(self, views: Sequence[Any]) -> list[Any]:
-        """Return the arrays of some views."""
         return [self.arrays[view.buffer.number] for view in views]
 
     def leave(self, block: Block) -> list[Any]:

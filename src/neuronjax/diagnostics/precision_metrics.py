@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from neuronjax.diagnostics.differences import alike
+from neuronjax.diagnostics.differences import alike, ratio
 from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.errors import InvalidProgramError
 
@@ -48,9 +48,7 @@ def max_relative(reference: np.ndarray, actual: np.ndarray) -> float:
         float(np.max(np.abs(x[finite]), initial=0.0))
         for x in (actual - reference, reference)
     )
-    if error == 0:
-        return 0.0
-    return error / size if size else math.inf
+    return ratio(error, size)
 
 
 #: Distances of float64 arrays, by the name of the metric.

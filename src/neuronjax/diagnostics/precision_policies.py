@@ -78,7 +78,7 @@ class Candidates:
         return found
 
     def only(self, kept: Sequence[int]) -> Candidates:
-        """Return the candidates with these numbers."""
+        """Return the candidates with these indices."""
         return Candidates(
             names=tuple(self.names[i] for i in kept),
             policies=tuple(self.policies[i] for i in kept),

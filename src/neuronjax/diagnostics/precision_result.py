@@ -61,15 +61,11 @@ class PrecisionSearch(Displayed):
         target: the machine.
         setting: target, logical core, numerics and SDK, as every report begins.
         strategy: "greedy" or "bisection".
-        metric: the metric of errors.
         tolerance: the largest allowed error.
-        reference: the reference of errors.
-        groups: the groups of ops.
         candidates: names of the candidates, the baseline last.
         assignment: index of the candidate of every group.
         error, baseline_error: errors of the policy and of the baseline.
         seconds, baseline_seconds: their predicted times.
-        decisions: all decisions, in order.
         tried: all policies that were run.
         evaluations: number of programs that were run, including the reference's.
         budget_spent: whether `max_evaluations` ended the search.
@@ -277,14 +273,14 @@ class PrecisionSearch(Displayed):
             "Step by step, from the baseline",
             columns | dict.fromkeys(("predicted", "speed", "error"), NUMBER),
             (
-                (*self._told(n, "" if n in path else "undone"), time, speed, error)
+                (*self._cells(n, "" if n in path else "undone"), time, speed, error)
                 for n in told[-_SHOWN_DECISIONS:]
                 for time, speed, error in [self._figures(n)]
             ),
             "\n".join(self._explained()) or None,
         )
 
-    def _told(self, number: int, stage: str = "") -> tuple[str, ...]:
+    def _cells(self, number: int, stage: str = "") -> tuple[str, ...]:
         """Return a decision's number, stage, groups and candidate as cells."""
         d = self.decisions[number]
         to = self.candidates[d.candidate]
@@ -375,7 +371,7 @@ class PrecisionSearch(Displayed):
         title = f"{len(shown)} of {len(run)} decisions that were measured"
         columns = {"#": RIGHT, "stage": PLAIN, "group": TEXT, "to": WORD}
         cells = (
-            (*self._told(n), error, time, Text(word, _STYLES.get(word, "red")))
+            (*self._cells(n), error, time, Text(word, _STYLES.get(word, "red")))
             for n in shown
             for word, (time, _, error) in [(self._became[n], self._figures(n))]
         )

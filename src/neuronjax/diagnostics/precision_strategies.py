@@ -100,7 +100,6 @@ class Search:
     """A search in progress.
 
     Attributes:
-        goal: the goal.
         state: the current assignment, which is within the tolerance.
         spent: whether the budget ended the search.
     """

@@ -26,13 +26,7 @@ class BudgetSpentError(Exception):
 
 
 class Tried(NamedTuple):
-    """A policy that was run.
-
-    Attributes:
-        assignment: number of the candidate of every group.
-        seconds: predicted time.
-        error: measured error.
-    """
+    """A policy that was run, with its predicted time and measured error."""
 
     assignment: Assignment
     seconds: float
@@ -40,12 +34,7 @@ class Tried(NamedTuple):
 
 
 class PricedPolicy(NamedTuple):
-    """A policy's program, lowered and priced.
-
-    Attributes:
-        identity: a key, equal for equal instructions.
-        seconds: predicted time.
-    """
+    """A policy's program: a hash of its instructions, and its predicted time."""
 
     identity: str
     seconds: float
@@ -89,7 +78,6 @@ class PolicyTrials:
     _held_out: dict[str | Policy, float] = field(default_factory=dict)
 
     def policy(self, assignment: Assignment) -> Policy:
-        """Return the policy of an assignment."""
         return self.candidates.policy(self.groups, assignment)
 
     def seconds(self, assignment: Assignment) -> float:

@@ -11,7 +11,7 @@ moves elements. The emulator executes an instruction without a rule here in FP32
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -178,7 +178,6 @@ class Reference64:
 
 
 Rule = Callable[[Any, Arrays], Sequence[Any]]
-Choice = Callable[[Any], str]
 
 
 @functools.lru_cache(maxsize=8192)
@@ -199,12 +198,9 @@ def _rule(i: Instruction) -> Rule | None:
         return None
     if not all(_rule(inner) for block in i.blocks for inner in block.instructions):
         return None
-    table = _TABLES.get(type(i))
-    if table is not None:
-        names, choice = table
-        if choice(i) not in names:
-            return None
-    return _double
+    names = _TABLES.get(type(i))
+    name = i.function if isinstance(i, Activation) else getattr(i, "op", "")
+    return _double if names is None or name in names else None
 
 
 # -- arithmetic ------------------------------------------------------------------------
@@ -273,14 +269,14 @@ def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
 
 def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Return one matrix product for every member of the batch."""
-    left = _matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
-    right = _matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
+    left = matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
+    right = matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
     return left.astype(np.float64) @ right.astype(np.float64)
 
 
-def _matrix(
-    x: np.ndarray, batch: Sequence[int], contract: Sequence[int], *, k_last: bool
-) -> np.ndarray:
+def matrix(
+    x: Any, batch: Sequence[int], contract: Sequence[int], *, k_last: bool
+) -> Any:
     """Return `x` as [batch, free, k] if `k_last`, else as [batch, k, free]."""
     free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
     groups = (batch, free, contract) if k_last else (batch, contract, free)
@@ -293,7 +289,7 @@ def _matrix(
 def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
     """Execute the scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
-    results = _body(i.body, x)
+    results = run_scalars(i.body, x, _double)
     return [np.broadcast_to(a, s) for a, s in zip(results, shapes, strict=True)]
 
 
@@ -306,15 +302,17 @@ def _(i: ReduceBlock, x: Arrays) -> Sequence[Any]:
     rows = [a.transpose(*i.axes, *kept).reshape(-1, *shape) for a in x[:n]]
     partial = [np.broadcast_to(a, shape) for a in x[n : 2 * n]]
     for elements in zip(*rows, strict=True):
-        partial = _body(i.body, [*partial, *elements, *x[2 * n :]])
+        partial = run_scalars(i.body, [*partial, *elements, *x[2 * n :]], _double)
     return partial
 
 
-def _body(block: Block, x: Arrays) -> list[Any]:
-    """Execute the instructions of a block of scalars on tensors."""
+def run_scalars(
+    block: Block, x: Sequence[Any], execute: Callable[[Any, Any], Sequence[Any]]
+) -> list[Any]:
+    """Execute the instructions of a block of scalars on whole tensors."""
     arrays = dict(zip((b.number for b in block.arguments), x, strict=True))
     for inner in block.instructions:
-        results = _double(inner, [arrays[v.buffer.number] for v in inner.operands])
+        results = execute(inner, [arrays[v.buffer.number] for v in inner.operands])
         arrays.update(zip((b.number for b in inner.results), results, strict=True))
     return [arrays[v.buffer.number] for v in block.results]
 
@@ -416,12 +414,13 @@ def _stable_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     return np.flip(x.shape[axis] - 1 - backwards, axis)
 
 
-_TABLES: dict[type, tuple[Any, Choice]] = {
-    TensorTensor: (BINARY, lambda i: i.op),
-    TensorScalar: (BINARY, lambda i: i.op),
-    Activation: (UNARY, lambda i: i.function),
-    TensorReduce: (REDUCTIONS, lambda i: i.op),
-    TensorTensorScan: (REDUCTIONS, lambda i: i.op),
-    Pool: (_POOLS, lambda i: i.op),
-    LocalScatter: (SCATTERS, lambda i: i.op),
+#: The operations of an instruction that have a rule.
+_TABLES: dict[type, Mapping[str, Any]] = {
+    TensorTensor: BINARY,
+    TensorScalar: BINARY,
+    Activation: UNARY,
+    TensorReduce: REDUCTIONS,
+    TensorTensorScan: REDUCTIONS,
+    Pool: _POOLS,
+    LocalScatter: SCATTERS,
 }

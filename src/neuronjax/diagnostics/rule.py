@@ -137,12 +137,8 @@ def read_entries(text: str) -> Iterator[Paragraph]:
 def read_rules(
     text: str, checks: Mapping[str, Callable[[OpContext], Answer]]
 ) -> tuple[PortabilityRule, ...]:
-    """Return the rules of a text.
-
-    Args:
-        text: one `Paragraph` per rule.
-        checks: the predicates, by the rules' ids.
-    """
+    """Return the rules of a text, which has a paragraph per rule; `checks` are the
+    predicates by rule id."""
     return tuple(
         PortabilityRule(
             **entry.fields,

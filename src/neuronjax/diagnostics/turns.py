@@ -49,13 +49,8 @@ class Memory:
     def once(
         self, key: Hashable, arrays: Sequence[Any], make: Callable[[], Any]
     ) -> Any:
-        """Return the result for these arrays; call `make` only if it is not cached.
-
-        Args:
-            key: identifies the computation.
-            arrays: its inputs.
-            make: computes the result.
-        """
+        """Return the cached result of the computation `key` on these input arrays; call
+        `make` if there is none."""
         whole = (key, *map(id, arrays))
         found = self._now.get(whole)
         if found is None:

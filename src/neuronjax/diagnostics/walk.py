@@ -65,13 +65,8 @@ class OpWalk(abc.ABC):
     ) -> None:
         """Execute an op that runs no other ops.
 
-        Args:
-            path: the op.
-            spans: its instructions on every side.
-            views: views of the region's values on every side.
-            keys: keys of stochastic rounding.
-            lanes: those of one device, or of all devices if the op communicates.
-        """
+        `views` are those of the region's values; `keys` are for stochastic rounding.
+        The lanes are those of one device, or of all devices if the op communicates."""
 
     @abc.abstractmethod
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
@@ -79,7 +74,7 @@ class OpWalk(abc.ABC):
 
     @abc.abstractmethod
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of a value."""
+        """Return a part of a value, with its errors."""
 
     @abc.abstractmethod
     def joined(
@@ -101,14 +96,9 @@ class OpWalk(abc.ABC):
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Any]
     ) -> None:
-        """Observe that a lane takes values from the same lane of another device.
+        """Observe that a lane takes values from `done`, the lane of another device.
 
-        Args:
-            op: the op that the other device executed; None for arguments of the mesh.
-            done: the lane of the other device.
-            lane: the lane that takes the values.
-            values: the values.
-        """
+        `op` is the op that `done` has executed; None for arguments of the mesh."""
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
         """Observe the decision of every lane for a loop or a branch."""

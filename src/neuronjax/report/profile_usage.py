@@ -101,7 +101,6 @@ class Usage(dict[str, float]):
         return {name: value for name, value in plain.items() if value}
 
     def add(self, event: Event) -> None:
-        """Add an event to the sums."""
         spent = event.queue_seconds * event.count
         self.seconds[event.queue] += spent
         if isinstance(event.source, Transfer):

@@ -48,12 +48,8 @@ class Interval:
         return Interval(factor * self.estimate, *ends)
 
     def shown(self, sign: str = "", most: int = 7) -> str:
-        """Return `estimate ± half width`, with one or two digits of the width.
-
-        Args:
-            sign: "+" to write one before positive numbers too.
-            most: the most digits after the decimal point.
-        """
+        """Return `estimate ± half width`, with one or two digits of the width, at most
+        `most` after the decimal point. If `sign` is "+", positive numbers have one."""
         half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
         smallest = half if known else abs(self.estimate)
@@ -168,7 +164,7 @@ def training_verdicts(
         confidence: of the intervals, 0.95 for 95 %.
     """
     reference = found[baseline]
-    sign = 1.0 if _won(reference, last) >= 0 else -1.0
+    sign = 1.0 if _fall(reference, last) >= 0 else -1.0
     runs = {x: replace(curve, values=sign * curve.values) for x, curve in found.items()}
     judge = _Judge(runs[baseline], baseline, margin, last, confidence, sign)
     return {label: judge.verdict(label, curve) for label, curve in runs.items()}
@@ -179,7 +175,7 @@ def ends_of(curve: Curve, last: int) -> np.ndarray:
     return curve.values[:, -last:].mean(axis=1)
 
 
-def _won(curve: Curve, last: int) -> float:
+def _fall(curve: Curve, last: int) -> float:
     """Return the mean fall of the finite runs, from their first step to their end."""
     falls = curve.values[:, 0] - ends_of(curve, last)
     return float(np.mean(falls[np.isfinite(falls)])) if np.isfinite(falls).any() else 0
@@ -197,7 +193,6 @@ class _Judge:
     sign: float
 
     def verdict(self, label: str, own: Curve) -> TrainingVerdict:
-        """Return the verdict on a machine."""
         diverged = self._divergences(own)
         lost = {*diverged, *self._divergences(self.reference)}
         common = [seed for seed in own.seeds if seed in self.reference.seeds]
@@ -263,7 +258,7 @@ class _Judge:
 
     @cached_property
     def _margin(self) -> float:
-        return max(self.share * _won(self.reference, self.last), self._scatter)
+        return max(self.share * _fall(self.reference, self.last), self._scatter)
 
     @cached_property
     def _scatter(self) -> float:
@@ -278,7 +273,7 @@ class _Judge:
             return f"{self.baseline} diverges itself"
         if set(self.reference.unmoved) == set(self.reference.seeds):
             return f"{self.baseline} does not train"
-        if self._scatter > _SHARE_OF_SCATTER * _won(self.reference, self.last):
+        if self._scatter > _SHARE_OF_SCATTER * _fall(self.reference, self.last):
             return (
                 f"the last values of {self.baseline} scatter over the seeds by more "
                 "than a quarter of their improvement; train for more steps"

@@ -86,14 +86,8 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     a, b = a.passed(), b.passed()
     value, own = new_values(shape), np.empty(shape, np.float32)
     is_rounded = model.products.unit > model.stored.unit
-    joint = None
-    if (
-        is_rounded
-        or any(x.has_own or x.has_joint for x in (a, b))
-        or loose
-        or loose_right
-    ):
-        joint = np.zeros(shape, np.float32)
+    has_errors = loose or loose_right or any(x.has_own or x.has_joint for x in (a, b))
+    joint = np.zeros(shape, np.float32) if is_rounded or has_errors else None
     stored = model.of_result(dtype)
     in_stack = max(1, _BLOCK_ELEMENTS // max(1, shape[-2] * shape[-1]))
     for stack in blocks(shape[:-2], in_stack):
@@ -283,13 +277,8 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
     for i in range(1, len(names)):
         needed = set(output).union(*names[i + 1 :])
         left, name = _pair(left, name, as_tracked(operands[i], model), names[i], needed)
-    return _arranged(left, name, output)
-
-
-def _arranged(x: Any, name: str, output: str) -> Any:
-    """Sum over the letters that are not in the output, and sort the other axes."""
-    x, name = _only(x, name, set(output))
-    return moved(lambda v: v.transpose([name.index(c) for c in output]), x)
+    left, name = _only(left, name, set(output))
+    return moved(lambda v: v.transpose([name.index(c) for c in output]), left)
 
 
 def _pair(a: Any, p: str, b: Any, q: str, needed: set[str]) -> tuple[Any, str]:

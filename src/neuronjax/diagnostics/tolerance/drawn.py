@@ -135,7 +135,6 @@ class Spread:
         self.count = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Add the values of one run."""
         with np.errstate(all="ignore"):
             apart = (values.astype(np.float64) - self._expected) / AMPLITUDE
             squares = np.where(np.isfinite(self._expected), np.square(apart), 0.0)
@@ -151,12 +150,8 @@ class Spread:
         return self.count > 1 and norm >= found.l2_bound
 
     def narrowed(self, found: Tolerance, quantile: float) -> Tolerance:
-        """Return `found`, with bounds from the sampled runs where these are smaller.
-
-        Args:
-            found: the tolerance from slopes.
-            quantile: the largest error over the sampled root mean square.
-        """
+        """Return `found`, a tolerance from slopes, with bounds from the sampled runs
+        where they are smaller. `quantile`: the largest error over the sampled rms."""
         if found.bound is None or found.value.dtype.kind in "iub":
             return found
         scale = np.sqrt(self._squares / self.count)

@@ -97,7 +97,7 @@ def _low(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.maximum(np.abs(x) - r, _TINY)
 
 
-def _grown(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+def _grown(r: np.ndarray) -> np.ndarray:
     return np.exp(np.minimum(r, 700.0))
 
 
@@ -123,9 +123,9 @@ RULES: dict[Any, ElementRule] = {
     np.square: _function("stored", lambda f, x, r: 2 * np.abs(x) + r),
     np.sqrt: ElementRule(_rooted, error="sqrt", is_curved=True),
     np.reciprocal: _function("reciprocal", lambda f, x, r: np.abs(f) / _low(x, r)),
-    np.exp: _function("exp", lambda f, x, r: f * _grown(x, r)),
-    np.exp2: _function("exp", lambda f, x, r: f * _grown(x, r)),
-    np.expm1: _function("exp", lambda f, x, r: (f + 1) * _grown(x, r), absolute=True),
+    np.exp: _function("exp", lambda f, x, r: f * _grown(r)),
+    np.exp2: _function("exp", lambda f, x, r: f * _grown(r)),
+    np.expm1: _function("exp", lambda f, x, r: (f + 1) * _grown(r), absolute=True),
     np.log: _function("log", lambda f, x, r: 1 / _low(x, r), absolute=True),
     np.log2: _function("log", lambda f, x, r: 1.4427 / _low(x, r), absolute=True),
     np.log10: _function("log", lambda f, x, r: 0.4343 / _low(x, r), absolute=True),
@@ -357,8 +357,8 @@ class _Step:
                 errors = (e if e is None else np.where(beyond, none, e) for e in errors)
                 x = [*x[:-1], ErrorParts(divisor, *errors)]
                 fresh += np.where(beyond, size, 0)
-        over = (size > self.stored.largest) & np.isfinite(f) if is_large else None
-        if over is not None:
+        if is_large:
+            over = (size > self.stored.largest) & np.isfinite(f)
             fresh = np.where(over, np.inf, fresh)
         if all(p.own is None and p.joint is None for p in x):
             return f, fresh, 0.0

@@ -103,10 +103,7 @@ class Tolerance:
         return not self.check(wrong)
 
     def check(self, actual: object) -> Judged:
-        """Compare a candidate's result with the tolerance.
-
-        Args:
-            actual: array of the reference's shape, of any dtype.
+        """Compare a result, of the reference's shape and any dtype, with the tolerance.
 
         Raises:
             InvalidProgramError: `actual` has another shape.
@@ -117,7 +114,23 @@ class Tolerance:
                 f"the result has shape {given.shape}, the reference {self.value.shape}",
                 remedy="bring the result into the reference's shape",
             )
-        return self._verdict(given.reshape(-1))
+        found, total = given.reshape(-1), _Tally()
+        for block in flat_blocks(found.size):
+            total.add(block.start, self._beside(found, block))
+        error, norm = math.sqrt(total.squares), math.sqrt(sum(self._squares))
+        return Judged(
+            elements=found.size,
+            refused=total.refused,
+            non_finite=total.non_finite,
+            undecided=total.undecided,
+            worst=self._index(total.worst),
+            times_bound=total.times_bound,
+            furthest=self._index(total.furthest),
+            relative_l2=ratio(error, self._norm),
+            relative_l2_bound=self.relative_l2_bound,
+            distance=ratio(math.sqrt(total.all_squares), norm),
+            is_within=error <= self.l2_bound,
+        )
 
     @property
     def _norm(self) -> float:
@@ -140,25 +153,6 @@ class Tolerance:
             for n, kind in enumerate((has, np.logical_not(has))):
                 sums[n] += sum_of_squares(np.where(kind, finite, 0.0))
         return sums[0], sums[1]
-
-    def _verdict(self, found: np.ndarray) -> Judged:
-        total = _Tally()
-        for block in flat_blocks(found.size):
-            total.add(block.start, self._beside(found, block))
-        error, norm = math.sqrt(total.squares), math.sqrt(sum(self._squares))
-        return Judged(
-            elements=found.size,
-            refused=total.refused,
-            non_finite=total.non_finite,
-            undecided=total.undecided,
-            worst=self._index(total.worst),
-            times_bound=total.times_bound,
-            furthest=self._index(total.furthest),
-            relative_l2=ratio(error, self._norm),
-            relative_l2_bound=self.relative_l2_bound,
-            distance=ratio(math.sqrt(total.all_squares), norm),
-            is_within=error <= self.l2_bound,
-        )
 
     def _beside(self, found: np.ndarray, block: slice) -> _BlockErrors:
         value = self.value.reshape(-1)[block]

@@ -53,10 +53,7 @@ def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
 
 def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
     """Restore the reduced axes with size 1 if `keepdims`."""
-    if not keepdims:
-        return x
-    axes = _axes(ndim, axis)
-    return np.expand_dims(x, axes)
+    return np.expand_dims(x, _axes(ndim, axis)) if keepdims else x
 
 
 def total(
