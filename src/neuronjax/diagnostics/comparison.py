@@ -133,10 +133,8 @@ class Comparison(Displayed):
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
         """Return ops that err more in isolation than others of their kind, worst first.
 
-        Args:
-            factor: how many times the relative L2 error must exceed the median of all
-                ops of that name; if the median is 0, every error is an outlier.
-        """
+        Their relative L2 error exceeds `factor` times the median of all ops of the same
+        name; if the median is 0, every error does."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)

@@ -108,24 +108,24 @@ class LaneErrors:
     def repeats(self, op: Op, lanes: Lanes) -> bool:
         """Return whether an op only repeats finite numbers with known errors, so that
         `rounded` and `isolated` need not be executed."""
-        if op.name not in _REPEATS or not self.reference.side.executor.is_wide:
+        if op.name not in _REPEATS or not self._may_skip(lanes):
             return False
         known = self._known.get(op.operands[0])
-        pairs = (self.reference, self.actual, self.isolated)
-        if known is None or not all(lane in lanes for lane in pairs):
-            return False
-        errors = known.accumulation
+        errors = None if known is None else known.accumulation
         is_finite = errors is not None and errors.is_finite
         return is_finite and is_float(op.results[0].type.dtype)
 
     def moves(self, spans: Mapping[Side, Span], lanes: Lanes) -> bool:
         """Return whether an op changes no bit, so that `rounded` and `isolated` need
         not be executed: their result is the reference's."""
-        if not self.reference.side.executor.is_wide:
-            return False
-        ran = all(x in lanes for x in (self.reference, self.actual, self.isolated))
         executed = [i for span in spans.values() for i in span.instructions]
-        return ran and bool(executed) and all(isinstance(i, DmaCopy) for i in executed)
+        are_moves = bool(executed) and all(isinstance(i, DmaCopy) for i in executed)
+        return are_moves and self._may_skip(lanes)
+
+    def _may_skip(self, lanes: Lanes) -> bool:
+        needed = (self.reference, self.actual, self.isolated)
+        is_wide = self.reference.side.executor.is_wide
+        return is_wide and all(lane in lanes for lane in needed)
 
     def compare(
         self, op: Op, views: Views, lanes: Lanes, repeats: bool, moves: bool

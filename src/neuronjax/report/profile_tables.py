@@ -265,8 +265,7 @@ GROUPS = {
 
 
 class UsageGroups(Displayed, dict[str, Usage]):
-    """Usage by one of `GROUPS`, the busiest first. Its `pandas.DataFrame` has a column
-    for each group."""
+    """Usage of groups, the busiest first; a column per group as `pandas.DataFrame`."""
 
     def __init__(self, by: str, found: Mapping[str, Usage]) -> None:
         super().__init__({name: used.told() for name, used in found.items()})
@@ -277,11 +276,8 @@ class UsageGroups(Displayed, dict[str, Usage]):
 
     def table(self, rows: int = 12) -> Table:
         """Return the busiest groups as a Rich table: source lines without folders, and
-        parts of a model merged into the parts that contain them.
-
-        Args:
-            rows: the most rows; all further groups are one row.
-        """
+        parts of a model merged into the parts that contain them. All groups after
+        `rows` rows are one row."""
         names = places(self) if self.by == "source" else {}
         groups = {names.get(key, key): used for key, used in self.items()}
         note = ""

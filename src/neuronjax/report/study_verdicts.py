@@ -152,17 +152,11 @@ def last_steps(found: Curves, given: int | None) -> int:
 def training_verdicts(
     found: Curves, baseline: str, *, margin: float, last: int, confidence: float
 ) -> dict[str, TrainingVerdict]:
-    """Return the verdict on every machine from its runs and the baseline's.
+    """Return the verdict on every machine, by label, from its curve and the baseline's.
 
-    The direction in which the baseline's metric moves is the better one.
-
-    Args:
-        found: curves of a metric, by label.
-        baseline: the label of the machine with which others are compared.
-        margin: a share of the baseline's improvement from its first step to its end.
-        last: the number of steps in the mean of an end.
-        confidence: of the intervals, 0.95 for 95 %.
-    """
+    The direction in which the baseline's metric moves is the better one. `margin` is a
+    share of the baseline's improvement from its first step to its end; `last` is the
+    number of steps in the mean of an end; `confidence` is 0.95 for 95 %."""
     reference = found[baseline]
     sign = 1.0 if _fall(reference, last) >= 0 else -1.0
     runs = {x: replace(curve, values=sign * curve.values) for x, curve in found.items()}

@@ -219,9 +219,12 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     """Cast an operand without an error as the chip does; bound any other cast."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
-        return (
-            of_exact(i, x, at) if held.x.shape == held.shape else _narrow(i, held, at)
-        )
+        results = of_exact(i, x, at)
+        if held.x.shape == held.shape:
+            return results
+        # An axis of size 1 that is yet to be broadcast stays so.
+        index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
+        return [Held(results[0].x[index], held.shape)]
     dtype = i.results[0].type.dtype
     if not is_float(dtype):
         step = np.trunc if i.float_to_int == "truncate" else np.rint
@@ -236,14 +239,6 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     if result.hard is None:  # nothing was rounded
         result.hard = held.hard
     return [result]
-
-
-def _narrow(i: TensorCopy, held: Held, at: Executors) -> list[Held]:
-    """Cast a broadcast operand; keep its axes of size 1."""
-    values = held.values
-    result = of_exact(i, [Held(values, held.shape)], at)[0]
-    index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
-    return [Held(result.x[index], held.shape)]
 
 
 def _whole(step: Any, x: Tracked, dtype: np.dtype) -> Array:

@@ -235,10 +235,8 @@ class LegalResults(Displayed):
 
         An Inf or a NaN is legal where the reference has the same, or where the bound is
         Inf; a number in its place is not. The L2 norm of all errors has a bound too,
-        which is sharper than the bounds of single elements.
-
-        Args:
-            outputs: as the function returns them, of any dtypes.
+        which is sharper than the bounds of single elements. `outputs` have the
+        structure that the function returns, and any dtypes.
 
         Raises:
             InvalidProgramError: another number of outputs, or another shape.

@@ -97,10 +97,9 @@ class Tolerance:
     def catches(self, wrong: np.ndarray) -> bool:
         """Return whether a result is refused; stop at the first block that decides."""
         flat = wrong.reshape(-1)
-        for block in flat_blocks(flat.size):
-            if self.bound is not None and (self._beside(flat, block).times > 1).any():
-                return True
-        return not self.check(wrong)
+        blocks = () if self.bound is None else flat_blocks(flat.size)
+        found = any((self._beside(flat, block).times > 1).any() for block in blocks)
+        return found or not self.check(wrong)
 
     def check(self, actual: object) -> Judged:
         """Compare a result, of the reference's shape and any dtype, with the tolerance.
