@@ -329,7 +329,7 @@ class Comparison(Displayed):
                 Text(f"           and {hidden} more: .first_divergence.causes")
             )
         if not first.causes:
-            lines.append(Text("  not explained by any set of ops alone"))
+            lines.append(Text("  no set of ops explains it"))
         return lines
 
     def _outliers(self) -> Iterator[Text]:

@@ -103,7 +103,7 @@ class Changes(Displayed, tuple[Change, ...]):
         return new_table(
             "What would save most",
             {"change": TEXT, "time": NUMBER, "× faster": NUMBER, "": WORD},
-            rows or [("nothing of what is tried", "", "", "")],
+            rows or [("no change gains anything", "", "", "")],
         )
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
         return
     larger = _seconds_with_batch(subject, _LARGER_BATCH)
     if larger is not None:
-        what = f"a batch {_LARGER_BATCH} times as large; the time is per old batch"
+        what = f"a batch {_LARGER_BATCH} times as large; time per batch of this size"
         yield _change(subject, "batch", what, larger / _LARGER_BATCH)
     cores = subject.core.chip.cores_per_chip // subject.core.lnc
     shared = _seconds_with_batch(subject, 1 / cores) if cores > 1 else None

@@ -206,8 +206,7 @@ class _Prober:
         return InvalidProgramError(
             f"no order of adding {self.addends} numbers explains what was returned",
             remedy="check that the function adds all elements once, in an order that "
-            "does not depend on their values, in the dtype of the probe, and not as if "
-            "in twice the precision",
+            "does not depend on their values, and rounds sums to the dtype of the probe",
         )
 
 

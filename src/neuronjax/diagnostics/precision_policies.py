@@ -131,7 +131,7 @@ class Candidates:
 def _name(policy: Policy) -> str:
     if policy.rules:
         raise InvalidProgramError(
-            f"the candidate {policy.name!r} has rules, which are what is searched",
+            f"the candidate {policy.name!r} has rules, which the search itself makes",
             remedy="give candidates without rules, and groups=... for their patterns",
         )
     if policy.scaling == "delayed":

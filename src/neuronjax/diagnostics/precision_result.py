@@ -301,7 +301,7 @@ class PrecisionSearch(Displayed):
         for before, after in itertools.pairwise(steps):
             if after.candidate > before.assignment[after.groups[0]]:
                 to = self.candidates[after.candidate]
-                yield f"back to {to}: that is faster, for a cast takes time as well"
+                yield f"back to {to}: that is faster, since casts take time too"
                 break
         lost = self._became.count("given up")
         if steps[-1].stage == "best" and lost:

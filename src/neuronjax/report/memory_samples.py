@@ -24,7 +24,7 @@ from neuronjax.timing.timeline import Timeline
 
 
 class MemoryStage(NamedTuple):
-    """A unit, and the bytes in HBM at that time besides the arguments."""
+    """A unit of the plan, and the bytes in HBM while it runs, without the arguments."""
 
     unit: Unit
     held: Mapping[Category, int]
@@ -106,7 +106,7 @@ def sbuf_of(unit: Unit) -> int:
 def memory_samples(
     timeline: Timeline, memory: MemoryPlan
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return (time, bytes from then on) samples of SBUF, HBM and PSUM, by memory."""
+    """Return "SBUF", "HBM" or "PSUM" -> samples (time, bytes from that time on)."""
     shown = stages(memory)
     starts = stage_edges(timeline, memory, shown)[:-1].tolist()
     fixed = sum(tensor.bytes for tensor in memory.arguments)

@@ -116,7 +116,7 @@ class _Lanes:
 
     def __init__(self, trace: Any) -> None:
         self._trace = trace
-        #: When each lane of a queue is free again.
+        #: The time in nanoseconds from which each lane of a queue is free.
         self._free: dict[Queue, list[int]] = {}
 
     def track(self, queue: Queue, span: Span) -> int:

@@ -5,8 +5,8 @@ traffic, their y operations per second. Open circles are all other ops: they cou
 operation per element, and their roof is VectorE's. An op without traffic is at the
 right edge, one that is far slower than all others at the bottom. A circle's area is
 the op's share of the queues' time; ops of one name in one place, such as those of a
-model's layers, are one circle. Left of the balance HBM is the limit, right of it the
-array.
+model's layers, are one circle. Left of the dotted line HBM is the limit, right of it
+the array.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
 
 
 def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], None]:
-    """Draw roofs and ops, log-log.
+    """Draw roofs and ops, with logarithmic axes.
 
     Returns:
         A function that names the largest ops once the axes have their layout.

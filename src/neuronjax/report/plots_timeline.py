@@ -35,7 +35,7 @@ PHASE_COLOURS: Mapping[str, str] = {
 """Greys that every reader can tell apart. Colours are used for the queues."""
 
 _STRETCHES, _PHASE_STRETCHES = 800, 200
-_FEWEST_STRETCHES = 5  # shortest phase; less belongs to the previous one
+_FEWEST_STRETCHES = 5  # shorter phases become part of the previous one
 _HEIGHT = 0.8
 _BAND = 0.36  # height of phases and loops
 _BAND_STEP = 0.55
@@ -52,12 +52,12 @@ _WHOLE = 0.9  # a run filled to this share shows its count
 _MOST_LOOPS = 8
 _IDLE = 1e-6  # smaller sums of spans are rounding errors
 _LEAST_LANE = 1e-3  # queues with a smaller share have no lane
-#: Events of one name are merged if the gap is a smaller share of the whole time.
+#: Events of one name are merged if the gap between them is a smaller share of the time.
 _JOINED = 0.004
 
 
 class Run(NamedTuple):
-    """A stretch of time under one name, in seconds, and how much of it is work."""
+    """Consecutive events of one name: start, end and busy time, in seconds."""
 
     name: str
     start: float
@@ -252,7 +252,7 @@ def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
 
 
 def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
-    """Yield runs that are busy most of the time; adjacent equal names are merged."""
+    """Yield runs of events of one name in which the queue is busy most of the time."""
     total = timeline.total_seconds
     runs: list[Run] = []
     for event in timeline.of(queue):

@@ -29,9 +29,9 @@ class Roofs:
     """The peak rates of one logical core.
 
     Attributes:
-        peak_flops: of the array, per second, the reference of utilization.
-        bf16_flops: of the array in BF16, the reference of `hardware_flops`.
-        hbm_bytes_per_second: of one HBM stack, the reference of utilization.
+        peak_flops: FLOP per second of the array, to which MFU refers.
+        bf16_flops: FLOP per second of the array in BF16, to which HFU refers.
+        hbm_bytes_per_second: rate of one HBM stack, to which MBU refers.
         dma_bytes_per_second: practical rate of the core's DMA engines.
         base_clock_hz: the clock of the cycle count; None if it is not published.
     """
@@ -203,12 +203,12 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "model_flops": Metric("FLOP", "of the program's matmuls"),
         "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),
         "adjusted_transpose_flops": Metric("FLOP", "in transposes, BF16 equivalents"),
-        "mfu_estimated_percent": Metric("percent", "model_flops of the peak"),
-        "hfu_estimated_percent": Metric("percent", "adjusted_hardware_flops of BF16's"),
+        "mfu_estimated_percent": Metric("percent", "model_flops, of the peak"),
+        "hfu_estimated_percent": Metric("percent", "executed FLOP, of the BF16 peak"),
         "mm_arithmetic_intensity": Metric("FLOP/B", "model_flops per HBM byte"),
         "peak_flops_bandwidth_ratio": Metric("FLOP/B", "below it HBM is the limit"),
         "mfu_max_achievable_estimated_percent": Metric(
-            "percent", "MFU at this intensity if HBM never rested"
+            "percent", "MFU at this intensity with HBM always busy"
         ),
         **_engine_metrics(),
         "matmul_instruction_count": Metric("count", "moving tiles of the array"),

@@ -254,7 +254,7 @@ def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
     return dict(sorted(found.items(), key=lambda item: -item[1].busy_seconds))
 
 
-#: By grouping: the title of its table, and the heading of its first column.
+#: Grouping -> the title of its table, and the heading of the first column.
 GROUPS = {
     "op": ("Busiest ops", "op"),
     "source": ("Busiest lines", "line"),

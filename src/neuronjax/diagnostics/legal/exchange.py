@@ -51,7 +51,7 @@ def exchanged(
         UnimplementedError: the instruction is a kernel that communicates.
     """
     if not isinstance(i, Collective):
-        raise no_rule(i, "a kernel that joins devices")
+        raise no_rule(i, "a kernel with collectives")
     if are_joint:
         x = [[correlated(held) for held in own] for own in x]
     if not isinstance(i, Reduction):
