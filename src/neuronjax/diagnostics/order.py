@@ -206,7 +206,7 @@ class _Prober:
         return InvalidProgramError(
             f"no order of adding {self.addends} numbers explains what was returned",
             remedy="check that the function adds all elements once, in an order that "
-            "does not depend on their values, and rounds sums to the dtype of the probe",
+            "does not depend on their values, and rounds sums to the probe's dtype",
         )
 
 
