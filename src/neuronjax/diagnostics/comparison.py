@@ -95,7 +95,7 @@ class Comparison(Displayed):
 
     @property
     def faults(self) -> Faults:
-        """Return the faults; begin with the first, whose op is the likeliest cause."""
+        """Return the faults; the op of the first one is the likeliest cause."""
         return Faults(() if self.verdict is None else self.verdict.faults)
 
     @property
@@ -285,7 +285,7 @@ class Comparison(Displayed):
             if worst in self._shown():
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
-            if is_fine and error > 1:  # a rounding error, of what should be zero
+            if is_fine and error > 1:  # the result should be 0, and is a rounding error
                 largest += ", which makes no result wrong"
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""

@@ -151,7 +151,7 @@ def _slice(op: Op, x: np.ndarray) -> np.ndarray:
 
 
 def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a quotient, of integers rounded toward zero and undefined for y = 0."""
+    """Return a quotient; integers are rounded toward zero, and x / 0 is undefined."""
     if not is_integer(x.dtype):
         return x / y
     safe = np.where(y == 0, 1, y)
@@ -159,7 +159,7 @@ def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _remainder_value(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a remainder with the dividend's sign; of integers, x modulo 0 is x."""
+    """Return a remainder with the dividend's sign; x modulo 0 is x for integers."""
     if not is_integer(x.dtype):
         return np.fmod(x, y)
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
@@ -250,7 +250,7 @@ def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _and(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds: 0 up to the smallest operand that is not negative."""
+    """Return bounds: 0 and the least upper bound of operands that are not negative."""
     limits = [f.high for f in facts if f.low >= 0]
     type = op.results[0].type
     return bounded(type, 0, min(limits)) if limits else unknown(type)

@@ -155,7 +155,7 @@ def _precisions(subject: Subject) -> Iterator[Change]:
 
 
 def _cores(subject: Subject) -> Iterator[Change]:
-    """Yield the program with other LNC, and on two ideal cores that no chip has."""
+    """Yield changes to another LNC, and to two ideal cores that no chip has."""
     core, replace = subject.core, dataclasses.replace
     size = 2**20 * core.spec.sbuf_usable_bytes_per_partition
     spec = replace(core.spec, sbuf_usable_bytes_per_partition=size)

@@ -30,9 +30,8 @@ class Errors:
 
     Attributes:
         elements: number of elements.
-        differing: number of elements whose bits differ from the reference's; against
-            a float64 reference, whose values differ from its rounded ones. NaNs are
-            equal.
+        differing: number of elements whose bits differ from the reference's. A float64
+            reference is rounded to the format, and values are compared. NaNs are equal.
         nonfinite: number of NaN and Inf among the actual numbers.
         nonfinite_reference: number of NaN and Inf in the reference.
         nonfinite_changed: number of elements with a NaN or Inf on one side only, or

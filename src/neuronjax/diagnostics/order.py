@@ -190,8 +190,8 @@ class _Prober:
     def is_compensated(self, root: Node) -> bool:
         """Return whether the result has units that a plain sum in this order loses.
 
-        A unit is half a step of the number `exact_units` units. A plain sum loses it,
-        rounding to nearest even or toward zero, and loses a second, later unit as well.
+        A unit is half a step at `exact_units` units. A plain sum that rounds to nearest
+        even or toward zero loses it, and loses a second unit that is added later.
         """
         large = self.probe.unit * self.probe.exact_units
         chosen = _one_after_the_other(root)

@@ -19,7 +19,7 @@ from neuronjax.policy import Policy, Rule
 
 #: The cheapest first; the last one is the baseline.
 DEFAULT_CANDIDATES = ("mxfp4", "mxfp8", "fp8", "bf16", "tf32", "fp32")
-#: Number of the candidate of every group.
+#: The index of the candidate of every group.
 Assignment = tuple[int, ...]
 
 _OF_CASTS = ("auto_cast_type", "cotangent_type", "scaling")

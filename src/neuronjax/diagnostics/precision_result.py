@@ -59,7 +59,7 @@ class PrecisionSearch(Displayed):
         policy: the resulting policy, for `neuronjax.jit`.
         name: name of the function.
         target: the machine.
-        setting: target, logical core, numerics and SDK, as every report begins.
+        setting: the first line of every report: target, logical core, numerics and SDK.
         strategy: "greedy" or "bisection".
         tolerance: the largest allowed error.
         candidates: names of the candidates, the baseline last.

@@ -42,7 +42,7 @@ Devices = Sequence[Sequence[Held]]
 def exchanged(
     i: Instruction, x: Devices, at: Executors, *, are_joint: bool
 ) -> list[list[Held]]:
-    """Return the results of a collective on every device; `x` are all operands.
+    """Return a collective's results on every device; `x` has the operands by device.
 
     If `are_joint`, errors of different devices may be the same error, and add up
     linearly, not in squares.

@@ -198,7 +198,7 @@ class LegalResults(Displayed):
     Attributes:
         name: name of the function.
         target: the machine.
-        setting: target, logical core, numerics and SDK, as every report begins.
+        setting: the first line of every report: target, logical core, numerics and SDK.
         policy: which numbers are cast, and how.
         outputs: legal values of the leaves, in the order of the program's outputs.
         failure: probability with which a legal element is refused.

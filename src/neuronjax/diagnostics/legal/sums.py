@@ -184,7 +184,7 @@ def _added_up(
 ) -> Tracked:
     """Return the sums of an instruction that adds the terms `parts`, with errors.
 
-    `fold` adds up arrays of their shapes; every sum has `counts` terms."""
+    `fold` adds up arrays of the parts' shapes; every sum has `counts` terms."""
     value = fold(*(p.value for p in parts))
     squares = fold(*(np.square(p.value) for p in parts))
     sizes = fold(*(np.abs(p.value) for p in parts))

@@ -49,13 +49,13 @@ def error_bounds(
     over all values of an operand), and comparisons, indices and `where` on numbers
     closer than their bounds. Probabilistic: roundings to nearest are independent and
     symmetric; an element of a correct kernel then exceeds its bound with a probability
-    of at most `failure` (1e-12: any of 1e9 elements with 1e-3). Assumed: a kernel's
-    order of addition is independent of the signs of the terms (`contraction.py`);
-    elementary functions have the measured error (`model.SILICON`), half of which is
-    common to all elements; and two elements that the reference combines share roundings
-    only where it broadcasts, contracts or assigns. A kernel with another but
-    mathematically equal algorithm is sure to pass only where its roundings are no
-    larger.
+    of at most `failure`; for 1e-12, any of 1e9 elements does with 1e-3. Assumed: a
+    kernel's order of addition is independent of the signs of the terms
+    (`contraction.py`); elementary functions have the measured error (`model.SILICON`),
+    half of which is common to all elements; and two elements that the reference
+    combines share roundings only where it broadcasts, contracts or assigns. A kernel
+    with another but mathematically equal algorithm is sure to pass only where its
+    roundings are no larger.
 
     The bound of the norm of all errors is sharper than those of single elements:
     independent errors add in squares there.

@@ -163,7 +163,7 @@ class Spread:
         narrow = np.where(
             np.isfinite(found.value), np.minimum(found.bound, elements), found.bound
         )
-        is_whole = np.isfinite(found.bound).all()  # else l2_bound is of some elements
+        is_whole = np.isfinite(found.bound).all()  # else l2_bound omits elements
         return Tolerance(
             found.value,
             narrow.astype(found.bound.dtype),
