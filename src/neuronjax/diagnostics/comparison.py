@@ -63,11 +63,7 @@ class Comparison(Displayed):
     """The errors of every op of a program against a reference.
 
     Attributes:
-        name: name of the function.
-        target: name of the machine.
         setting: the first line of every report: target, logical core, numerics and SDK.
-        policy: name of the emulated policy.
-        reference: name of the reference.
         baseline: name of the third side, or "" without one.
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are looked for instead.

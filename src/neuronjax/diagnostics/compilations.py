@@ -18,7 +18,6 @@ class Compilations:
     Attributes:
         programs: number of programs; a run op by op compiles one for each kind and
             shape of op that is not exact.
-        seconds: total compile time.
     """
 
     programs: int = 0

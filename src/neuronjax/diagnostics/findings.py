@@ -56,8 +56,6 @@ class Finding:
         location: the user's line, "model.py:12", or "" if unknown.
         scope: the JAX name stack of the first occurrence.
         count: number of occurrences at this line.
-        message: what is wrong.
-        remedy: what to write instead.
         source: the document that says so.
     """
 

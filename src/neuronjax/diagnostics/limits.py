@@ -42,7 +42,6 @@ class Subject:
     Attributes:
         program: the program before lowering.
         instructions: the program after lowering.
-        price: schedules instructions.
         with_batch: returns the instructions for a batch of another size, given as a
             factor (1/8, say), or None if the program cannot have such a batch. The
             attribute is None if it is not known which arguments are the batch.

@@ -153,11 +153,7 @@ class _Walker:
 
 @dataclass(frozen=True)
 class _FunctionWalk:
-    """The walk of one function, with facts of its arguments.
-
-    Attributes:
-        notes: findings of the rules so far.
-    """
+    """The walk of one function, with facts of its arguments; `notes` are findings."""
 
     walker: _Walker
     scope: str

@@ -29,7 +29,6 @@ class Errors:
     two magnitudes. So a small number in place of a zero does not count as 2^100 ULPs.
 
     Attributes:
-        elements: number of elements.
         differing: number of elements whose bits differ from the reference's. A float64
             reference is rounded to the format, and values are compared. NaNs are equal.
         nonfinite: number of NaN and Inf among the actual numbers.

@@ -58,9 +58,6 @@ class OpRecord:
         module: the part of the model that it belongs to, as in every report.
         phase: "forward", "backward", "optimizer", or "" if not known.
         result: the types of its results.
-        executions: number of executions.
-        isolation: errors on the reference's values.
-        accumulation: errors in the run.
         expected, actual: errors of reference and actual run against the baseline; None
             without one.
         iterations: executions with an error, if the op is in a loop.
@@ -138,7 +135,6 @@ class FirstDivergence:
     """The first op, in the order of execution, whose error exceeds the tolerance.
 
     Attributes:
-        record: the op.
         iteration: indices of the enclosing loops; () outside of loops.
         errors: errors in accumulation of that execution.
         causes: the op alone, if its error in isolation exceeds the tolerance too; else

@@ -69,7 +69,6 @@ class OpGroup:
     """Ops that get one precision.
 
     Attributes:
-        name: the name in reports.
         selectors: selectors of its `Rule`; None for ops that are in no other group.
         ops: number of ops.
     """

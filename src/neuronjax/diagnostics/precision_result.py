@@ -57,8 +57,6 @@ class PrecisionSearch(Displayed):
 
     Attributes:
         policy: the resulting policy, for `neuronjax.jit`.
-        name: name of the function.
-        target: the machine.
         setting: the first line of every report: target, logical core, numerics and SDK.
         strategy: "greedy" or "bisection".
         tolerance: the largest allowed error.

@@ -43,12 +43,10 @@ class Decision:
             better than the last one) or "held out".
         groups: indices of the groups that were changed.
         candidate: index of their candidate.
-        assignment: the whole assignment.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if it could not be lowered.
         kept_seconds: predicted time of the current state, after this decision.
         outcome: "kept", "rejected", or "measured" if only the error is used.
-        why: the reason in a few words.
     """
 
     stage: str

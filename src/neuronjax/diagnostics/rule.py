@@ -44,8 +44,6 @@ class RuleText:
         id: unique, in words joined by "-".
         severity: used unless the verdict has one.
         title: what is wrong, without details.
-        remedy: what to write instead.
-        source: the document.
     """
 
     id: str

@@ -176,7 +176,6 @@ class Metric:
     Attributes:
         unit: "s", "B", "FLOP", "percent" (a fraction from 0 to 1), "count", "cycles",
             "FLOP/B".
-        meaning: a description in one line.
         is_vendor: whether the vendor's profiler has it under this name.
     """
 

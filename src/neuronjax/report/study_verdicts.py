@@ -95,7 +95,6 @@ class TrainingVerdict:
     """How a machine trains, compared with the baseline.
 
     Attributes:
-        machine: its label.
         kind: "like" the baseline, "slower" (to the same value), "worse", "diverges",
             "undecided", or the "baseline" itself.
         seeds: the number of compared pairs of runs: those that diverge in neither run.

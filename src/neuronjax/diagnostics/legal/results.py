@@ -115,7 +115,6 @@ class CheckedOutput:
     """The comparison of one output of a run with its legal values; true if it is legal.
 
     Attributes:
-        path: the output's path in the pytree of the outputs.
         judged: counts of elements, and the norm of all errors with its bound.
         indices: row-major indices of elements beyond their bounds, int64 [n, rank].
         excess: absolute error minus bound of each such element, float64 [n]; Inf for an
@@ -159,11 +158,7 @@ class CheckedOutput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LegalCheck(Displayed):
-    """The comparison of all outputs of a run with legal values; true if all are legal.
-
-    Attributes:
-        outputs: the comparisons, in the order of the program's outputs.
-    """
+    """The comparison of a run's outputs with legal values; true if all are legal."""
 
     outputs: tuple[CheckedOutput, ...]
 
@@ -196,8 +191,6 @@ class LegalResults(Displayed):
     """Every result that a program may have, as a value and a bound for each element.
 
     Attributes:
-        name: name of the function.
-        target: the machine.
         setting: the first line of every report: target, logical core, numerics and SDK.
         policy: which numbers are cast, and how.
         outputs: legal values of the leaves, in the order of the program's outputs.

@@ -35,12 +35,8 @@ Made = Callable[
 class LegalWalk(OpWalk):
     """One walk through a program on values with errors.
 
-    Args:
-        side: the lowered program.
-        model: how results are rounded.
-        made: called after every op outside of scalar blocks and meshes.
-        draw: draws the errors of this run; None to carry the scales of errors.
-    """
+    `made` is called after every op outside of scalar blocks and meshes. `draw` draws
+    the errors of this run; None means that values carry the scales of errors."""
 
     def __init__(
         self,

@@ -118,14 +118,7 @@ class Draw:
 
 
 class Spread:
-    """Distances of sampled runs from a reference, element by element.
-
-    Args:
-        expected: the reference.
-
-    Attributes:
-        count: number of runs added so far.
-    """
+    """Distances of `count` sampled runs from a reference, element by element."""
 
     def __init__(self, expected: np.ndarray) -> None:
         self._expected = expected.astype(np.float64)

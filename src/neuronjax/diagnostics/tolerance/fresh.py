@@ -48,11 +48,7 @@ def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
 
 
 class NumpyStandIn:
-    """A stand-in for NumPy whose functions that make arrays return tracked ones.
-
-    Attributes:
-        model: error model of the arrays that it makes.
-    """
+    """A stand-in for NumPy whose functions that make arrays return tracked ones."""
 
     def __init__(self, model: ErrorModel) -> None:
         self.model = model

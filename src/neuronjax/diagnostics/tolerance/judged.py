@@ -21,7 +21,6 @@ class Judged:
     """A result compared with its tolerance; true if the result is right.
 
     Attributes:
-        elements: number of elements.
         refused: number of elements beyond their bound, or not finite where the
             reference is.
         non_finite: refused elements that are Inf or NaN on one side only.
