@@ -21,6 +21,12 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core, Queue
 
 ENGINES: tuple[Queue, ...] = ("tensor", "vector", "scalar", "gpsimd", "sync")
+#: A queue, and the names of its busy time and of its count.
+QUEUE_METRICS: tuple[tuple[Queue, str, str], ...] = (
+    *((e, f"{e}_engine_active_time", f"{e}_engine_instruction_count") for e in ENGINES),
+    ("dma", "dma_active_time", "dma_transfer_count"),
+    ("cc", "cc_op_active_time", "cc_op_count"),
+)
 PEAKS = ("bf16", "fp32", "fp8", "mx", "sparse")
 
 
@@ -126,16 +132,11 @@ def _array(used: Usage, total: float, roof: Roofs) -> _Figures:
 
 
 def _queues(timeline: Timeline, used: Usage, roof: Roofs) -> _Figures:
-    named: list[tuple[Queue, str, str]] = [
-        *((q, f"{q}_engine", f"{q}_engine_instruction_count") for q in ENGINES),
-        ("dma", "dma", "dma_transfer_count"),
-        ("cc", "cc_op", "cc_op_count"),
-    ]
-    for queue, name, count in named:
+    for queue, active, count in QUEUE_METRICS:
         busy = timeline.busy_seconds(queue)
         yield count, used.counts.get(queue, 0)
-        yield f"{name}_active_time", busy
-        yield f"{name}_active_time_percent", _share(busy, timeline.total_seconds)
+        yield active, busy
+        yield f"{active}_percent", _share(busy, timeline.total_seconds)
     yield "matmul_instruction_count", used.opcode_counts.get("MATMUL", 0)
     yield "activate_instruction_count", used.opcode_counts.get("ACTIVATE", 0)
     yield "activate_instruction_time", used.opcode_seconds.get("ACTIVATE", 0.0)

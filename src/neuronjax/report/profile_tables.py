@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronjax.report.places import places
-from neuronjax.report.profile_summary import ENGINES, METRICS
+from neuronjax.report.profile_summary import METRICS, QUEUE_METRICS
 from neuronjax.report.profile_usage import NONE, Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
 from neuronjax.report.tables import (
@@ -81,14 +81,6 @@ def queues_table(
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
         limit = "start and end of the run"
-    counted: list[tuple[Queue, str, str]] = [
-        *(
-            (e, f"{e}_engine_active_time", f"{e}_engine_instruction_count")
-            for e in ENGINES
-        ),
-        ("dma", "dma_active_time", "dma_transfer_count"),
-        ("cc", "cc_op_active_time", "cc_op_count"),
-    ]
     return new_table(
         f"Queues, and how long each works; the limit is {limit}",
         {"queue": NAME, "active": NUMBER, "share": NUMBER}
@@ -96,7 +88,7 @@ def queues_table(
         [
             *(
                 _queue_row(QUEUE_TITLES[queue], figures, time, figures[count])
-                for queue, time, count in counted
+                for queue, time, count in QUEUE_METRICS
                 if figures[count] or queue == "dma"
             ),
             # The part of a program's time in which no queue works.

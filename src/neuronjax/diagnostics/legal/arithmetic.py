@@ -34,6 +34,7 @@ from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
 from neuronjax.diagnostics.tolerance.stepwise import stepwise
 from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact
 from neuronjax.errors import UnimplementedError
+from neuronjax.execution.arithmetic import comparison
 from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
@@ -176,21 +177,12 @@ def _(i: Activation, x: Sequence[Held], at: Executors) -> list[Held]:
 
 # -- choices ---------------------------------------------------------------------------
 
-_COMPARISONS: Mapping[str, Callable[..., Any]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "GE": np.greater_equal,
-    "GT": np.greater,
-    "LE": np.less_equal,
-    "LT": np.less,
-}
-
 
 @legal.register
 def _(i: Compare, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.operands[0].type.dtype):
         return discrete(i, x, at)
-    function, shape = _COMPARISONS[i.direction], x[0].shape
+    function, shape = comparison(i.direction), x[0].shape
     if x[0] is x[1]:  # a test for NaN, which needs no bound
         return [Held(function(x[0].values, x[1].values), shape)]
     result = function(x[0].x, x[1].x)
