@@ -112,7 +112,8 @@ class Reference64:
         """Execute in float64 if there is a rule, else in FP32."""
         rule = _rule(i) if _has_floats(i.signed) else None
         if rule is None:
-            return self._in_float32(i, operands, key, position)
+            results = self._emulator.execute(i, self._left(i, operands), key, position)
+            return [self.enter(x) for x in results]
         with np.errstate(all="ignore"):
             results = rule(i, [np.asarray(x) for x in operands])
         types = [b.type.dtype for b in i.results]
@@ -158,16 +159,6 @@ class Reference64:
         if self._rounds and dtype.itemsize < 4:
             x = self.leave(x, dtype)
         return x.astype(np.float64, copy=False)
-
-    def _in_float32(
-        self,
-        i: Instruction,
-        operands: Sequence[Any],
-        key: RoundingKey,
-        position: Position,
-    ) -> Sequence[Any]:
-        results = self._emulator.execute(i, self._left(i, operands), key, position)
-        return [self.enter(x) for x in results]
 
     def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
         """Return the operands for the emulator, and record that it computes in FP32."""

@@ -233,7 +233,11 @@ def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
         raise no_rule(i, "a scatter with doubtful indices")
     if i.op not in ("add", "assign"):
         raise no_rule(i, f"a scatter by {i.op}")
-    execute = functools.partial(_scattered, i, indices.values, at)
+
+    def execute(into: Any, added: Any) -> np.ndarray:
+        given = np.asarray(into, float), indices.values, np.asarray(added, float)
+        return in_float64(i, given, at)[0]
+
     parts = [operand.tracked(at.model), updates.tracked(at.model)]
     if i.op == "assign":
         value = execute(*(p.value for p in parts))
@@ -247,10 +251,3 @@ def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
 def _whole(error: Any, x: Tracked) -> np.ndarray:
     """Return a scale for every element; 0 if `error` is None."""
     return np.broadcast_to(np.asarray(0.0 if error is None else error, float), x.shape)
-
-
-def _scattered(
-    i: LocalScatter, indices: np.ndarray, at: Executors, operand: Any, updates: Any
-) -> np.ndarray:
-    given = [np.asarray(operand, np.float64), indices, np.asarray(updates, np.float64)]
-    return in_float64(i, given, at)[0]

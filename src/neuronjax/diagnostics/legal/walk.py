@@ -23,7 +23,7 @@ from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.diagnostics.tolerance.tracked import exact
 from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views
 from neuronjax.errors import NeuronJaxError, UnsupportedError
-from neuronjax.ir.instruction import Block, Instruction, View
+from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.program import Op, Value
 
 #: Receives the results of every op; may return values that replace them.
@@ -53,7 +53,7 @@ class LegalWalk(OpWalk):
             model,
             Reference64(side.program),
             side.executor,  # type: ignore[arg-type]
-            self._scalars,
+            lambda block, x: run_scalars(block, x, lambda i, y: legal(i, y, self._at)),
         )
 
     @property
@@ -130,9 +130,6 @@ class LegalWalk(OpWalk):
             if self._draw is not None:
                 held = drawn(held, False, self._draw)
             lane.arrays[at[value]] = held
-
-    def _scalars(self, block: Block, x: Sequence[Held]) -> list[Held]:
-        return run_scalars(block, x, lambda i, given: legal(i, given, self._at))
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
         """Return the number that decides a branch or a loop; refuse a doubtful one."""

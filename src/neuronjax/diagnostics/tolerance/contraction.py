@@ -108,8 +108,9 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
             if joint is not None and is_biased:
                 joint[stack][tile] += alike[tile] * (model.of_alike(n) * np.abs(v))
 
-        ends = [_ranges(n, _TILE) for n in shape[-2:]]
-        in_threads(fill, [*itertools.product((...,), *ends)])
+        starts = (range(0, size, _TILE) for size in shape[-2:])
+        parts = ([slice(k, k + _TILE) for k in each] for each in starts)
+        in_threads(fill, [*itertools.product((...,), *parts)])
     terms = {s: _widened(t, -1, shape) for s, t in kept.items()}
     for source, term in kept_right.items():
         wide = _widened(term, -2, shape)
@@ -123,24 +124,16 @@ def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
     """Return the errors that a sum along an axis leaves unchanged, and the rest."""
-    kept = {s: t for s, t in shared.items() if _passes(t, axis)}
-    return kept, {s: t for s, t in shared.items() if s not in kept}
-
-
-def _passes(term: Shared, axis: int) -> bool:
-    """Return whether all terms of a sum along the axis share this error."""
-    view = term.scale
-    return term.is_relative and (view.strides[axis] == 0 or view.shape[axis] == 1)
+    views = {s: t.scale for s, t in shared.items() if t.is_relative}
+    same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
+    kept = {s: t for s, t in shared.items() if s in same}
+    return kept, {s: t for s, t in shared.items() if s not in same}
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
     """Return the error for the result, whose elements along the axis share it."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
-
-
-def _ranges(n: int, step: int) -> list[slice]:
-    return [slice(i, i + step) for i in range(0, n, step)]
 
 
 class _Factor(NamedTuple):

@@ -218,7 +218,8 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         key, doubt = _plain(key)
         result = moved(lambda x: x[key], self)
         if doubt is not None:
-            result.joint = _sum(result.joint, np.where(doubt, np.inf, 0.0))
+            more = np.where(doubt, np.inf, 0.0)
+            result.joint = more if result.joint is None else result.joint + more
         elif np.shares_memory(result.value, self.value):
             result.origin = (self, key)
         return result
@@ -285,12 +286,6 @@ def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
     value = _value(key)
     value = np.ones_like(value) if value.dtype == bool else value
     return value, doubt if doubt.any() else None
-
-
-def _sum(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b
 
 
 def moved(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
