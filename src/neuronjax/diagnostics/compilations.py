@@ -13,12 +13,9 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 @dataclass
 class Compilations:
-    """XLA's compilations.
+    """XLA's compilations: the number of programs, and the total compile time.
 
-    Attributes:
-        programs: number of programs; a run op by op compiles one for each kind and
-            shape of op that is not exact.
-    """
+    A run op by op compiles one for each kind and shape of op that is not exact."""
 
     programs: int = 0
     seconds: float = 0.0

@@ -209,10 +209,8 @@ def _finite(
 ) -> tuple[np.ndarray, ...]:
     """Count Inf and NaN in `found`, and replace them by zeros.
 
-    Returns:
-        The reference, with zeros where it is not finite; then the numbers, the
-        reference and the error, with zeros where either number is not finite.
-    """
+    Return the reference, with zeros where it is not finite; then the numbers, the
+    reference and the error, with zeros where either number is not finite."""
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
     counted = {

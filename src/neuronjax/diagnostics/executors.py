@@ -26,12 +26,9 @@ from neuronjax.numerics.random_bits import fold
 
 
 class RoundingKey(NamedTuple):
-    """A key of stochastic rounding, and how it was derived.
+    """A key of stochastic rounding, uint32, and the numbers folded into it.
 
-    Attributes:
-        array: uint32 scalar.
-        path: the numbers folded into it; equal paths in equal programs give equal keys.
-    """
+    Equal paths of numbers in equal programs give equal keys."""
 
     array: Any
     path: tuple[int, ...] = ()
@@ -61,12 +58,8 @@ def by_device(
 
 @dataclass
 class Position:
-    """The position of the walk, for hooks of an executor.
-
-    Attributes:
-        path: the op, with the calls that lead to it.
-        iterations: indices of the enclosing loops, the outermost first.
-    """
+    """The position of the walk: an op with the calls that lead to it, and the indices
+    of the enclosing loops, the outermost first."""
 
     path: Hashable = None
     iterations: tuple[int, ...] = ()

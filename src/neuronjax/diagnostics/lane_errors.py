@@ -36,11 +36,9 @@ _REPEATS = frozenset(
 
 
 class Compared(NamedTuple):
-    """The errors of one execution of an op; None if one of the two lanes did not run.
+    """The errors of one execution of an op on a device, which is 0 outside of a mesh.
 
-    Attributes:
-        device: the device that executed it; 0 outside of a mesh.
-    """
+    They are None if one of the two lanes did not run."""
 
     isolation: Errors | None = None
     accumulation: Errors | None = None

@@ -37,9 +37,7 @@ def figures(of: Any, *kinds: str) -> dict[str, Any]:
 class Iteration:
     """The errors of one execution of an op inside loops.
 
-    Attributes:
-        index: indices of the enclosing loops, the outermost first, from 0.
-    """
+    `index` has the indices of the enclosing loops, the outermost first, from 0."""
 
     index: tuple[int, ...]
     isolation: Errors | None

@@ -99,9 +99,10 @@ def reveal_order(
 ) -> SummationTree:
     """Return the summation tree of a function that adds the elements of an array.
 
-    A dot works too: close over an operand of ones. Narrow operands whose products are
-    added in a wider format need a probe of their own, such as `SummationProbe(240.0,
-    2.0**-9, 2**24)` for FP8 products in FP32.
+    This takes from `addends - 1` calls (a left fold) to addends^2 / 2. A dot works too:
+    close over an operand of ones. Narrow operands whose products are added in a wider
+    format need a probe of their own, such as `SummationProbe(240.0, 2.0**-9, 2**24)`
+    for FP8 products in FP32.
 
     A compensated sum has the tree of the plain one. A further call with three addends
     detects it, if the tree has two consecutive additions that round to nearest and the
@@ -113,9 +114,6 @@ def reveal_order(
         addends: number of addends, from 1.
         dtype: dtype of partial sums: float32, bfloat16 or float16.
         probe: the values to use, for other formats.
-
-    Returns:
-        The tree. It takes from `addends - 1` (a left fold) to addends^2 / 2 calls.
 
     Raises:
         InvalidProgramError: an unknown dtype, no addends, or results that no summation

@@ -22,11 +22,7 @@ Executor = Emulator | Reference64
 
 
 class OpPath(NamedTuple):
-    """An op, reached by one path of calls.
-
-    Attributes:
-        calls: the call ops that lead to it, the outermost first.
-    """
+    """An op, reached by one path of calls: call ops, the outermost first."""
 
     calls: tuple[Op, ...]
     op: Op

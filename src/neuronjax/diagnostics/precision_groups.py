@@ -42,9 +42,7 @@ class HeardOp(NamedTuple):
 class ListeningPolicy(Policy):
     """A policy that records the ops for which it is asked, and changes nothing.
 
-    Attributes:
-        heard: the ops, in the order of lowering.
-    """
+    `heard` has the ops in the order of lowering."""
 
     heard: list[HeardOp]
 
@@ -66,12 +64,9 @@ class ListeningPolicy(Policy):
 
 @dataclass(frozen=True, kw_only=True)
 class OpGroup:
-    """Ops that get one precision.
+    """A number of ops that get one precision.
 
-    Attributes:
-        selectors: selectors of its `Rule`; None for ops that are in no other group.
-        ops: number of ops.
-    """
+    `selectors` are those of its `Rule`; None for ops that are in no other group."""
 
     name: str
     selectors: Mapping[str, str] | None
@@ -80,12 +75,9 @@ class OpGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """All groups of a program.
+    """All groups of a program, in the order of their rules, with `REST` in front.
 
-    Attributes:
-        groups: in the order of their rules; `REST`, if there is one, in front.
-        overlap: whether the selectors of two groups match one op.
-    """
+    `overlap` says whether the selectors of two groups match one op."""
 
     groups: tuple[OpGroup, ...]
     overlap: bool

@@ -33,11 +33,7 @@ _RULED = frozenset(f.name for f in dataclasses.fields(Rule))
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The candidates that a group may get.
-
-    Attributes:
-        policies: the cheapest first; the last one is the baseline.
-    """
+    """The candidates that a group may get, the cheapest first, the baseline last."""
 
     names: tuple[str, ...]
     policies: tuple[Policy, ...]

@@ -97,10 +97,8 @@ class Goal:
 class Search:
     """A search in progress.
 
-    Attributes:
-        state: the current assignment, which is within the tolerance.
-        spent: whether the budget ended the search.
-    """
+    `state` is the current assignment, which is within the tolerance; `spent` says
+    whether the budget ended the search."""
 
     trials: PolicyTrials
     goal: Goal

@@ -82,9 +82,7 @@ def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 class Reference64:
     """Executes the instructions of an `fp32` lowering in double precision.
 
-    Attributes:
-        kept_in_float32: names of the instructions that ran in FP32.
-    """
+    `kept_in_float32` has the names of the instructions that ran in FP32."""
 
     is_wide = True
 

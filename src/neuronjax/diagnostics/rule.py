@@ -86,9 +86,7 @@ class PortabilityRule(RuleText):
 class ProgramRule(RuleText):
     """A rule about a program as a whole.
 
-    Attributes:
-        check: takes the settings and the estimated number of instructions.
-    """
+    `check` takes the settings and the estimated number of instructions."""
 
     check: Callable[[Settings, int], str | None]
 

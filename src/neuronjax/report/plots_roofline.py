@@ -110,11 +110,8 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
 
 
 def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], None]:
-    """Draw roofs and ops, with logarithmic axes.
-
-    Returns:
-        A function that names the largest ops once the axes have their layout.
-    """
+    """Draw roofs and ops, with logarithmic axes. Return a function that names the
+    largest ops once the axes have their layout."""
     found = points(timeline)
     slope, tops = hbm_bytes_per_second(core), dict(_tops(core))
     top = max(tops.values())
@@ -195,11 +192,7 @@ def _draw_balance(axes: Axes, balance: float) -> None:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A point in the picture.
-
-    Attributes:
-        shape: a circle, or an arrow at the edge beyond which the op lies.
-    """
+    """A point in the picture: a circle, or at the edge an arrow to an op outside."""
 
     point: Point
     at: Place

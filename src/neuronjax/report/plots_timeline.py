@@ -103,11 +103,8 @@ class _TimelineRows:
 
 
 def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
-    """Draw the lanes, with their shares of the time beside them.
-
-    Returns:
-        A function that writes the names once the axes have their layout.
-    """
+    """Draw the lanes, with their shares of the time beside them. Return a function that
+    writes the names once the axes have their layout."""
     rows = _TimelineRows.of(timeline)
     edges = np.linspace(0, timeline.total_seconds or 1e-9, _STRETCHES + 1)
     if timeline.around_seconds:

@@ -117,11 +117,7 @@ def _memory_row(
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ShownMemory(Displayed, MemoryPlan):
-    """A `MemoryPlan` that is displayed as the peaks of HBM and SBUF.
-
-    Attributes:
-        core: the logical core that has them.
-    """
+    """A `MemoryPlan` that is displayed as a logical core's peaks of HBM and SBUF."""
 
     core: Core
 

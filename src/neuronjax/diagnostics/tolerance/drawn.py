@@ -38,9 +38,7 @@ Key = TypeVar("Key")
 class Draw:
     """The random errors of one run or of several; a run's number determines them.
 
-    Attributes:
-        count: number of runs packed into a value (`runs.py`); 0 for a single run.
-    """
+    `count` runs are packed into a value (`runs.py`); 0 means a single run."""
 
     def __init__(self, samples: int, number: int, count: int = 0) -> None:
         self._samples, self._number, self.count = samples, number, count

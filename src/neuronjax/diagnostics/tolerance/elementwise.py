@@ -196,10 +196,7 @@ def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
 class _Operand:
     """An operand broadcast to the result's shape, with errors sorted for propagation.
 
-    Attributes:
-        array: values, independent and correlated errors.
-        shared: shared errors that become correlated ones.
-    """
+    `shared` are shared errors that become correlated ones."""
 
     array: Tracked
     shared: Sequence[Shared] = ()
