@@ -115,5 +115,4 @@ class Emulator:
         return array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """Return the array: the emulator holds arrays in their declared dtype."""
         return array

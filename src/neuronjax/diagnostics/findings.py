@@ -98,7 +98,6 @@ class PortabilityReport(Displayed):
         return sum(f.severity == severity for f in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self), "documents": self.documents}
 
     @property

@@ -150,7 +150,6 @@ class PrecisionSearch(Displayed):
         return policy_code(self.policy)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON value."""
         plain = ("name", "target", "strategy", "metric", "tolerance", "reference")
         figures = ("error", "baseline_error", "seconds", "baseline_seconds", "speedup")
         counts = ("evaluations", "budget_spent", "batches", "held_out", "margin")

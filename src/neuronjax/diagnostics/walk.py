@@ -173,9 +173,7 @@ class OpWalk(abc.ABC):
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
         """Return the lanes by decision; all devices follow the first device."""
-        first: dict[str, Lane] = {}
-        for lane in lanes:
-            first.setdefault(lane.name, lane)
+        first = {lane.name: lane for lane in reversed(lanes)}
         decided = {name: decide(lane) for name, lane in first.items()}
         groups: dict[int, list[Lane]] = {}
         for lane in lanes:

@@ -92,7 +92,6 @@ class KernelOperation:
         return not self.front_end or self.semantics is False or self.cost is False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
         return dataclasses.asdict(self)
 
 

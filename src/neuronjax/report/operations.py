@@ -68,7 +68,6 @@ class Operation:
         return (*held, "complex64") if "complex" in self.uses else tuple(held)
 
     def as_dict(self, target: Target) -> dict[str, Any]:
-        """Return plain data for JSON."""
         return {**dataclasses.asdict(self), "dtypes": self.dtypes(target)}
 
 
