@@ -64,7 +64,7 @@ def exchanged(
 
 
 def correlated(held: Held) -> Held:
-    """Return a value whose errors may be correlated with those of other values."""
+    """Return a value whose errors all count as correlated with those of others."""
     x = held.x
     if not isinstance(x, Tracked) or x.is_exact:
         return held

@@ -96,7 +96,7 @@ class Draw:
         return Tracked(packed(value) if self.count else value, x.model, x.dtype)
 
     def _of_each(self, scale: np.ndarray) -> np.ndarray:
-        """Return the scale of errors with an axis for the runs."""
+        """Return a scale with an axis for the runs, if there are several."""
         return scale[..., None] if self.count else scale
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -187,7 +187,7 @@ def sharpened(
     Args:
         found: the tolerances from slopes.
         run: executes the runs of a draw, and returns the values that have tolerances.
-        samples: number of runs; None for `usual` if a tolerance is wide, else 0.
+        samples: number of runs; None means `usual` if a tolerance is wide, else 0.
         failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.
         ways: factor by which the errors of another algorithm for the same result may

@@ -47,7 +47,7 @@ class ElementRule:
     Attributes:
         slopes: maps result, operands and their largest errors to slopes.
         error: "exact", "stored" (one rounding), or the name of an elementary function.
-        is_absolute: whether the function's error does not shrink with the result.
+        is_absolute: whether the function's error at results below 1 is that at 1.
         is_curved: whether the slopes depend on the operands' largest errors.
     """
 
@@ -87,7 +87,7 @@ def _chosen(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
 
 
 def _function(name: str, slope: Callable[..., Any], absolute: bool = False) -> Any:
-    """Return a rule of one operand from its slope(result, operand, reach)."""
+    """Return the rule of one operand from slope(result, operand, largest error)."""
     return ElementRule(
         lambda f, x, r: (slope(f, x[0], r[0]),), name, absolute, is_curved=True
     )
@@ -220,7 +220,7 @@ class _Operand:
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
-    """Return operands broadcast, and the shared errors of the result.
+    """Return broadcast operands, the result's shared errors, and correlated errors.
 
     The copies of a broadcast constant have one error, but count as rounded separately:
     even if that error adds up in a sum, the roundings of the sum are larger.

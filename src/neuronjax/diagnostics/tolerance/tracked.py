@@ -66,7 +66,7 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Return the absolute size for the values of a part of the array, in FP32."""
+        """Return the absolute scale in FP32 of a part of the array and its values."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
