@@ -155,7 +155,7 @@ def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
     found = {n: leaf for n, leaf in by_name.items() if re.search(pattern, n)}
     if not found:
         raise InvalidProgramError(
-            f"outputs={pattern!r} leaves nothing to measure: it matches no output's path",
+            f"outputs={pattern!r} leaves nothing to measure: no output's path fits",
             remedy=_choices([*by_name]),
         )
     return found
