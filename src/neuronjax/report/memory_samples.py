@@ -45,7 +45,7 @@ def _stages(
         held = Counter(around) + Counter(own)
         if _is_called(unit) and unit.inner[0].units:
             inner = nested_peak_of(unit.inner[0])
-            held["workspace"] -= inner.bytes  # the inner units replace its peak
+            held["workspace"] -= inner.bytes  # the inner units replace the call's peak
             yield from _stages(unit.inner[0], inner, held)
         else:
             yield MemoryStage(unit, held)

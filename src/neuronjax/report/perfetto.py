@@ -5,7 +5,7 @@ loops, a slice for each event, and counters of memory. Timestamps are whole nano
 as Perfetto requires; exact figures are among a slice's arguments. An event in pieces
 has as many slices (32 at most), with the arguments at the first. Only the first
 iteration of a loop has slices; `count` is the number of iterations. The library
-`perfetto` writes it.
+`perfetto` writes the trace.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from neuronjax.timing.memory_plan import CATEGORIES, Category, MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-# The Okabe-Ito colours again; these pictures show no engines.
+# The Okabe-Ito colours, which stand for engines in pictures that show engines.
 CATEGORY_COLOURS: Mapping[Category, str] = dict(
     zip(
         CATEGORIES,

@@ -21,7 +21,7 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core, Queue
 
 ENGINES: tuple[Queue, ...] = ("tensor", "vector", "scalar", "gpsimd", "sync")
-#: A queue, and the names of its busy time and of its count.
+#: A queue, and the names of its busy time and of its number of instructions.
 QUEUE_METRICS: tuple[tuple[Queue, str, str], ...] = (
     *((e, f"{e}_engine_active_time", f"{e}_engine_instruction_count") for e in ENGINES),
     ("dma", "dma_active_time", "dma_transfer_count"),

@@ -76,7 +76,7 @@ def headline_table(title: str, figures: Mapping[str, float]) -> Table:
 def queues_table(
     figures: Mapping[str, float], bound: Queue | Literal["waiting"]
 ) -> Table:
-    """Return how long each queue works, and which one limits the program."""
+    """Return a table of how long each queue works, titled with the program's limit."""
     limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
@@ -160,7 +160,8 @@ def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
 
 
 def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
-    """Return the interval of a predicted time, and the nearest measured times."""
+    """Return a table of the measured times nearest to a program, titled with the
+    interval of its predicted time."""
     low, high = seconds(found.low_seconds), seconds(found.high_seconds)
     title = (
         f"How sure: {low} to {high}, as {len(found.nearest)} measured {kind}s like it"
@@ -188,7 +189,7 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
 
 
 def metrics_table(figures: Mapping[str, float]) -> Table:
-    """Return every figure by the vendor's name, with its meaning."""
+    """Return a table of every figure by the vendor's name, with its meaning."""
     return new_table(
         "Figures, by the names of the vendor's profiler",
         {"name": NAME, "value": NUMBER, "meaning": {"overflow": "fold"}},
@@ -282,7 +283,7 @@ def groups_table(
     *,
     limit: int = 12,
 ) -> Table:
-    """Return the usage of groups; all groups after `limit` rows are one row.
+    """Return a table of the usage of groups, with one row for all after `limit` rows.
 
     Seconds are those of queues, which work in parallel: not shares of the wall time."""
     shown = dict(list(groups.items())[:limit])

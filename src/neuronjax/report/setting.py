@@ -44,8 +44,8 @@ def numerics_of(policy: Policy) -> str:
 
 
 def policy_name(policy: Policy) -> str:
-    """Return a policy's own name, that of the preset with the same settings apart from
-    the SDK, or "custom"."""
+    """Return a policy's own name, or else that of a preset with the same settings apart
+    from the SDK, or else "custom"."""
     if policy.name:
         return policy.name
     presets = (Policy.preset(name) for name in PRESETS)
