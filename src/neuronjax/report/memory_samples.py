@@ -110,13 +110,10 @@ def memory_samples(
     shown = stages(memory)
     starts = stage_edges(timeline, memory, shown)[:-1].tolist()
     fixed = sum(tensor.bytes for tensor in memory.arguments)
-    sbuf = [float(sbuf_of(stage.unit)) for stage in shown]
-    hbm = [float(fixed + sum(stage.held.values())) for stage in shown]
-    found = {
-        "SBUF": list(zip(starts, sbuf, strict=True)),
-        "HBM": list(zip(starts, hbm, strict=True)),
+    used = {
+        "SBUF": [float(sbuf_of(stage.unit)) for stage in shown],
+        "HBM": [float(fixed + sum(stage.held.values())) for stage in shown],
     }
     if isinstance(memory, KernelMemory):
-        psum = [float(held) for held in memory.psum_usage]
-        found["PSUM"] = list(zip(starts, psum, strict=True))
-    return found
+        used["PSUM"] = [float(held) for held in memory.psum_usage]
+    return {name: list(zip(starts, held, strict=True)) for name, held in used.items()}

@@ -22,13 +22,8 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
 # The Okabe-Ito colours, which stand for engines in pictures that show engines.
-CATEGORY_COLOURS: Mapping[Category, str] = dict(
-    zip(
-        CATEGORIES,
-        ("#0072B2", "#F0E442", "#009E73", "#E69F00", "#CC79A7", "#D55E00"),
-        strict=True,
-    )
-)
+_COLOURS = ("#0072B2", "#F0E442", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
+CATEGORY_COLOURS: Mapping[Category, str] = dict(zip(CATEGORIES, _COLOURS, strict=True))
 _FOR_LEGEND = 1.45  # height of the axis, relative to the data
 #: The picture is compressed if varying memory is a smaller share of the peak than
 #: `_FLAT`; constant memory then takes the share `_SQUEEZED` of the height.
