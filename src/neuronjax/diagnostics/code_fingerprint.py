@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# The compiler decides which equal values are one object, so these have no number.
+# Whether equal values are one object is the compiler's choice, so they get no number.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
 
@@ -91,9 +91,8 @@ class _CodeWriter:
                 yield f"{name}={self._global(value, function.__module__)}"
 
     def _global(self, value: Any, module: str) -> str:
-        """Return only the name of an object that another module defines."""
-        defined = isinstance(value, type) or callable(value)
-        if defined and getattr(value, "__module__", None) != module:
+        """Describe a global; a callable of another module is described by its name."""
+        if callable(value) and getattr(value, "__module__", None) != module:
             name = getattr(value, "__qualname__", type(value).__qualname__)
             return f"{getattr(value, '__module__', '')}.{name}"
         return self.of(value)
@@ -133,5 +132,5 @@ def _names(code: types.CodeType) -> set[str]:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not assigned yet
+    except ValueError:  # the variable has no value yet
         return None

@@ -78,7 +78,7 @@ def float32_policy(policy: Policy) -> Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all sides of a comparison share.
+    """The program and machine that all sides of a comparison share.
 
     Attributes:
         program: captured StableHLO without complex numbers.
@@ -95,8 +95,7 @@ class Setting:
         """Return the side that executes the program under a policy."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
-        executor = Emulator(program, context)
-        return Side(program, regions, executor)
+        return Side(program, regions, Emulator(program, context))
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:
         """Return the side that executes the program in double precision."""
@@ -113,7 +112,7 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """Return the side of a reference, for comparison with `policy`."""
+        """Return the side of the reference with which `policy` is compared."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":
@@ -123,14 +122,12 @@ class Setting:
 
 def label(reference: str | Policy) -> str:
     """Return the name of a policy or a reference in reports."""
-    if isinstance(reference, str):
-        return reference
-    return policy_name(reference)
+    return reference if isinstance(reference, str) else policy_name(reference)
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
-    """Return 0 (every bit must agree) if both sides should be equal; None against
-    double precision, where tolerances are derived; else the default."""
+    """Return 0 (every bit must agree) for equal policies, None against double precision
+    (the verdict derives tolerances), and `DEFAULT_TOLERANCE` in all other cases."""
     if reference in DOUBLES:
         return None
     same = isinstance(reference, Policy) and reference == policy
@@ -164,8 +161,8 @@ def _errs(errors: Errors) -> bool:
 
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
-    """Return whether an op exceeds the tolerance. A boolean, or a number converted from
-    one, does not count unless `tolerance` is 0; an op that selects by it may count."""
+    """Return whether an op exceeds the tolerance. Booleans, and numbers converted from
+    booleans, can only exceed 0; an error in them shows where they select numbers."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -176,7 +173,7 @@ def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
 
 
 class _First(NamedTuple):
-    """The first divergence; `alone` is whether it also occurs in isolation."""
+    """The first divergence; `alone` says whether the op diverges in isolation too."""
 
     path: OpPath
     iterations: tuple[int, ...]
@@ -200,8 +197,7 @@ class ErrorRecorder:
         if sums is None:
             sums = self._sums[path] = _Sums(number=len(self._sums))
         sums.add(iterations, found)
-        errors = found.accumulation
-        limit = self._tolerance
+        errors, limit = found.accumulation, self._tolerance
         if limit is None or self.first is not None or errors is None:
             return
         if exceeds(errors, path, limit):
@@ -266,7 +262,7 @@ def _explanation(
 ) -> tuple[OpPath, ...]:
     first = recorder.first
     assert first is not None
-    if first.alone:  # its own error explains it
+    if first.alone:  # the op's own error is the explanation
         return (first.path,)
     suspects = recorder.suspects(setting.program)
     if not suspects:
@@ -315,9 +311,9 @@ def compare_sides(
 ) -> Comparison:
     """Walk the sides, look for faults, and explain the first divergence.
 
-    `tolerance` is on relative L2; 0 means that every bit must agree, with None there is
-    no first divergence. `results` are names of main's results, or None to look for no
-    faults. `names` are descriptive fields of `Comparison`.
+    `tolerance` is a relative L2 error. 0 means that every bit must agree, None that no
+    divergence is looked for. `results` are the names of main's results; None means that
+    no faults are looked for. `names` are descriptive fields of `Comparison`.
     """
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
@@ -349,8 +345,7 @@ def compare_sides(
         causes = _explanation(recorder, setting, sides, arguments, tolerance)
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
-            # Ordinary roundings are no cause: those of any other FP32 ops have the same
-            # effect.
+            # An ordinary rounding is no cause: any other FP32 op's has the same effect.
             errors = {c: records[c].isolation.relative_l2 for c in causes}
             ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:
@@ -385,7 +380,7 @@ def compare_sides(
 def _drawn(
     reference: Side, arguments: Sequence[Any], witness: Recorder, number: int
 ) -> Sequence[Seen]:
-    """Return the results of the reference on the data of a draw."""
+    """Return the reference's results on data with random perturbation `number`."""
     kept = LastResults(witness.contractions)
     walk = ParallelWalk(
         reference,

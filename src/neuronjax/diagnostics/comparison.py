@@ -63,12 +63,8 @@ class Comparison(Displayed):
     """The errors of every op of a program against a reference.
 
     Attributes:
-        name: name of the function.
-        target: the machine.
-        setting: target, logical core, numerics and SDK, as every report begins.
-        policy: the emulated policy.
-        reference: the reference.
-        baseline: the third side, or "" without one.
+        setting: the first line of every report: target, logical core, numerics and SDK.
+        baseline: name of the third side, or "" without one.
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are looked for instead.
         ops: records in program order.
@@ -95,7 +91,7 @@ class Comparison(Displayed):
 
     @property
     def faults(self) -> Faults:
-        """Return the faults; begin with the first, whose op is the likeliest cause."""
+        """Return the faults; the op of the first one is the likeliest cause."""
         return Faults(() if self.verdict is None else self.verdict.faults)
 
     @property
@@ -115,9 +111,9 @@ class Comparison(Displayed):
         """Return ops in the order of a table.
 
         Args:
-            sort: "isolation" returns ops that differ in isolation, "accumulation" all
-                ops that differ in the run, each with the worst relative L2 first;
-                "order" returns the latter in program order.
+            sort: "isolation" returns the ops that differ in isolation, and
+                "accumulation" those that differ in the run, the worst relative L2
+                first; "order" returns those that differ in the run, in program order.
 
         Raises:
             InvalidProgramError: `sort` is another word.
@@ -133,10 +129,8 @@ class Comparison(Displayed):
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
         """Return ops that err more in isolation than others of their kind, worst first.
 
-        Args:
-            factor: how many times the relative L2 error must exceed the median of all
-                ops of that name; if the median is 0, any error does.
-        """
+        Their relative L2 error exceeds `factor` times the median of all ops of the same
+        name; if the median is 0, every error does."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)
@@ -180,9 +174,9 @@ class Comparison(Displayed):
     def three_way(self) -> Records:
         """Return the errors of the reference and of the run against the baseline.
 
-        One dict per op that computes: `expected_relative_l2` (of the reference),
-        `actual_relative_l2` (of the run), their `ratio`, and the
-        `actual_expected_relative_l2` of the two.
+        There is one dict per op that computes: `expected_relative_l2` (reference
+        against baseline), `actual_relative_l2` (run against baseline), their `ratio`,
+        and `actual_expected_relative_l2` (run against reference).
 
         Raises:
             InvalidProgramError: there was no baseline.
@@ -244,8 +238,8 @@ class Comparison(Displayed):
         )
 
     def summary(self) -> dict[str, Scalar]:
-        """Return one flat dict: "rel_l2", "p99" and "max" of the worst result and, as
-        "results/loss/max", of each; "faults", and "faults/underflow" by kind."""
+        """Return a flat dict: "rel_l2", "p99" and "max" of the worst result, and
+        "results/loss/max" of each; "faults", a number, and "faults/underflow"."""
         kinds = Counter(fault.kind for fault in self.faults)
         return {
             **super().summary(),
@@ -287,7 +281,7 @@ class Comparison(Displayed):
             if worst in self._shown():
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
-            if is_fine and error > 1:  # a number that should be zero has such an error
+            if is_fine and error > 1:  # the result should be 0, and is a rounding error
                 largest += ", which makes no result wrong"
         rounding = sum(1 for r in self.ops if r.only_rounds)
         more = f", {rounding} that only round on write" if rounding else ""
@@ -331,7 +325,7 @@ class Comparison(Displayed):
                 Text(f"           and {hidden} more: .first_divergence.causes")
             )
         if not first.causes:
-            lines.append(Text("  not explained by any set of ops alone"))
+            lines.append(Text("  no set of ops explains it"))
         return lines
 
     def _outliers(self) -> Iterator[Text]:

@@ -16,7 +16,7 @@ from neuronjax.report.tables import NUMBER, RIGHT, WORD, Look, new_table
 
 #: Ratio above which the vendor's three-way comparison calls an error unexpected.
 R_RATIO = 1.2
-#: Width that the longest ops and lines leave of 80 columns for the part of the model.
+#: Least width of the column of model parts, beside ops and lines of the largest width.
 _PART_WIDTH = 13
 
 
@@ -33,8 +33,8 @@ def percent(share: float) -> str:
 
 
 def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
-    """Return the end of a module's path and the pass: "…attn/out bwd" for
-    "params/layers/attn/out"; the table of modules shows the whole path."""
+    """Return the end of a module's path and the pass, "…attn/out bwd" for
+    "params/layers/attn/out"; the whole path is in the table of modules."""
     after = f" {SHORT_PHASES[record.phase]}" if record.phase else ""
     width -= len(after)
     kept = record.module
@@ -46,7 +46,7 @@ def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
 
 
 def line_of(record: OpRecord, width: int) -> str:
-    """Return the line with its file name cut to fit, "fault_bf…:98"."""
+    """Return `file:line` with the file's name cut to fit `width`: "fault_bf…:98"."""
     file, colon, number = record.line.rpartition(":")
     if len(record.line) <= width or not file:
         return record.line
@@ -60,7 +60,7 @@ def _fixed_table(
     numbers: str,
     apart: int = 2,
 ) -> Table:
-    """Return a table of 80 columns; modules get the width that others leave."""
+    """Return a table of 80 columns, of which modules get what the other cells leave."""
     return new_table(
         title,
         {name: WORD | _LOOKS.get(name, {}) for name in names.split("|")}
@@ -74,7 +74,7 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
-#: Lines are cut to this width before parts are, since parts tell layers apart.
+#: Lines are cut first, to this width: only the parts distinguish layers.
 _LEAST_LINE = 14
 #: Width that three columns of figures leave for names.
 _NAMES_WIDTH = 47
@@ -97,7 +97,7 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     lines = min(lines, max(_LEAST_LINE, room - parts))
     room -= lines
     apart = 2 if room >= _PART_WIDTH else 1
-    room += 6 * (2 - apart)  # columns
+    room += 6 * (2 - apart)  # six gaps of one character fewer
     rows = (
         (
             str(r.number),

@@ -13,13 +13,9 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 @dataclass
 class Compilations:
-    """XLA's compilations.
+    """XLA's compilations: the number of programs, and the total compile time.
 
-    Attributes:
-        programs: number of programs; when a program runs op by op, one for each kind
-            and shape of op that is not exact.
-        seconds: total compile time.
-    """
+    A run op by op compiles one for each kind and shape of op that is not exact."""
 
     programs: int = 0
     seconds: float = 0.0
@@ -38,7 +34,7 @@ class Compilations:
 
 @functools.cache
 def _total() -> Compilations:
-    """Return the process's only count, which a JAX listener updates until the end."""
+    """Return the count of this process, which a JAX listener keeps up to date."""
     total = Compilations()
 
     def heard(event: str, duration_secs: float, **kwargs: Any) -> None:

@@ -1,8 +1,8 @@
 """Distances of numbers from their reference: sums, counts and maxima.
 
-For finite FP32 numbers a compiled kernel computes them in one pass; NumPy takes twenty
-times as long, and six times on two threads. NumPy computes all others, or if there is
-no kernel, in blocks that fit a cache. Several threads share large arrays.
+A compiled kernel compares finite FP32 numbers in one pass, many times as fast as NumPy.
+NumPy compares all other numbers, and all numbers if there is no kernel, in blocks that
+fit a cache. Several threads share large arrays.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def figures(
     Args:
         actual: array of the declared dtype.
         reference: array of the same dtype or a wider one.
-        setting: numbers by `Told`; a figure whose number is missing is not computed.
-            Without `PRECISION`, errors are counted in whole numbers.
+        setting: parameters by name, see `Told`; a figure whose parameter is missing is
+            not computed. Without `PRECISION` a ULP is 1, as for integers.
     """
 
     def part(a: np.ndarray, r: np.ndarray) -> Figures:
@@ -76,7 +76,7 @@ def figures(
             return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
     def measured_now() -> Figures:
-        # No figure depends on the order: transposed arrays are read as they lie.
+        # No figure depends on the order, so arrays are read in the order of memory.
         order = sorted(range(actual.ndim), key=lambda n: -actual.strides[n])
         parts = in_parts(part, actual.transpose(order), reference.transpose(order))
         return parts[0] if len(parts) == 1 else _total(parts)
@@ -86,7 +86,7 @@ def figures(
         return measured_now()
     pair = id(actual), id(reference)
     if pair not in known:
-        # If either array is freed, the entry goes before a new array gets the same id.
+        # The entry is removed with either array, before a new array can get its id.
         arrays, ended = (actual, reference), lambda _: known.pop(pair, None)
         known[pair] = [], [weakref.ref(x, ended) for x in arrays]
     measured, _ = known[pair]
@@ -98,8 +98,8 @@ def figures(
     return found
 
 
-#: The figures of pairs of large arrays, by identity, each with its setting, and weak
-#: references to the arrays; None outside of `remembering`.
+#: Pairs of large arrays, by identity -> figures of several settings, and weak
+#: references to the arrays. None outside of `remembering`.
 _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar(
     "known", default=None
 )
@@ -107,8 +107,8 @@ _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Measure a pair of large arrays once inside this block, where nobody writes to an
-    array. A loop hands most arrays on to its next iteration."""
+    """Measure each pair of large arrays only once inside this context, in which arrays
+    must not be written to. Loops pass most arrays on to the next iteration."""
     before = _KNOWN.set({})
     try:
         yield
@@ -136,11 +136,7 @@ def distances(
 ) -> Mapping[Distance, float] | None:
     """Return the kernel's figures of flat arrays, or None if it does not apply.
 
-    Args:
-        actual: array of any dtype.
-        reference: array of any dtype; floats are widened.
-        setting: parameters of the kernel; missing ones are 0.
-    """
+    Missing parameters of the kernel are 0."""
     if actual.dtype != np.float32 or reference.dtype.kind != "f":
         return None
     if not choice.usable():
@@ -213,10 +209,8 @@ def _finite(
 ) -> tuple[np.ndarray, ...]:
     """Count Inf and NaN in `found`, and replace them by zeros.
 
-    Returns:
-        The reference where it is finite; then the numbers, the reference and the error
-        where both are finite.
-    """
+    Return the reference, with zeros where it is not finite; then the numbers, the
+    reference and the error, with zeros where either number is not finite."""
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
     counted = {
@@ -305,7 +299,8 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
 def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
     """Return the results of a function on flat parts of large arrays, in order.
 
-    Threads call it, with the caller's NumPy error state, which they do not inherit.
+    Threads call the function in the NumPy error state of the caller, which they do not
+    inherit.
     """
     flat = [np.asarray(x).reshape(-1) for x in arrays]
     if flat[0].size <= PART_ELEMENTS:

@@ -1,7 +1,7 @@
 """Executors of the instructions of one side of a comparison.
 
-An executor runs instructions one at a time, and its `identity` says when two are the
-same function, so that equal work is done once. `Emulator` executes as the chip does;
+An executor runs instructions one at a time. Equal work is done once: instructions with
+equal `identity` compute the same function. `Emulator` executes as the chip does;
 `reference64` has the executor in double precision. `enter` converts arrays of the
 declared dtype to the executor's (wider floats if `is_wide`), `leave` converts back.
 """
@@ -26,18 +26,15 @@ from neuronjax.numerics.random_bits import fold
 
 
 class RoundingKey(NamedTuple):
-    """A key of stochastic rounding, and how it was derived.
+    """A key of stochastic rounding, uint32, and the numbers folded into it.
 
-    Attributes:
-        array: uint32 scalar.
-        path: numbers folded in; equal programs' equal paths have equal keys.
-    """
+    Equal paths of numbers in equal programs give equal keys."""
 
     array: Any
     path: tuple[int, ...] = ()
 
     def folded(self, number: int) -> RoundingKey:
-        """Return the key of a call, a loop or an iteration, as the interpreter does."""
+        """Fold in the number of a call, loop or iteration, as the interpreter does."""
         with jax.disable_jit(False):
             return RoundingKey(
                 fold(self.array, jnp.uint32(number)), (*self.path, number)
@@ -54,20 +51,15 @@ def by_device(
 ) -> list[list[np.ndarray]]:
     """Return the results of every device; a result equal for all is one array."""
     arrays = [np.asarray(x) for x in results]
-    alike = isinstance(i, Collective) and is_same_for_all(i, devices)
-    if alike:
+    if isinstance(i, Collective) and is_same_for_all(i, devices):
         return [[x[0, ...] for x in arrays]] * devices
     return [[x[device, ...] for x in arrays] for device in range(devices)]
 
 
 @dataclass
 class Position:
-    """The position of the walk, for hooks of an executor.
-
-    Attributes:
-        path: the op, with the calls that lead to it.
-        iterations: indices of the enclosing loops, the outermost first.
-    """
+    """The position of the walk: an op with the calls that lead to it, and the indices
+    of the enclosing loops, the outermost first."""
 
     path: Hashable = None
     iterations: tuple[int, ...] = ()
@@ -88,8 +80,8 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature; with the key if the instruction draws numbers."""
-        if i.blocks or isinstance(i, Call):  # blocks belong to one program
+        """Return the signature, and the key's path if the instruction draws numbers."""
+        if i.blocks or isinstance(i, Call):  # a block belongs to one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
             return i.signed, i.ordinal, key.path
@@ -112,14 +104,8 @@ class Emulator:
         key: RoundingKey,
         position: Position,
     ) -> list[list[Any]]:
-        """Return the results of a communicating instruction on every device.
-
-        Args:
-            i: a collective, or a kernel with collectives.
-            operands: the operands of every device.
-            key: key of the block of all devices.
-            position: the position of the walk.
-        """
+        """Return the results of a collective, or of a kernel with collectives, on every
+        device. `operands` are those of every device; `key` is that of the block."""
         stacked = stacked_operands(operands)
         results = self._stepper.exchange(i, stacked, len(operands), key.array)
         return by_device(i, results, len(operands))
@@ -129,5 +115,4 @@ class Emulator:
         return array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """Return the array: the emulator holds arrays in their declared dtype."""
         return array

@@ -2,8 +2,8 @@
 
 Facts come from a forward evaluation of StableHLO over constants, iotas and loop
 counters. A `Fact` has bounds that always hold (those of the dtype if no better ones are
-known), and the value if it is a constant of at most `LARGEST` elements. A float has a
-value or no information. Semantics: docs/spec.md of openxla/stablehlo.
+known), and the value if it is a constant of at most `LARGEST` elements. Floats have no
+bounds. Semantics: docs/spec.md of openxla/stablehlo.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from neuronjax.execution.arithmetic import FUNCTIONS, comparison
 from neuronjax.ir.program import Op, TensorType
 
-LARGEST = 1 << 16  # most elements of a value that is evaluated
-_LARGEST_KEY = 1 << 12  # most bytes of a value that is compared
+LARGEST = 1 << 16  # elements of the largest value that is evaluated
+_LARGEST_KEY = 1 << 12  # bytes of the largest value that is compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def known(value: np.ndarray) -> Fact:
 
 
 def bounded(type: TensorType, low: float, high: float) -> Fact:
-    """Return bounds; the dtype's if the exact result would wrap around."""
+    """Return a fact with these bounds, or the dtype's if the result may wrap around."""
     widest = unknown(type)
     return Fact(low, high) if Fact(low, high).within(*_pair(widest)) else widest
 
@@ -151,7 +151,7 @@ def _slice(op: Op, x: np.ndarray) -> np.ndarray:
 
 
 def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a quotient rounded toward zero; x / 0 is not evaluated here."""
+    """Return a quotient; integers are rounded toward zero, and x / 0 is undefined."""
     if not is_integer(x.dtype):
         return x / y
     safe = np.where(y == 0, 1, y)
@@ -159,7 +159,7 @@ def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _remainder_value(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a remainder with the dividend's sign; an integer modulo 0 is itself."""
+    """Return a remainder with the dividend's sign; x modulo 0 is x for integers."""
     if not is_integer(x.dtype):
         return np.fmod(x, y)
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
@@ -219,7 +219,7 @@ def _clamp(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
-    """Return the bounds of a function that is monotone in each operand."""
+    """Return the rule of a function that is monotone in each operand."""
 
     def rule(op: Op, facts: Sequence[Fact]) -> Fact:
         a, b = facts
@@ -230,7 +230,7 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison: equal if the operands' bounds decide it."""
+    """Return bounds of a comparison, which are equal if the operands' bounds decide."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):
@@ -250,7 +250,7 @@ def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _and(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds: 0 up to the smallest operand that is not negative."""
+    """Return bounds: 0 and the least upper bound of operands that are not negative."""
     limits = [f.high for f in facts if f.low >= 0]
     type = op.results[0].type
     return bounded(type, 0, min(limits)) if limits else unknown(type)

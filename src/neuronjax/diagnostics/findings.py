@@ -1,8 +1,8 @@
 """Findings of a portability check, and their report as text and as JSON.
 
 A finding says what is wrong, where, how bad it is, what to write instead, and which
-document says so. A source begins with a key of `DOCUMENTS`, which are those of
-`hardware/chips.py` for documents that it has.
+document says so. A source begins with a key of `DOCUMENTS`; documents that
+`hardware/chips.py` cites too have the same key there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DOCUMENTS = {
     "RN-NKI": "release-notes/components/nki.rst",
     "SH": "nki/api/nki.api.shared.rst",
 }
-"""Pages of the AWS Neuron SDK documentation, as of SDK 2.32, and who measured."""
+"""Pages of the documentation of Neuron SDK 2.32, and one author's measurements."""
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
@@ -56,8 +56,6 @@ class Finding:
         location: the user's line, "model.py:12", or "" if unknown.
         scope: the JAX name stack of the first occurrence.
         count: number of occurrences at this line.
-        message: what is wrong.
-        remedy: what to write instead.
         source: the document that says so.
     """
 
@@ -100,7 +98,6 @@ class PortabilityReport(Displayed):
         return sum(f.severity == severity for f in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self), "documents": self.documents}
 
     @property

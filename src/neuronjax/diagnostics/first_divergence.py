@@ -1,11 +1,11 @@
-"""Search the ops that explain a divergence: ancestors that err.
+"""Search for the ops that explain a divergence.
 
 The candidates are the ancestors of the diverged op, itself included, that err in
 isolation. A set of ops explains the divergence if it vanishes once the reference
-executes them; their results are not rounded on write where the reference is wider (see
+executes them; a wider reference does not round their results on write (see
 `reference_substitution`). The search is greedy: it takes as few of the worst candidates
 as suffice, then drops each that is not needed. Every trial is a run up to the op, so
-their number is limited and a smaller set may exist.
+the number of trials is limited and a smaller set may exist.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Callable, Hashable, Sequence
 from neuronjax.ir.program import Op, Program
 from neuronjax.ir.value_sources import ValueSources
 
-# Most trials for one explanation.
+# The largest number of trials for one explanation.
 MOST_TRIALS = 8
-# Sets up to this size are tried without each of their members.
+# A set of at most this size is also tried without each of its members.
 FEW = 4
 
 
 def ancestors(program: Program, op: Op) -> set[Op]:
     """Return the op and every op on which its results may depend.
 
-    All calls of a function are treated alike: each depends on what any depends on.
+    Calls of one function are not distinguished: each gets the ancestors of all.
     """
     graph = ValueSources(program)
     values = graph.behind([*op.operands, *op.results])
@@ -35,12 +35,12 @@ def ancestors(program: Program, op: Op) -> set[Op]:
 def smallest_set(
     candidates: Sequence[Hashable], explains: Callable[[Sequence[Hashable]], bool]
 ) -> tuple[Hashable, ...]:
-    """Return a small set of candidates that explains.
+    """Return a small set of candidates for which `explains` is true.
 
-    Candidates come the most suspicious first, and more of them are assumed to explain
-    no less. The set is empty if all together do not explain.
+    The most suspicious candidates come first, and a set is assumed to explain what any
+    part of it explains. Return an empty set if all candidates together do not explain.
     """
-    left = itertools.count(MOST_TRIALS, -1)  # trials fail once it reaches 0
+    left = itertools.count(MOST_TRIALS, -1)  # trials fail once the count is 0
 
     def trial(chosen: Sequence[Hashable]) -> bool:
         return next(left) > 0 and explains(chosen)
@@ -59,7 +59,9 @@ def smallest_set(
 def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
-    """Return how many first candidates pass `trial`: try 1, 4, 16, ..., then bisect."""
+    """Return the length of the shortest head of the candidates that passes `trial`.
+
+    Try 1, 4, 16, ... candidates, then bisect. Return None if all together fail."""
     low, high = 0, 1
     while not trial(candidates[:high]):
         if high >= len(candidates):

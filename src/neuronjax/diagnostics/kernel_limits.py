@@ -1,7 +1,7 @@
-"""Find what limits an NKI kernel: changes, each priced by scheduling it again.
+"""Find what limits an NKI kernel, by scheduling it again with parts that take no time.
 
-Precision, layout and order of a kernel are its author's choice. So each change asks how
-much time would be left if something were free. No kernel reaches this bound.
+Precision, layout and order of a kernel are its author's choice. So each change gives
+the time that would be left if something were free: a bound that no kernel reaches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def profiler(
 
     `make` makes the profile from its fields; `values` returns the values of arguments
     that are arrays, and raises for types; `options` are target, lnc, trips and peak.
-    The policy must be None, since a kernel names its dtypes. The returned function
+    The policy must be None, since a kernel states its dtypes. The returned function
     takes the kernel's arguments: arrays or ShapeDtypeStructs, and static values.
 
     Raises:
@@ -84,7 +84,7 @@ def profiler(
 
 
 def not_a_kernel(program: Program | None) -> Program:
-    """Return a captured program; refuse None, which a kernel has instead."""
+    """Return the captured program; refuse None, which stands for a kernel."""
     if program is None:
         raise InvalidProgramError(
             "an NKI kernel, where a program of JAX is needed",
@@ -123,7 +123,7 @@ def _free(p: KernelPrice) -> KernelPrice:
 def _once(
     change: Callable[[KernelPrice], KernelPrice],
 ) -> Callable[[int, KernelPrice], KernelPrice]:
-    """Return the change, applied only once to a price that several entries share."""
+    """Return a change that is computed only once for entries that share a price."""
     known: dict[int, KernelPrice] = {}
 
     def changed(_: int, p: KernelPrice) -> KernelPrice:
@@ -135,7 +135,7 @@ def _once(
 
 
 def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
-    """Yield the change that makes the line with most of the critical path free."""
+    """Yield a change: the line with most of the critical path takes no time."""
     found = bottleneck(schedule)
     if found is None:
         return

@@ -1,8 +1,8 @@
-"""Compare the lanes of a walk value by value, and feed them the reference's values.
+"""Compare the lanes (runs) of a walk value by value, and feed them reference values.
 
-Lanes that hold the same array have no error, and arrays with equal bits become one. An
+Lanes with the same array have no error, and arrays with equal bits become one array. An
 op that only repeats all elements equally often has the errors of its operand. Against a
-wider reference an op that changes no bit has no error of its own, and is not executed
+wider reference, an op that changes no bit has no error of its own, and is not executed
 in the lanes that get the reference's result.
 """
 
@@ -36,11 +36,9 @@ _REPEATS = frozenset(
 
 
 class Compared(NamedTuple):
-    """The errors of one execution of one op; None for a pair that did not run.
+    """The errors of one execution of an op on a device, which is 0 outside of a mesh.
 
-    Attributes:
-        device: the device that executed it; 0 outside of a mesh.
-    """
+    They are None if one of the two lanes did not run."""
 
     isolation: Errors | None = None
     accumulation: Errors | None = None
@@ -49,7 +47,6 @@ class Compared(NamedTuple):
     device: int = 0
 
     def plus(self, other: Compared) -> Compared:
-        """Return the sum of two errors."""
         pairs = zip(self[:4], other[:4], strict=True)
         sums = (b if a is None else a if b is None else a + b for a, b in pairs)
         return Compared(*sums, device=other.device)
@@ -77,7 +74,7 @@ class LaneErrors:
     perturbed: Lane | None = None
     memory: Memory = field(default_factory=Memory)
     _known: dict[Value, Compared] = field(default_factory=dict)
-    #: Figures of the current op's results that a witness reads.
+    #: Figures of the current op's results, for the walk's `Witness`.
     asked: dict[Value, Figures] = field(default_factory=dict)
 
     def on_device(self, device: int) -> LaneErrors:
@@ -97,8 +94,8 @@ class LaneErrors:
     def __iter__(self) -> Iterator[Lane]:
         """Yield the lanes in the order of execution.
 
-        The reference comes first, since others can share its results. A wider one comes
-        later: NumPy computes it while XLA runs the others.
+        The reference comes first, since other lanes can share its results. A wider
+        reference comes later: NumPy computes it while XLA runs the other lanes.
         """
         first, last = (self.reference, self.rounded), (self.isolated, self.actual)
         if self.reference.side.executor.is_wide:
@@ -109,29 +106,29 @@ class LaneErrors:
     def repeats(self, op: Op, lanes: Lanes) -> bool:
         """Return whether an op only repeats finite numbers with known errors, so that
         `rounded` and `isolated` need not be executed."""
-        if op.name not in _REPEATS or not self.reference.side.executor.is_wide:
+        if op.name not in _REPEATS or not self._may_skip(lanes):
             return False
         known = self._known.get(op.operands[0])
-        pairs = (self.reference, self.actual, self.isolated)
-        if known is None or not all(lane in lanes for lane in pairs):
-            return False
-        errors = known.accumulation
+        errors = None if known is None else known.accumulation
         is_finite = errors is not None and errors.is_finite
         return is_finite and is_float(op.results[0].type.dtype)
 
     def moves(self, spans: Mapping[Side, Span], lanes: Lanes) -> bool:
         """Return whether an op changes no bit, so that `rounded` and `isolated` need
-        not be executed: the reference's result is what they would make."""
-        if not self.reference.side.executor.is_wide:
-            return False
-        ran = all(x in lanes for x in (self.reference, self.actual, self.isolated))
+        not be executed: their result is the reference's."""
         executed = [i for span in spans.values() for i in span.instructions]
-        return ran and bool(executed) and all(isinstance(i, DmaCopy) for i in executed)
+        are_moves = bool(executed) and all(isinstance(i, DmaCopy) for i in executed)
+        return are_moves and self._may_skip(lanes)
+
+    def _may_skip(self, lanes: Lanes) -> bool:
+        needed = (self.reference, self.actual, self.isolated)
+        is_wide = self.reference.side.executor.is_wide
+        return is_wide and all(lane in lanes for lane in needed)
 
     def compare(
         self, op: Op, views: Views, lanes: Lanes, repeats: bool, moves: bool
     ) -> Compared:
-        """Return an op's errors, after feeding its reference results to lanes."""
+        """Return an op's errors, and store its reference results in the lanes."""
         total = Compared()
         self.asked.clear()
         executed = [x for x in lanes if x is not self.isolated] if moves else lanes
@@ -150,7 +147,8 @@ class LaneErrors:
         return total._replace(device=self.reference.device)
 
     def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
-        """Return the errors of an op that changes no bit of the reference's values."""
+        """Return errors in isolation of an op that changes no bit; `own` are errors in
+        the run."""
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))
@@ -179,7 +177,7 @@ class LaneErrors:
         )
 
     def _repeated(self, value: Value, operand: Value) -> Compared:
-        """Return what `_compared` would, from the errors of the operand."""
+        """Return the errors of a value that only repeats the operand's elements."""
         times, known = _size(value) // max(1, _size(operand)), self._known[operand]
         own, expected, actual = (
             None if e is None else e.repeated(times)
@@ -189,7 +187,7 @@ class LaneErrors:
         return Compared(own.without_error(), own, expected, actual)
 
     def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
-        """Store the reference's value in the lanes that are fed it."""
+        """Store the reference's value in `isolated` and `rounded`."""
         if self.isolated is None or self.isolated not in lanes:
             return
         executor, dtype = self.reference.side.executor, value.type.dtype
@@ -211,7 +209,7 @@ class LaneErrors:
     ) -> Errors:
         """Return the errors of a value in two lanes; equal arrays become one.
 
-        If `is_seen`, a witness will read the figures; `asked` keeps them.
+        If `is_seen`, the walk's witness needs the figures, which `asked` gets.
         """
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]
@@ -230,8 +228,8 @@ class LaneErrors:
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
-        """Return the arrays of a value in all runs. `value` is given for a result of
-        the current op, whose figures are then included."""
+        """Return the arrays of a value in all lanes. Pass `value` for a result of the
+        current op, to include its figures."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:
@@ -253,7 +251,7 @@ class LaneErrors:
 def _measured(
     ours: Any, theirs: Any, executor: Executor, dtype: Any, is_seen: bool
 ) -> tuple[Errors | None, Figures | None]:
-    """Return errors, and figures if a witness reads them; None for equal bits."""
+    """Return errors (None for equal bits), and figures if `is_seen` (else None)."""
     if isinstance(ours, Substituted):
         return errors_of(ours.wide, np.asarray(theirs)), None
     a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)

@@ -1,9 +1,9 @@
 """Find what would make a program faster: changes, each with its predicted time.
 
-A change is priced by lowering or scheduling the changed program again. If the change is
-an ideal that no program reaches (nothing spills; all queues overlap), its time is
-called a bound. A change of precision changes the numbers; `neuronjax run` and `jit`
-show whether the program still trains.
+A change is priced by lowering or scheduling the changed program again. The time of an
+ideal that no program reaches (nothing spills; all queues overlap) is called a bound. A
+change of precision changes the numbers; `neuronjax run` and `jit` show whether the
+program still trains.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ class Subject:
     Attributes:
         program: the program before lowering.
         instructions: the program after lowering.
-        price: schedules instructions.
-        with_batch: returns the instructions for a batch that is larger by a factor
-            (1/8, say), or None if the program cannot have it. None if it is not known
-            which arguments are the batch.
+        with_batch: returns the instructions for a batch of another size, given as a
+            factor (1/8, say), or None if the program cannot have such a batch. The
+            attribute is None if it is not known which arguments are the batch.
     """
 
     program: Program
@@ -66,9 +65,9 @@ class Change:
         kind: "precision", "cores", "spills", "overlap", "transfers", "batch" or
             "sharding".
         what: what to do, in one line.
-        seconds: the program's time after it; for a larger batch, the time per old
-            batch.
-        before_seconds: its time now.
+        seconds: the program's time after the change; for a larger batch, the time that
+            the work of a present batch takes.
+        before_seconds: the program's time now.
         basis: "bound" if no program reaches this time.
     """
 
@@ -103,7 +102,7 @@ class Changes(Displayed, tuple[Change, ...]):
         return new_table(
             "What would save most",
             {"change": TEXT, "time": NUMBER, "× faster": NUMBER, "": WORD},
-            rows or [("nothing of what is tried", "", "", "")],
+            rows or [("no change gains anything", "", "", "")],
         )
 
     def __repr__(self) -> str:
@@ -155,7 +154,7 @@ def _precisions(subject: Subject) -> Iterator[Change]:
 
 
 def _cores(subject: Subject) -> Iterator[Change]:
-    """Yield the program on other cores, and on two ideal cores that no chip has."""
+    """Yield changes to another LNC, and to two ideal cores that no chip has."""
     core, replace = subject.core, dataclasses.replace
     size = 2**20 * core.spec.sbuf_usable_bytes_per_partition
     spec = replace(core.spec, sbuf_usable_bytes_per_partition=size)
@@ -177,8 +176,8 @@ def _on(subject: Subject, core: Core, kind: str, what: str, basis: Basis) -> Cha
 
 
 def overlap(timeline: Timeline) -> Change:
-    """Return the change in which the busiest queue never waits: its busy time, plus the
-    time around a program in which no queue works."""
+    """Return the change in which the busiest queue never waits. Its time is that
+    queue's busy time, plus the program's start and end, in which no queue works."""
     longest: Queue = max(QUEUES, key=timeline.busy_seconds)
     return Change(
         kind="overlap",
@@ -194,7 +193,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
         return
     larger = _seconds_with_batch(subject, _LARGER_BATCH)
     if larger is not None:
-        what = f"a batch {_LARGER_BATCH} times as large; the time is per old batch"
+        what = f"a batch {_LARGER_BATCH} times as large; time per present batch"
         yield _change(subject, "batch", what, larger / _LARGER_BATCH)
     cores = subject.core.chip.cores_per_chip // subject.core.lnc
     shared = _seconds_with_batch(subject, 1 / cores) if cores > 1 else None
@@ -204,7 +203,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
 
 
 def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
-    """Return the time with a larger batch, or None if the program cannot have it."""
+    """Return the time with another batch, or None if the program cannot have it."""
     assert subject.with_batch is not None
     instructions = subject.with_batch(factor)
     if instructions is None:

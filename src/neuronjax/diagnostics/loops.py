@@ -1,7 +1,7 @@
 """Loops with a static trip count, such as those of `lax.scan` and `fori_loop`.
 
 A counted loop compares one of its carries with a loop-invariant bound, and adds a
-constant to that carry. All other loops end depending on data. Facts are those of
+constant to that carry. When any other loop ends depends on data. Facts are those of
 `facts.py`.
 """
 
@@ -64,7 +64,7 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
 def carried(
     op: Op, index: int, initial: Sequence[Fact], functions: Functions, trips: int | None
 ) -> Fact:
-    """Return the fact that holds for a carry in every trip: counters have bounds."""
+    """Return the fact that is true of a carry in all trips: a counter has bounds."""
     if invariant(op, index):
         return initial[index]
     type, first = op.operands[index].type, initial[index].scalar
@@ -131,7 +131,8 @@ _FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE"}
 
 
 def _trips(first: int, limit: int, step: int, direction: str) -> int | None:
-    """Return the trips while `counter direction limit`, None if it does not end."""
+    """Return how often a loop runs while `counter direction limit`, as in "i LT n";
+    None if it does not end."""
     if direction == "NE":
         trips, rest = divmod(limit - first, step)
         return trips if not rest and trips >= 0 else None

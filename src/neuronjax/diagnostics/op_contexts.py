@@ -1,9 +1,9 @@
 """Visit every op of a program with its context: facts of its operands, and location.
 
 A function is walked once for each set of facts of its arguments. A call with facts that
-were seen before repeats the findings without another walk. Library functions share one
-copy among their callers, with lines of the first caller: an op with such a borrowed
-line gets the line of the call that led to it.
+were seen before repeats the findings without another walk. All callers of a library
+function share one copy of it, whose ops have source lines of the first caller: they get
+the line of the present call instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
 # Functions of jax.random, whose integer arithmetic is not the user's. They are private
-# and keep their names; a suffix distinguishes equal names.
+# in the program and keep their names, with a suffix if two have one name.
 _GENERATORS = re.compile(
     r"_?(threefry|philox)\w*|_(uniform|randint|normal|bernoulli|gumbel|exponential"
     r"|gamma|beta|cauchy|laplace|poisson|shuffle|truncated|rademacher|categorical"
@@ -35,11 +35,7 @@ _GENERATORS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The program that is checked, and for what.
-
-    Attributes:
-        sdk: the Neuron SDK, (2, 32).
-    """
+    """The program that is checked, and the machine, policy and SDK, such as (2, 32)."""
 
     program: Program
     target: Target
@@ -48,7 +44,7 @@ class Settings:
 
     @functools.cached_property
     def casts(self) -> Mapping[Op, Cast]:
-        """Return the policy's casts of contractions; none if lowering fails."""
+        """Return the policy's casts of contractions; no casts if lowering fails."""
         try:
             _, regions = lower_by_op(
                 self.program, target=self.target, policy=self.policy
@@ -85,7 +81,6 @@ class OpContext:
     loop: int | None = None
 
     def fact(self, value: Value) -> Fact:
-        """Return the fact of a value."""
         return _known(self.facts, value)
 
     def fact_of_result(self) -> Fact:
@@ -100,7 +95,7 @@ class OpContext:
         return op
 
 
-#: Yields the findings of one context; a location of "" means that of the caller.
+#: Yields the findings on one op; a finding without a location gets the caller's.
 Rules = Callable[[OpContext], Iterator[Finding]]
 
 
@@ -154,11 +149,7 @@ class _Walker:
 
 @dataclass(frozen=True)
 class _FunctionWalk:
-    """The walk of one function, with facts of its arguments.
-
-    Attributes:
-        notes: findings of the rules so far.
-    """
+    """The walk of one function, with facts of its arguments; `notes` are findings."""
 
     walker: _Walker
     scope: str
@@ -167,7 +158,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Return a region's results' facts; add those of its ops to `facts`."""
+        """Return the facts of a region's results; add those of its ops to `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))
@@ -241,7 +232,3 @@ def branch_taken(op: Op, index: Fact) -> int | None:
         return 0 if index.scalar else 1
     chosen, last = int(index.scalar), len(op.regions) - 1
     return chosen if 0 <= chosen <= last else last
-
-
-def _joined(outer: str, inner: str) -> str:
-    return f"{outer}/{inner}" if outer and inner else outer or inner

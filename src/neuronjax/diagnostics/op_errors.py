@@ -1,8 +1,8 @@
 """Errors of an array against its reference, as sums over blocks and calls.
 
-An `Errors` has sums and maxima, so those of two arrays, two results of an op or two
-iterations of a loop can be merged; relative L2, cosine and SQNR follow from the sums.
-Numbers that are finite on one side only are counted, and left out of the sums.
+An `Errors` has sums and maxima, so that two of them (of two results of an op, or of two
+iterations of a loop) can be added. Relative L2, cosine and SQNR follow from the sums.
+Elements that are finite on one side only are counted, and left out of the sums.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Errors:
     two magnitudes. So a small number in place of a zero does not count as 2^100 ULPs.
 
     Attributes:
-        elements: number of elements.
-        differing: number of elements whose bits differ from the reference's (from a
-            float64 one: values, after rounding it to the format); NaNs are equal.
+        differing: number of elements whose bits differ from the reference's. A float64
+            reference is rounded to the format, and values are compared. NaNs are equal.
         nonfinite: number of NaN and Inf among the actual numbers.
         nonfinite_reference: number of NaN and Inf in the reference.
-        nonfinite_changed: elements with a NaN or Inf that is not the reference's.
+        nonfinite_changed: number of elements with a NaN or Inf on one side only, or
+            with different ones.
         max_ulp: largest error; Inf if a NaN or Inf has changed.
         sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: sums over the
             elements that are finite on both sides.
@@ -79,7 +79,8 @@ class Errors:
 
     @property
     def relative_l2(self) -> float:
-        """Return norm of error over norm of reference; Inf if an Inf or NaN changed."""
+        """Return the norm of the error over that of the reference; Inf if an Inf or NaN
+        changed."""
         if self.nonfinite_changed:
             return math.inf
         return ratio(math.sqrt(self.sum_error2), math.sqrt(self.sum_reference2))
@@ -117,7 +118,7 @@ def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
 
 
 def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """Return the errors from figures that `steps_of` requests."""
+    """Return the errors from the figures of `figures(..., steps_of(dtype))`."""
     has_bits = actual.dtype == reference.dtype
     different = Distance.DIFFERENT_BITS if has_bits else Distance.DIFFERENT
     changed = int(found[Broken.CHANGED])
@@ -138,7 +139,7 @@ def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Erro
 
 @functools.cache
 def steps_of(dtype: Any) -> Mapping[Told, float]:
-    """Return the parameters of figures for the ULPs of a format."""
+    """Return the parameters with which `figures` counts ULPs of a format."""
     if np.dtype(dtype).kind in "iub":
         return {Told.STEP: 1.0}
     info: Any = ml_dtypes.finfo(dtype)

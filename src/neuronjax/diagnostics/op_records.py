@@ -18,12 +18,12 @@ bitcast_convert broadcast_in_dim case concatenate constant dynamic_slice gather 
 dynamic_update_slice optimization_barrier pad reshape reverse slice transpose while
 """
 MOVING = frozenset(f"stablehlo.{name}" for name in _MOVING.split())
-#: Ops of which a result is constant if all operands are.
+#: Ops whose results are constants if all operands are constants.
 CONSTANT = MOVING | {"stablehlo.convert"}
 
 
 def figures(of: Any, *kinds: str) -> dict[str, Any]:
-    """Return the figures of the errors that are not None, by kind and name."""
+    """Return flat figures of the attributes `kinds`, which are `Errors` or None."""
     errors = {kind: getattr(of, kind) for kind in kinds}
     return {
         f"{kind}_{name}": value
@@ -37,9 +37,7 @@ def figures(of: Any, *kinds: str) -> dict[str, Any]:
 class Iteration:
     """The errors of one execution of an op inside loops.
 
-    Attributes:
-        index: indices of the enclosing loops, the outermost first, from 0.
-    """
+    `index` has the indices of the enclosing loops, the outermost first, from 0."""
 
     index: tuple[int, ...]
     isolation: Errors | None
@@ -58,9 +56,6 @@ class OpRecord:
         module: the part of the model that it belongs to, as in every report.
         phase: "forward", "backward", "optimizer", or "" if not known.
         result: the types of its results.
-        executions: number of executions.
-        isolation: errors on the reference's values.
-        accumulation: errors in the run.
         expected, actual: errors of reference and actual run against the baseline; None
             without one.
         iterations: executions with an error, if the op is in a loop.
@@ -102,7 +97,7 @@ class OpRecord:
     @property
     def is_arithmetic(self) -> bool:
         """Return whether the op computes, rather than only moves numbers."""
-        rounds = self.errs or self.only_rounds  # an iota may
+        rounds = self.errs or self.only_rounds  # an iota may round its numbers
         return self.op not in MOVING or rounds
 
     @property
@@ -117,7 +112,7 @@ class OpRecord:
 
     @property
     def ratio(self) -> float | None:
-        """Return actual over expected relative L2, from the baseline (R-ratio)."""
+        """Return actual over expected relative L2 against the baseline (R-ratio)."""
         if self.expected is None or self.actual is None:
             return None
         low = self.expected.relative_l2
@@ -138,14 +133,12 @@ class FirstDivergence:
     """The first op, in the order of execution, whose error exceeds the tolerance.
 
     Attributes:
-        record: the op.
         iteration: indices of the enclosing loops; () outside of loops.
         errors: errors in accumulation of that execution.
-        causes: the smallest set of ops found that explains it. The op alone, if its
-            error in isolation exceeds the tolerance too; else ops whose execution by
-            the reference brings the error within the tolerance. The op alone, not
-            verified, if the verdict says that it amplifies, and the causes are many or
-            round as every FP32 op does. Empty if none was found.
+        causes: the op alone, if its error in isolation exceeds the tolerance too; else
+            the smallest set found of ops that bring the error within the tolerance if
+            the reference executes them; empty if no set was found. The op alone again,
+            unverified, if it amplifies the errors of many ops or of ordinary roundings.
         verified: whether a run has confirmed the causes.
     """
 

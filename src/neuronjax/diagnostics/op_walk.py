@@ -2,10 +2,10 @@
 
 Every *lane* is one run: of the reference, of the actual program on its own values
 (accumulation), of the actual program with every op on the reference's values
-(isolation), and of a baseline. Op by op, each lane executes the instructions that its
+(isolation), or of a baseline. Op by op, each lane executes the instructions that its
 lowering made of the op. Equal functions of the same arrays are computed once, and
-arrays with equal bits become one array; programs that differ in one op cost little more
-than one.
+arrays with equal bits become one array, so that two programs that differ in one op take
+little longer than one.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.ir.program import Op, Value
 
-# Called after every op that any lane executed: (path, iterations, errors).
+# Receives the errors of every op that any lane executed: (path, iterations, errors).
 Heard = Callable[[OpPath, tuple[int, ...], Compared], None]
 _NONE = Errors()
-#: A cast with this roundoff or a larger one hides the rounding to FP32. BF16 and FP16
-#: have 2^13 times FP32's roundoff and more; a table of two digits does not show FP32's.
+#: A cast with at least this roundoff hides the rounding to FP32: the roundoff of BF16
+#: and FP16 is 2^13 times FP32's or more, and tables show two digits.
 COARSE_CAST = 2.0**-11
 _FLOAT32 = 2.0**-24
 #: The lanes that get the reference's values, and follow its decisions.
@@ -59,14 +59,14 @@ class ParallelWalk(OpWalk):
     Args:
         reference, actual: the lowerings that are compared.
         baseline: a third lowering to compare both with, or None.
-        heard: receives the errors.
+        heard: receives the errors of every op.
         isolates: whether ops are also run on the reference's values.
-        replaced: paths at which the actual lane executes the reference's instructions.
-        witness: reads the numbers; for a wider reference perturbed ones too.
+        replaced: ops that the reference executes for the actual lane.
+        witness: observes the numbers, with a wider reference also perturbed ones.
         stage: name of this walk in the progress display.
-        draw: number of the perturbation of the data.
-        is_again: whether an earlier walk has made the program's host calls that only
-            read values, such as prints; they are then skipped.
+        draw: number of the random perturbation of the data.
+        is_again: whether an earlier walk has run the program's host calls that only
+            read values, such as prints; this walk then skips them.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ParallelWalk(OpWalk):
             perturbed=Lane("perturbed", reference) if looks else None,
             memory=self._memory,
         )
-        # For each lane, the lanes of the same device.
+        # Lane -> the lanes of the same device.
         self._beside = dict.fromkeys(self._lanes, self._lanes)
         self._begun: set[OpPath] = set()
         self._count = count_ops(actual, actual.program.main)
@@ -145,7 +145,6 @@ class ParallelWalk(OpWalk):
             self._witness.repeated(op, done.device, lane.device)
 
     def on_device(self, device: int) -> Iterable[Lane]:
-        """Return new lanes with the same purposes, on a device."""
         lanes = self._lanes.on_device(device)
         self._beside.update(dict.fromkeys(lanes, lanes))
         return lanes
@@ -155,7 +154,7 @@ class ParallelWalk(OpWalk):
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return the scalar in the lane that decides."""
+        """Return the scalar of a lane that decides a loop or a branch."""
         [array] = lane.read([view])
         value = np.asarray(array)
         if value.shape:
@@ -163,7 +162,8 @@ class ParallelWalk(OpWalk):
         return int(value)
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
-        """Count different trips of a loop, or branches, as an error of the op."""
+        """Report an error of the op if actual run and reference differ in the number of
+        trips or in the branch."""
         by_name = {lane.name: n for lane, n in reversed([*decisions.items()])}
         if "actual" not in by_name or "reference" not in by_name:
             return
@@ -176,7 +176,6 @@ class ParallelWalk(OpWalk):
         )
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of an array."""
         if isinstance(value, Substituted):
             return Substituted(self.cut(value.declared, part), value.wide[part])
         return np.asarray(value)[part]
@@ -184,7 +183,6 @@ class ParallelWalk(OpWalk):
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
-        """Return one array, joined from several by a function."""
         whole = join([*map(np.asarray, map(declared, values))])
         if not any(isinstance(value, Substituted) for value in values):
             return whole
@@ -223,7 +221,7 @@ class ParallelWalk(OpWalk):
         name, side, op = row[0].name, row[0].side, path.op
         if name == "rounded" and self._casts_coarsely(op):
             numbers = [views[side][value].buffer.number for value in op.results]
-            for lane in row:  # "rounded" is of the reference's side
+            for lane in row:  # "rounded" and the reference have the same buffers
                 arrays = self._beside[lane].reference.arrays
                 lane.arrays.update((number, arrays[number]) for number in numbers)
         elif name == "actual" and self._substitutes(op, path, views, row):
@@ -244,8 +242,8 @@ class ParallelWalk(OpWalk):
         stages.stage(f"{self._stage}, {where}")
 
     def _casts_coarsely(self, op: Op) -> bool:
-        """Return whether the policy casts a contraction's operands so coarsely that a
-        rounding of the reference's operands to FP32 before makes no difference."""
+        """Return whether the policy casts a contraction's operands so coarsely that it
+        makes no difference whether they were rounded to FP32 before."""
         cast = None if self._witness is None else self._witness.contractions.get(op)
         if cast is None or cast.unit < COARSE_CAST:
             return False
@@ -254,11 +252,11 @@ class ParallelWalk(OpWalk):
     def _moved_operands(
         self, cast: Cast | None, lane: Lane, i: Instruction, operands: list[Any]
     ) -> list[Any]:
-        """Return the operands of a contraction, perturbed by the roundoff of the
-        policy's cast; FP32 operands unchanged.
+        """Perturb the operands of a contraction by the roundoff of the policy's cast.
 
-        Whole numbers are taken as exact data and stay. If the cast cannot hold them,
-        its errors are no uncertainty of the data, so nothing is perturbed.
+        Operands without a cast stay. So do whole numbers, which count as exact data; if
+        the cast cannot represent them all, no operand is perturbed, since the cast's
+        errors are then not an uncertainty of the data.
         """
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
@@ -279,14 +277,9 @@ class ParallelWalk(OpWalk):
         keys: Keys,
         moves: Callable[..., list[Any]] | None = None,
     ) -> None:
-        """Execute instructions on one device, or on all devices of a mesh.
+        """Execute instructions in a row of lanes: on one device, or on all of a mesh.
 
-        Args:
-            row: one lane per device.
-            instructions: instructions of the lanes' side.
-            keys: keys of stochastic rounding.
-            moves: changes the operands of an instruction in a lane, or None.
-        """
+        `moves` perturbs the operands of an instruction in a lane."""
         side = row[0].side
         for i in instructions:
             is_host = isinstance(i, HostCall)
@@ -332,7 +325,8 @@ class ParallelWalk(OpWalk):
     def _substitute(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
-        """Execute the actual instructions, then substitute the results in the lanes."""
+        """Execute the actual instructions, then substitute values that include the
+        effect of the replaced ops for their results."""
         op, actual, enter = path.op, self.actual, self.reference.executor.enter
         known, is_replaced = views[actual], path in self._replaced
         at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
@@ -354,7 +348,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # an alias of another value
+                if at[value] not in written:  # another value's buffer
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:
@@ -378,7 +372,7 @@ class ParallelWalk(OpWalk):
         views: Views,
         keys: Keys,
     ) -> list[list[Any]]:
-        """Return the reference's results on other operands, for every lane of a row."""
+        """Return the reference's results on given operands, for every lane of a row."""
         side, others = self.reference, []
         known = views[side]
         for lane, given in zip(row, operands, strict=True):
@@ -397,7 +391,7 @@ class ParallelWalk(OpWalk):
         found: Compared,
         repeats: bool,
     ) -> None:
-        """Pass an op that both runs execute to the witness."""
+        """Pass an op to the witness, if both reference and actual lane executed it."""
         if self._witness is None or not {bundle.reference, bundle.actual} <= {*lanes}:
             return
 

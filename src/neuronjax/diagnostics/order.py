@@ -2,9 +2,9 @@
 
 The method is FPRev ("Revealing the order of floating-point summation", P. Xie et al.,
 2024). Of n addends one is huge, another its negative, and all others are one unit. A
-unit is lost if it is added to the huge number before the negative is; a later one
-survives. So the sum counts the addends outside the smallest subtree with both. The tree
-follows from these counts. The implementation is a black box: an emulated chip, the
+unit is lost in a partial sum with only one of these two, and survives if it is added
+after both. So the sum counts the addends outside the smallest subtree with both. The
+tree follows from these counts. The implementation is a black box: an emulated chip, the
 host, or any function of an array.
 """
 
@@ -72,8 +72,8 @@ class SummationProbe:
 
     Attributes:
         huge: a number that absorbs a unit when both are added.
-        unit: the number that is counted; up to `exact_units` add without rounding.
-        exact_units: how many units a partial sum holds exactly.
+        unit: the number that is counted.
+        exact_units: the largest number of units whose sum is exact.
     """
 
     huge: float
@@ -99,9 +99,10 @@ def reveal_order(
 ) -> SummationTree:
     """Return the summation tree of a function that adds the elements of an array.
 
-    A dot works too: close over an operand of ones. Narrow operands whose products are
-    added in a wider format need a probe of their own, such as `SummationProbe(240.0,
-    2.0**-9, 2**24)` for FP8 products in FP32.
+    This takes from `addends - 1` calls (a left fold) to addends^2 / 2. A dot works too:
+    close over an operand of ones. Narrow operands whose products are added in a wider
+    format need a probe of their own, such as `SummationProbe(240.0, 2.0**-9, 2**24)`
+    for FP8 products in FP32.
 
     A compensated sum has the tree of the plain one. A further call with three addends
     detects it, if the tree has two consecutive additions that round to nearest and the
@@ -113,9 +114,6 @@ def reveal_order(
         addends: number of addends, from 1.
         dtype: dtype of partial sums: float32, bfloat16 or float16.
         probe: the values to use, for other formats.
-
-    Returns:
-        The tree. It takes from `addends - 1` (a left fold) to addends^2 / 2 calls.
 
     Raises:
         InvalidProgramError: an unknown dtype, no addends, or results that no summation
@@ -136,20 +134,17 @@ def reveal_order(
     return SummationTree(root, is_compensated=prober.is_compensated(root))
 
 
+@dataclass(frozen=True)
 class _Prober:
-    def __init__(
-        self, function: Callable[[np.ndarray], Any], addends: int, probe: SummationProbe
-    ) -> None:
-        self._function = function
-        self._addends = addends
-        self._probe = probe
+    function: Callable[[np.ndarray], Any]
+    addends: int
+    probe: SummationProbe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """Return the nodes of sorted leaves: one subtree, or several children of a
-        node.
+        """Return the children of a node of `limit` leaves that have the given leaves.
 
-        `limit` is the size of that node; leaves that meet only there are further
-        children.
+        Leaves whose smallest common subtree has `limit` leaves are in different
+        children. If `limit` is None, return one child: the tree of the leaves.
         """
         first, *others = leaves
         node: Node = first
@@ -168,25 +163,24 @@ class _Prober:
         return [node, *(self.build(rest, limit) if rest else [])]
 
     def common(self, i: int, j: int) -> int:
-        """Return the number of leaves of the smallest subtree that holds `i` and
-        `j`."""
-        others = [k for k in range(self._addends) if k not in (i, j)]
-        step = self._probe.exact_units
+        """Return the number of leaves of the smallest subtree with `i` and `j`."""
+        others = [k for k in range(self.addends) if k not in (i, j)]
+        step = self.probe.exact_units
         blocks = [others[b : b + step] for b in range(0, len(others), step)]
-        return self._addends - sum(self._surviving(i, j, block) for block in blocks)
+        return self.addends - sum(self._surviving(i, j, block) for block in blocks)
 
     def _surviving(self, i: int, j: int, units: list[int]) -> int:
-        """Return how many of these leaves the smallest subtree of i and j excludes."""
-        x = np.zeros(self._addends)
-        x[units] = self._probe.unit
-        x[i], x[j] = self._probe.huge, -self._probe.huge
-        total = np.asarray(self._function(x))
+        """Return how many of `units` are outside the smallest subtree with i and j."""
+        x = np.zeros(self.addends)
+        x[units] = self.probe.unit
+        x[i], x[j] = self.probe.huge, -self.probe.huge
+        total = np.asarray(self.function(x))
         if total.shape:
             raise InvalidProgramError(
                 f"the function returned an array of shape {total.shape}",
                 remedy="return the sum, a scalar: f(x)[0] or f(x).reshape(())",
             )
-        count = float(total) / self._probe.unit
+        count = float(total) / self.probe.unit
         if not (0 <= count <= len(units) and count == int(count)):
             raise self._no_tree()
         return int(count)
@@ -194,29 +188,28 @@ class _Prober:
     def is_compensated(self, root: Node) -> bool:
         """Return whether the result has units that a plain sum in this order loses.
 
-        One unit added to `exact_units` units is half a step, so the sum stays, both to
-        nearest even and toward zero; and again with a second unit that comes later.
+        A unit is half a step at `exact_units` units. A plain sum that rounds to nearest
+        even or toward zero loses it, and loses a second unit that is added later.
         """
-        large = self._probe.unit * self._probe.exact_units
+        large = self.probe.unit * self.probe.exact_units
         chosen = _one_after_the_other(root)
-        if chosen is None or large > self._probe.huge:
+        if chosen is None or large > self.probe.huge:
             return False
         first, *later = chosen
-        x = np.zeros(self._addends)
-        x[first], x[later] = large, self._probe.unit
-        return float(np.asarray(self._function(x))) != large
+        x = np.zeros(self.addends)
+        x[first], x[later] = large, self.probe.unit
+        return float(np.asarray(self.function(x))) != large
 
     def _no_tree(self) -> InvalidProgramError:
         return InvalidProgramError(
-            f"no order of adding {self._addends} numbers explains what was returned",
+            f"no order of adding {self.addends} numbers explains what was returned",
             remedy="check that the function adds all elements once, in an order that "
-            "does not depend on their values, in the dtype of the probe, and not as if "
-            "in twice the precision",
+            "does not depend on their values, and rounds sums to the probe's dtype",
         )
 
 
 def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
-    """Return a leaf from each part of some (first + second) + third, or None."""
+    """Return a leaf of each of a, b, c for some (a + b) + c in the tree, or None."""
     waiting: list[tuple[Node, int | None]] = [(root, None)]
     while waiting:
         node, outside = waiting.pop()
@@ -253,7 +246,7 @@ def _leaves(root: Node) -> list[int]:
 
 
 def _text(node: Node) -> str:
-    """Return `0..127 + (128..255) + 256`: left to right, brackets first."""
+    """Return text such as `0..127 + (128..255) + 256`, evaluated from the left."""
     if isinstance(node, int):
         return str(node)
     if len(node) > 2:
@@ -262,7 +255,7 @@ def _text(node: Node) -> str:
 
 
 def _spine(node: Node) -> list[Node]:
-    """Return a, b, c of (a + b) + c: follow the child with more leaves, if one has."""
+    """Return a, b, c of (a + b) + c, descending into the child with more leaves."""
     added: list[Node] = []
     sizes = _sizes(node)
     while not isinstance(node, int) and len(node) == 2:
@@ -288,12 +281,12 @@ def _sizes(root: Node) -> dict[Any, int]:
 
 
 def _key(node: Node) -> Any:
-    """Return a tuple's identity as its key: hashing a tuple would walk it."""
+    """Return a key of a node; that of a tuple has its id, since hashing it is slow."""
     return node if isinstance(node, int) else ("node", id(node))
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether 2 + 3 + 1 + 0 reads better as 3 + 2 + 1 + 0."""
+    """Return whether leaves begin like 2, 3, 1: as 3, 2, 1 they are a range."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False

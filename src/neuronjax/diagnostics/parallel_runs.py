@@ -22,11 +22,7 @@ Executor = Emulator | Reference64
 
 
 class OpPath(NamedTuple):
-    """An op, reached by one path of calls.
-
-    Attributes:
-        calls: the call ops that lead to it, the outermost first.
-    """
+    """An op, reached by one path of calls: call ops, the outermost first."""
 
     calls: tuple[Op, ...]
     op: Op
@@ -42,7 +38,7 @@ class OpPath(NamedTuple):
 
     @property
     def scope(self) -> str:
-        """Return the name stack, with those of the calls in front."""
+        """Return the name stack, which begins with the name stacks of the calls."""
         return self.location.scope
 
     @property
@@ -85,7 +81,7 @@ class Side:
 
 
 class Span(NamedTuple):
-    """The instructions of one op; `frees` are the buffers not read later."""
+    """The instructions of one op, and buffers to free: no later op reads `frees`."""
 
     instructions: tuple[Instruction, ...]
     frees: tuple[int, ...]
@@ -120,7 +116,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of an op's operands, even if only casts of them are read."""
+    """Yield the buffers of an op's operands, also if instructions only read casts."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:
@@ -151,12 +147,10 @@ class Lane:
     device: int = 0
 
     def take(self, arguments: Sequence[Any], buffers: Sequence[Buffer]) -> None:
-        """Store arguments of a block in its buffers."""
         for buffer, array in zip(buffers, arguments, strict=True):
             self.arrays[buffer.number] = array
 
     def read(self, views: Sequence[Any]) -> list[Any]:
-        """Return the arrays of some views."""
         return [self.arrays[view.buffer.number] for view in views]
 
     def leave(self, block: Block) -> list[Any]:

@@ -2,8 +2,8 @@
 
 `examine` applies the rules of `rules/` to a captured program. It also lowers the
 program, so that the report has what the emulator refuses. Nothing is run or compiled.
-Occurrences count by calls: those in a function called three times count three times,
-those in a loop's body once.
+Ops of a function that is called three times are counted three times, ops of a loop's
+body once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
 _PER_PROGRAM = frozenset(rule.id for rule in RULES if rule.per_program)
-_COUNT = "instructions"  # a note with a number of instructions, not a finding
+_COUNT = "instructions"  # rule of a note that only has a number of instructions
 
 
 def examine(
@@ -108,7 +108,7 @@ def _notes(context: OpContext) -> Iterator[Finding]:
 
 
 def _grouped(notes: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield one finding for a rule, an op and a line; for some rules, for all lines."""
+    """Yield one finding per rule, op and line, or per rule if it is `per_program`."""
     groups: dict[tuple, list[Finding]] = {}
     for note in notes:
         key: tuple = (note.rule, note.op, note.location)
@@ -141,13 +141,13 @@ def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
 def _lowering_findings(
     program: Program, target: Target, policy: Policy, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return what the emulator refuses, unless a rule has found the same op."""
+    """Return what the emulator refuses, except for ops with an error in `found`."""
     try:
         lower(program, target=target, policy=policy)
     except NeuronJaxError as error:
         finding = from_error(error)
         said = {f.op for f in found if f.severity == "error"}
-        # Arguments with a dtype that no core has are found by their dtype rules.
+        # The rules of dtypes have found every argument whose dtype no core has.
         is_said = finding.op in said or finding.op.startswith("argument ")
         return [] if is_said else [finding]
     return []

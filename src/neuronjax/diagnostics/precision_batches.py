@@ -1,10 +1,10 @@
-"""Data of a precision search: batches that it sees, and batches held out.
+"""Data of a precision search: batches that it sees, and held-out batches.
 
-A searched policy fits the batches of the search: of many policies with an error near
-the tolerance, the search finds those that are within by luck. So the result is tried on
-batches that it has not seen. If the user gives none, they are variations of the first
-batch, with floats changed by less than a BF16 step, so that all roundings differ. This
-detects luck in the roundings, but is no substitute for other data.
+Of many policies with an error near the tolerance, a search finds some that are within
+the tolerance only by luck on its batches. So the result is tried on batches that the
+search has not seen. If the user gives no such batches, they are variations of the first
+one: floats change by less than a BF16 step, so that all roundings differ. This detects
+luck in the roundings, but is no substitute for other data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class JudgedBatches:
         holdout: Sequence[tuple],
         variations: int,
     ) -> JudgedBatches:
-        """Return the call's batch and further ones, with held-out or varied ones."""
+        """Return the call's batch with `batches`, and the held-out batches: `holdout`,
+        or `variations` of the first batch."""
         keywords = first[1]
         varied: tuple[Batch, ...] = ()
         if not holdout and any(map(_is_float, jax.tree.leaves(first))):

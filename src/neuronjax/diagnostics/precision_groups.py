@@ -2,9 +2,9 @@
 
 The lowering reports the texts that rules match: an op's name, the parameter paths from
 which its operands derive, its name stack and source line. A group is a set of
-selectors. If several groups match an op, the last one has it, as in `Policy`; if none
-does, it is in the group `REST`, which follows the policy's own fields. Layers stacked
-in one scan are one op and one group.
+selectors. An op is in the last group that matches it, as in `Policy`, or else in the
+group `REST`, which follows the policy's own fields. Layers stacked in one scan are one
+op and one group.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class HeardOp(NamedTuple):
 class ListeningPolicy(Policy):
     """A policy that records the ops for which it is asked, and changes nothing.
 
-    Attributes:
-        heard: the ops, in the order of lowering.
-    """
+    `heard` has the ops in the order of lowering."""
 
     heard: list[HeardOp]
 
@@ -54,7 +52,7 @@ class ListeningPolicy(Policy):
 
     @classmethod
     def like(cls, policy: Policy) -> ListeningPolicy:
-        """Return the same numerics with a rule that matches all ops, to no effect."""
+        """Return the same numerics, with a rule that matches all ops without effect."""
         fields = {name: getattr(policy, name) for name in policy.__dataclass_fields__}
         fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)
@@ -66,13 +64,9 @@ class ListeningPolicy(Policy):
 
 @dataclass(frozen=True, kw_only=True)
 class OpGroup:
-    """Ops that get one precision.
+    """A number of ops that get one precision.
 
-    Attributes:
-        name: the name in reports.
-        selectors: selectors of its `Rule`; None for ops that are in no other group.
-        ops: number of ops.
-    """
+    `selectors` are those of its `Rule`; None for ops that are in no other group."""
 
     name: str
     selectors: Mapping[str, str] | None
@@ -81,12 +75,9 @@ class OpGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """All groups of a program.
+    """All groups of a program, in the order of their rules, with `REST` in front.
 
-    Attributes:
-        groups: in the order of their rules; `REST`, if there is one, in front.
-        overlap: whether the selectors of two groups match one op.
-    """
+    `overlap` says whether the selectors of two groups match one op."""
 
     groups: tuple[OpGroup, ...]
     overlap: bool
@@ -96,7 +87,7 @@ Selection = Mapping[str, Mapping[str, str]]
 
 
 def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
-    """Return the groups of a program.
+    """Return the groups of a program's ops.
 
     `by` is "module" (the part of the model, as all reports name it), "param" (the
     pytree path of the weight), "scope" (the name stack; forward and backward pass
@@ -138,8 +129,9 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the weight's path: a path inside a pytree is preferred, then that of the
-    right operand, as in `x @ w`."""
+    """Return the last path of a parameter inside a pytree, or else the last path.
+
+    The last path is the right operand's: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
     return next(reversed(inside or op.params), None)
 
@@ -149,12 +141,12 @@ def _whole(name: str) -> str:
 
 
 def _in_scope(name: str) -> str:
-    """Return a pattern of the name stack, also with transformations around parts."""
+    """Return a pattern that finds a scope in name stacks, also within `jvp(...)`."""
     parts = r"\)*/(?:.*[/(])?".join(map(re.escape, name.split("/")))
     return f"(?:^|[/(]){parts}[/)]"
 
 
-#: Ways of grouping: the name of an op's group, and a pattern for a group's name.
+#: Way of grouping -> functions: an op to its group's name, a name to its pattern.
 _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
     "module": (lambda op: op.module, _whole),
     "param": (_param, _whole),

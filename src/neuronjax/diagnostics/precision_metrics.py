@@ -1,7 +1,7 @@
 """Metrics of outputs against those of the reference: one number, 0 if equal.
 
 Arrays of a pytree are measured one by one, and the worst one counts. A number that is
-finite on one side only is an infinite error; a NaN on both sides is none.
+finite on one side only is an infinite error; two NaNs are equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from neuronjax.diagnostics.differences import alike
+from neuronjax.diagnostics.differences import alike, ratio
 from neuronjax.diagnostics.op_errors import errors_of
 from neuronjax.errors import InvalidProgramError
 
@@ -48,9 +48,7 @@ def max_relative(reference: np.ndarray, actual: np.ndarray) -> float:
         float(np.max(np.abs(x[finite]), initial=0.0))
         for x in (actual - reference, reference)
     )
-    if error == 0:
-        return 0.0
-    return error / size if size else math.inf
+    return ratio(error, size)
 
 
 #: Distances of float64 arrays, by the name of the metric.
@@ -98,12 +96,12 @@ def worst(found: Iterable[OutputError]) -> OutputError:
 
 
 def _named(path: Any) -> str:
-    """Return the path of a leaf as `outputs=` takes it."""
+    """Return the path of a leaf, as the argument `outputs` takes it."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def check_metric(metric: str | Metric) -> None:
-    """Refuse an unknown word."""
+    """Raise InvalidProgramError if the metric is an unknown name."""
     if isinstance(metric, str) and metric not in OF_ARRAYS:
         raise InvalidProgramError(
             f"metric is {metric!r}",
@@ -113,7 +111,7 @@ def check_metric(metric: str | Metric) -> None:
 
 
 def _agree(r: np.ndarray, a: np.ndarray) -> bool:
-    """Return whether Inf and NaN are the same on both sides."""
+    """Return whether both arrays have the same Inf and NaN at the same places."""
     return bool(np.all(alike(r, a) | (np.isfinite(r) & np.isfinite(a))))
 
 
@@ -157,7 +155,7 @@ def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
     found = {n: leaf for n, leaf in by_name.items() if re.search(pattern, n)}
     if not found:
         raise InvalidProgramError(
-            f"outputs={pattern!r} leaves nothing to measure: no output's path has it",
+            f"outputs={pattern!r} leaves nothing to measure: no output's path fits",
             remedy=_choices([*by_name]),
         )
     return found

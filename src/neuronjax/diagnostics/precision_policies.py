@@ -1,8 +1,8 @@
 """Candidates of a precision search, and the policy of an assignment to groups.
 
 A candidate is a policy without rules. The policy of an assignment is the candidate of
-the ops that are in no group, else the most frequent one, with a rule for every group
-with another candidate; a rule has only the fields that differ.
+the group `REST`, or without that group the most frequent candidate, plus a rule for
+every group with another candidate; a rule has only the fields that differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from neuronjax.policy import Policy, Rule
 
 #: The cheapest first; the last one is the baseline.
 DEFAULT_CANDIDATES = ("mxfp4", "mxfp8", "fp8", "bf16", "tf32", "fp32")
-#: Number of the candidate of every group.
+#: The index of the candidate of every group.
 Assignment = tuple[int, ...]
 
 _OF_CASTS = ("auto_cast_type", "cotangent_type", "scaling")
@@ -33,11 +33,7 @@ _RULED = frozenset(f.name for f in dataclasses.fields(Rule))
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The candidates that a group may get.
-
-    Attributes:
-        policies: the cheapest first; the last one is the baseline.
-    """
+    """The candidates that a group may get, the cheapest first, the baseline last."""
 
     names: tuple[str, ...]
     policies: tuple[Policy, ...]
@@ -47,9 +43,10 @@ class Candidates:
         """Return candidates from names of presets and named policies.
 
         Raises:
-            InvalidProgramError: fewer than two; no name, the same name or value twice;
-                rules; a difference that a rule cannot express.
-            UnsupportedError: delayed scaling.
+            InvalidProgramError: there are fewer than two candidates; one has no name,
+                or rules; two have one name or one value, or differ in a field that a
+                rule cannot set.
+            UnsupportedError: a candidate has delayed scaling.
         """
         policies = tuple(map(Policy.resolve, given))
         if len(policies) < 2:
@@ -77,7 +74,7 @@ class Candidates:
         return found
 
     def only(self, kept: Sequence[int]) -> Candidates:
-        """Return the candidates with these numbers."""
+        """Return the candidates with these indices."""
         return Candidates(
             names=tuple(self.names[i] for i in kept),
             policies=tuple(self.policies[i] for i in kept),
@@ -119,7 +116,8 @@ class Candidates:
         return dataclasses.replace(base, rules=tuple(rules), name=name)
 
     def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
-        """Return fields that differ, without cast types if nothing is cast."""
+        """Return a policy's fields that differ from `base`; no cast type if it does not
+        cast."""
         names = [n for n in self.differing if getattr(policy, n) != getattr(base, n)]
         if policy.auto_cast == "none":
             names = [name for name in names if name not in _OF_CASTS]
@@ -129,7 +127,7 @@ class Candidates:
 def _name(policy: Policy) -> str:
     if policy.rules:
         raise InvalidProgramError(
-            f"the candidate {policy.name!r} has rules, which are what is searched",
+            f"the candidate {policy.name!r} has rules, which the search itself makes",
             remedy="give candidates without rules, and groups=... for their patterns",
         )
     if policy.scaling == "delayed":

@@ -57,30 +57,25 @@ class PrecisionSearch(Displayed):
 
     Attributes:
         policy: the resulting policy, for `neuronjax.jit`.
-        name: name of the function.
-        target: the machine.
-        setting: target, logical core, numerics and SDK, as every report begins.
+        setting: the first line of every report: target, logical core, numerics and SDK.
         strategy: "greedy" or "bisection".
-        metric: the metric of errors.
         tolerance: the largest allowed error.
-        reference: the reference of errors.
-        groups: the groups of ops.
         candidates: names of the candidates, the baseline last.
-        assignment: number of the candidate of every group.
+        assignment: index of the candidate of every group.
         error, baseline_error: errors of the policy and of the baseline.
         seconds, baseline_seconds: their predicted times.
-        decisions: all decisions, in order.
         tried: all policies that were run.
-        evaluations: number of programs that were run, with the reference's.
+        evaluations: number of programs that were run, including the reference's.
         budget_spent: whether `max_evaluations` ended the search.
-        margin: factor on errors before they were compared.
+        margin: factor by which errors were multiplied before they were compared.
         batches: number of batches that the search saw.
         held_out: number of batches that it did not see; variations of the first batch
             if `held_out_varied`.
         held_out_error: the policy's worst error on them; None if there are none.
         elements: number of measured numbers per batch.
-        worst_where: path of an array -> number of programs that exceeded the tolerance
-            because of it, the most first; "" for a metric of one's own.
+        worst_where: path of an output -> number of programs whose error exceeded the
+            tolerance and was largest there, in falling order; "" for a function as
+            metric.
         compilations, compile_seconds: XLA's compilations during the search.
     """
 
@@ -155,7 +150,6 @@ class PrecisionSearch(Displayed):
         return policy_code(self.policy)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON value."""
         plain = ("name", "target", "strategy", "metric", "tolerance", "reference")
         figures = ("error", "baseline_error", "seconds", "baseline_seconds", "speedup")
         counts = ("evaluations", "budget_spent", "batches", "held_out", "margin")
@@ -225,7 +219,8 @@ class PrecisionSearch(Displayed):
         return Text("\n".join([*lines, ""]))
 
     def _better_uniform(self) -> Iterator[str]:
-        """Yield notes on candidates that would be better for all groups."""
+        """Yield notes on candidates that are better than the result if all groups get
+        them."""
         refused = {d.assignment for d in self.decisions if d.stage == "held out"}
         baseline = len(self.candidates) - 1
         for tried in self.tried:
@@ -255,7 +250,7 @@ class PrecisionSearch(Displayed):
             seen = "errors on other data may be larger"
             yield f"{seen}; pass it as batches= or holdout= of nj.search_precision"
         for path, times in [*self.worst_where.items()][:1]:
-            if path:  # else of a metric of one's own
+            if path:  # a function as metric has none
                 total = sum(self.worst_where.values())
                 yield f"{times} of {total} programs beyond the tolerance err most in"
                 yield f"  {path}; outputs= says what is measured"
@@ -263,7 +258,7 @@ class PrecisionSearch(Displayed):
             yield "one number was measured, and errors in it may cancel: measure more"
 
     def steps_table(self) -> Table:
-        """Return the table of steps to the policy, and of steps undone later."""
+        """Return a table of the steps to the policy, and of steps undone later."""
         path = self._path
         told = [
             n
@@ -275,15 +270,15 @@ class PrecisionSearch(Displayed):
             "Step by step, from the baseline",
             columns | dict.fromkeys(("predicted", "speed", "error"), NUMBER),
             (
-                (*self._told(n, "" if n in path else "undone"), time, speed, error)
+                (*self._cells(n, "" if n in path else "undone"), time, speed, error)
                 for n in told[-_SHOWN_DECISIONS:]
                 for time, speed, error in [self._figures(n)]
             ),
             "\n".join(self._explained()) or None,
         )
 
-    def _told(self, number: int, stage: str = "") -> tuple[str, ...]:
-        """Return the number of a decision, and what it did to which groups."""
+    def _cells(self, number: int, stage: str = "") -> tuple[str, ...]:
+        """Return a decision's number, stage, groups and candidate as cells."""
         d = self.decisions[number]
         to = self.candidates[d.candidate]
         return str(number), stage or d.stage, self._names(d.groups), to
@@ -303,7 +298,7 @@ class PrecisionSearch(Displayed):
         for before, after in itertools.pairwise(steps):
             if after.candidate > before.assignment[after.groups[0]]:
                 to = self.candidates[after.candidate]
-                yield f"back to {to}: that is faster, for a cast takes time as well"
+                yield f"back to {to}: that is faster, since casts take time too"
                 break
         lost = self._became.count("given up")
         if steps[-1].stage == "best" and lost:
@@ -333,7 +328,7 @@ class PrecisionSearch(Displayed):
         )
 
     def _casts(self) -> Iterator[str]:
-        """Yield a note if a narrower type takes longer than TF32."""
+        """Yield a note if a narrower type was rejected because TF32 is as fast."""
         for d, outcome in zip(self.decisions, self._became, strict=True):
             to = self.candidates[d.candidate]
             instead = {self.candidates[self.assignment[group]] for group in d.groups}
@@ -373,7 +368,7 @@ class PrecisionSearch(Displayed):
         title = f"{len(shown)} of {len(run)} decisions that were measured"
         columns = {"#": RIGHT, "stage": PLAIN, "group": TEXT, "to": WORD}
         cells = (
-            (*self._told(n), error, time, Text(word, _STYLES.get(word, "red")))
+            (*self._cells(n), error, time, Text(word, _STYLES.get(word, "red")))
             for n in shown
             for word, (time, _, error) in [(self._became[n], self._figures(n))]
         )

@@ -2,13 +2,13 @@
 
 An assignment is lowered and priced before it is run. It is rejected without a run if it
 changes nothing, if the target does not support it, or if it saves no predicted time.
-The search begins at the baseline, goes to the fastest uniform candidate within the
-tolerance, and then lowers groups, candidate by candidate:
+The search begins at the baseline and goes to the fastest candidate with which all
+groups together are within the tolerance. Then it gives each candidate to groups:
 
-    greedy      every group alone; then one after another, the least sensitive first,
-                each kept if all of them together are within the tolerance
-    bisection   the groups in the order of their sensitivity, which is measured once;
-                then the longest beginning of that order that is within the tolerance
+    greedy      to every group alone, to measure its sensitivity; then to one group
+                more at a time, the least sensitive first, if the tolerance allows it
+    bisection   to the groups in the order of their sensitivity, which is measured once:
+                to as many of the least sensitive as are within the tolerance together
 
 Every state that is kept has been run as a whole, since errors measured separately need
 not add up. At the end the states are run on held-out batches, from the last one
@@ -43,12 +43,10 @@ class Decision:
             better than the last one) or "held out".
         groups: indices of the groups that were changed.
         candidate: index of their candidate.
-        assignment: the whole assignment.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if it could not be lowered.
-        kept_seconds: predicted time of the state kept now.
+        kept_seconds: predicted time of the current state, after this decision.
         outcome: "kept", "rejected", or "measured" if only the error is used.
-        why: the reason in a few words.
     """
 
     stage: str
@@ -68,8 +66,8 @@ class Goal:
 
     Attributes:
         tolerance: the largest allowed error.
-        margin: factor on errors before they are compared, on the batches of the search.
-        objective: "time", the least predicted; or "preference", the earliest
+        margin: factor on errors of the search's batches before they are compared.
+        objective: "time" prefers the least predicted time; "preference" the earliest
             candidates, whether they save time or not.
         candidates: number of candidates; the last one is the baseline.
     """
@@ -99,11 +97,8 @@ class Goal:
 class Search:
     """A search in progress.
 
-    Attributes:
-        goal: the goal.
-        state: the current assignment; within the tolerance.
-        spent: whether the budget ended the search.
-    """
+    `state` is the current assignment, which is within the tolerance; `spent` says
+    whether the budget ended the search."""
 
     trials: PolicyTrials
     goal: Goal
@@ -179,7 +174,7 @@ class Search:
         hopeful = [g for g, e in known.items() if e is None or self.goal.allows(e)]
         order = sorted(hopeful, key=lambda g: (self._sensitivity[g], g))
         kept, bound = 0, len(order) + 1
-        size = len(order)  # all of them first
+        size = len(order)  # first try all
         while kept < size < bound:
             chosen = tuple(order[:size])
             assignment = self._with(chosen, candidate)
@@ -202,7 +197,8 @@ class Search:
         return [g for g, a in lowered.items() if self._is_worth("alone", (g,), a)]
 
     def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
-        """Return errors with each group lowered alone, if within the tolerance."""
+        """Return the error of each group that has the candidate alone and is within the
+        tolerance."""
         found = {}
         for group in groups:
             assignment = self._with([group], candidate)
@@ -224,7 +220,9 @@ class Search:
     def _is_worth(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Return whether an assignment differs, exists on the target and saves time."""
+        """Return whether an assignment is worth a run; record why it is not.
+
+        It must change the program, exist on the target and save predicted time."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -244,7 +242,7 @@ class Search:
     def _keeps(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Keep an assignment that is within the tolerance, reject any other."""
+        """Return whether an assignment is within the tolerance; keep or reject it."""
         is_within = self.goal.allows(self.trials.error(assignment))
         if is_within:
             self.state = assignment
@@ -280,7 +278,8 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Return to one group alone, if that is better than the kept state."""
+        """Go to the best measured assignment of one group alone, if it is better than
+        the state."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -289,9 +288,9 @@ class Search:
             self._decide("best", best.groups, best.assignment, "kept", why)
 
     def _confirm(self) -> None:
-        """Return to the last state within the tolerance on held-out batches.
+        """Go back to the last kept state within the tolerance on held-out batches.
 
-        Before the baseline, try the uniform candidates not yet tried.
+        If only the baseline is left, try the uniform candidates not yet tried.
         """
         baseline, *found = self._kept
         if any(self._holds(*state) for state in reversed(found)):
@@ -324,29 +323,31 @@ class Search:
 
 # -- the path to the result ------------------------------------------------------------
 #
-# Not every kept state is on the path. A search gives up steps if an earlier state is
-# better in the end, and undoes those that exceed the tolerance on held-out batches.
+# Not every kept state is on the path: a search gives up steps if an earlier state is
+# better in the end, and undoes steps that exceed the tolerance on held-out batches.
 
 
 def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...]:
     """Return the numbers of the decisions that lead from the baseline to the result."""
     path: list[int] = []
-    free: frozenset[int] = frozenset()  # groups that a later decision sets
+    free: frozenset[int] = frozenset()  # groups that a later decision changes
     for number, d in reversed(tuple(enumerate(decisions))):
         pairs = enumerate(zip(d.assignment, result, strict=True))
         agree = all(a == b for group, (a, b) in pairs if group not in free)
         if d.outcome == "kept" and agree:
             path.append(number)
             result, free = d.assignment, frozenset(d.groups)
-            if d.stage == "uniform":  # begins anew, whatever was kept before
+            if d.stage == "uniform":  # changes all groups of the baseline
                 result, free = decisions[0].assignment, frozenset()
     return tuple(reversed(path))
 
 
 def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, ...]:
-    """Return the final outcome of each decision: "kept" on the path to the result,
-    "undone" if it exceeded the tolerance on held-out batches, "given up" if it was kept
-    but an earlier state was better; else "rejected" or "measured"."""
+    """Return the final outcome of each decision.
+
+    It is "kept" on the path to the result, "undone" if the assignment exceeded the
+    tolerance on held-out batches, "given up" if it was kept but an earlier state was
+    better; else "rejected" or "measured"."""
     path = path_to(result, decisions)
     undone = {d.assignment for d in decisions if d.stage == "held out"}
 

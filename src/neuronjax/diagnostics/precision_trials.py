@@ -22,17 +22,11 @@ from neuronjax.policy import Policy
 
 
 class BudgetSpentError(Exception):
-    """Ends a search that may run no more programs; never reaches the caller."""
+    """Ends a search that may run no more programs; the search catches it."""
 
 
 class Tried(NamedTuple):
-    """A policy that was run.
-
-    Attributes:
-        assignment: number of the candidate of every group.
-        seconds: predicted time.
-        error: measured error.
-    """
+    """A policy that was run, with its predicted time and measured error."""
 
     assignment: Assignment
     seconds: float
@@ -40,12 +34,7 @@ class Tried(NamedTuple):
 
 
 class PricedPolicy(NamedTuple):
-    """A policy's program, lowered and priced.
-
-    Attributes:
-        identity: a key, equal for equal instructions.
-        seconds: predicted time.
-    """
+    """A policy's program: a hash of its instructions, and its predicted time."""
 
     identity: str
     seconds: float
@@ -56,15 +45,15 @@ class PolicyTrials:
     """Results for assignments; each is lowered once, each program run once.
 
     Attributes:
-        candidates, groups: what an assignment's numbers refer to.
+        candidates, groups: an assignment has the index of a candidate per group.
         price: lowers a policy's program and predicts its time.
         outputs: runs a policy.
         error_of: returns the error of outputs, with the worst array.
-        reference: outputs that need no run, by identity of their program.
+        reference: known outputs, by identity of their program, or by policy.
         most: how many programs may be run.
         runs: how many were run.
         heard: called after every run with `runs`, the error and the predicted time.
-        by_program: whether equal programs have equal outputs; else equal policies do.
+        by_program: whether equal programs have equal outputs, or only equal policies.
         held_out: returns a policy's error on held-out batches, or None. Such runs do
             not count in `runs`.
         elements: number of measured numbers per batch.
@@ -89,11 +78,10 @@ class PolicyTrials:
     _held_out: dict[str | Policy, float] = field(default_factory=dict)
 
     def policy(self, assignment: Assignment) -> Policy:
-        """Return the policy of an assignment."""
         return self.candidates.policy(self.groups, assignment)
 
     def seconds(self, assignment: Assignment) -> float:
-        """Return the predicted time; UnsupportedError if it cannot run."""
+        """Return the predicted time; raise UnsupportedError if it cannot run."""
         return self._price(assignment).seconds
 
     def program(self, assignment: Assignment) -> str:
@@ -123,7 +111,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return, for each array, how many refused programs err most in it."""
+        """Return path of an array -> number of refused programs that err most in it."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 

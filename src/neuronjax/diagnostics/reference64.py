@@ -11,7 +11,7 @@ moves elements. The emulator executes an instruction without a rule here in FP32
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -75,16 +75,14 @@ def is_float(dtype: Any) -> bool:
 
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert an array; copies of one number by a broadcast are converted once."""
+    """Convert an array; elements that a broadcast repeats are converted once."""
     return np.broadcast_to(unrepeated(x).astype(dtype), x.shape)
 
 
 class Reference64:
     """Executes the instructions of an `fp32` lowering in double precision.
 
-    Attributes:
-        kept_in_float32: names of the instructions that ran in FP32.
-    """
+    `kept_in_float32` has the names of the instructions that ran in FP32."""
 
     is_wide = True
 
@@ -98,7 +96,7 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature, marked to differ from the emulator's."""
+        """Return the emulator's identity, marked if the instruction has floats."""
         identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
@@ -112,7 +110,8 @@ class Reference64:
         """Execute in float64 if there is a rule, else in FP32."""
         rule = _rule(i) if _has_floats(i.signed) else None
         if rule is None:
-            return self._in_float32(i, operands, key, position)
+            results = self._emulator.execute(i, self._left(i, operands), key, position)
+            return [self.enter(x) for x in results]
         with np.errstate(all="ignore"):
             results = rule(i, [np.asarray(x) for x in operands])
         types = [b.type.dtype for b in i.results]
@@ -159,16 +158,6 @@ class Reference64:
             x = self.leave(x, dtype)
         return x.astype(np.float64, copy=False)
 
-    def _in_float32(
-        self,
-        i: Instruction,
-        operands: Sequence[Any],
-        key: RoundingKey,
-        position: Position,
-    ) -> Sequence[Any]:
-        results = self._emulator.execute(i, self._left(i, operands), key, position)
-        return [self.enter(x) for x in results]
-
     def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
         """Return the operands for the emulator, and record that it computes in FP32."""
         if _has_floats(i.signed):
@@ -178,7 +167,6 @@ class Reference64:
 
 
 Rule = Callable[[Any, Arrays], Sequence[Any]]
-Choice = Callable[[Any], str]
 
 
 @functools.lru_cache(maxsize=8192)
@@ -199,12 +187,9 @@ def _rule(i: Instruction) -> Rule | None:
         return None
     if not all(_rule(inner) for block in i.blocks for inner in block.instructions):
         return None
-    table = _TABLES.get(type(i))
-    if table is not None:
-        names, choice = table
-        if choice(i) not in names:
-            return None
-    return _double
+    names = _TABLES.get(type(i))
+    name = i.function if isinstance(i, Activation) else getattr(i, "op", "")
+    return _double if names is None or name in names else None
 
 
 # -- arithmetic ------------------------------------------------------------------------
@@ -228,7 +213,7 @@ for _kind, _function in _FUNCTIONS.items():
 
 @_double.register
 def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
-    """Convert; integers are rounded and clipped as the instruction says."""
+    """Convert; to an integer, round as the instruction says and saturate."""
     dtype = i.results[0].type.dtype
     if is_float(dtype):
         return (x[0].astype(np.float64),)
@@ -260,7 +245,7 @@ def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
-    """Return every prefix's reduction, from the end if reversed."""
+    """Return the reduction of every prefix, or of every suffix if reversed."""
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
@@ -273,14 +258,14 @@ def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
 
 def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Return one matrix product for every member of the batch."""
-    left = _matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
-    right = _matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
+    left = matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
+    right = matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
     return left.astype(np.float64) @ right.astype(np.float64)
 
 
-def _matrix(
-    x: np.ndarray, batch: Sequence[int], contract: Sequence[int], *, k_last: bool
-) -> np.ndarray:
+def matrix(
+    x: Any, batch: Sequence[int], contract: Sequence[int], *, k_last: bool
+) -> Any:
     """Return `x` as [batch, free, k] if `k_last`, else as [batch, k, free]."""
     free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
     groups = (batch, free, contract) if k_last else (batch, contract, free)
@@ -293,7 +278,7 @@ def _matrix(
 def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
     """Execute the scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
-    results = _body(i.body, x)
+    results = run_scalars(i.body, x, _double)
     return [np.broadcast_to(a, s) for a, s in zip(results, shapes, strict=True)]
 
 
@@ -306,21 +291,23 @@ def _(i: ReduceBlock, x: Arrays) -> Sequence[Any]:
     rows = [a.transpose(*i.axes, *kept).reshape(-1, *shape) for a in x[:n]]
     partial = [np.broadcast_to(a, shape) for a in x[n : 2 * n]]
     for elements in zip(*rows, strict=True):
-        partial = _body(i.body, [*partial, *elements, *x[2 * n :]])
+        partial = run_scalars(i.body, [*partial, *elements, *x[2 * n :]], _double)
     return partial
 
 
-def _body(block: Block, x: Arrays) -> list[Any]:
-    """Execute the instructions of a block of scalars on tensors."""
+def run_scalars(
+    block: Block, x: Sequence[Any], execute: Callable[[Any, Any], Sequence[Any]]
+) -> list[Any]:
+    """Execute the instructions of a block of scalars on whole tensors."""
     arrays = dict(zip((b.number for b in block.arguments), x, strict=True))
     for inner in block.instructions:
-        results = _double(inner, [arrays[v.buffer.number] for v in inner.operands])
+        results = execute(inner, [arrays[v.buffer.number] for v in inner.operands])
         arrays.update(zip((b.number for b in inner.results), results, strict=True))
     return [arrays[v.buffer.number] for v in block.results]
 
 
 def _reduced(i: Reduction, x: np.ndarray) -> np.ndarray:
-    """Return [devices, *local shape] of a reduction over groups of devices."""
+    """Return a reduction over groups of devices, as [devices, *local shape]."""
     if is_same_for_all(i, len(x)):
         total = REDUCTIONS[i.op].reduce(x, axis=0)
         return np.broadcast_to(total, (len(x), *total.shape))
@@ -416,12 +403,13 @@ def _stable_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     return np.flip(x.shape[axis] - 1 - backwards, axis)
 
 
-_TABLES: dict[type, tuple[Any, Choice]] = {
-    TensorTensor: (BINARY, lambda i: i.op),
-    TensorScalar: (BINARY, lambda i: i.op),
-    Activation: (UNARY, lambda i: i.function),
-    TensorReduce: (REDUCTIONS, lambda i: i.op),
-    TensorTensorScan: (REDUCTIONS, lambda i: i.op),
-    Pool: (_POOLS, lambda i: i.op),
-    LocalScatter: (SCATTERS, lambda i: i.op),
+#: The operations of an instruction that have a rule.
+_TABLES: dict[type, Mapping[str, Any]] = {
+    TensorTensor: BINARY,
+    TensorScalar: BINARY,
+    Activation: UNARY,
+    TensorReduce: REDUCTIONS,
+    TensorTensorScan: REDUCTIONS,
+    Pool: _POOLS,
+    LocalScatter: SCATTERS,
 }

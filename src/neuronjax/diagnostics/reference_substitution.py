@@ -1,9 +1,9 @@
 """Values of a run in which a reference with wider floats executes some ops.
 
-Writing a value would round it to its declared format, so the run holds it twice: in
-this format, which the actual instructions read, and in the reference's. An op that is
-not replaced keeps its own error and propagates changes: its actual result on declared
-operands, plus the change of the reference's from declared to wide ones.
+Writing a value would round it to its declared format, so the run has it twice: in the
+declared format, which the actual instructions read, and in the reference's. An op that
+is not replaced keeps its own error and passes on the change of its operands: its result
+is the actual one, plus the reference's on wide operands, minus that on declared ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from neuronjax.diagnostics.differences import alike
 
 
 class Substituted(NamedTuple):
-    """A value in its declared format, and before it was rounded to that."""
+    """A value rounded to its declared format, and the value before this rounding."""
 
     declared: Any
     wide: np.ndarray
@@ -29,17 +29,17 @@ def declared(array: Any) -> Any:
 
 
 def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
-    """Return a wide value with its rounded form; only that if it loses nothing."""
+    """Return a wide value with its rounded form; only the latter if they are equal."""
     rounded = leave(wide)
     same = np.array_equal(np.asarray(enter(rounded)), wide, equal_nan=True)
     return rounded if same else Substituted(rounded, wide)
 
 
 def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndarray:
-    """Return the result of an op that keeps its own error.
+    """Return the result of an op that is not replaced.
 
     `own` is the actual result on declared operands; `wide` and `rounded` are the
-    reference's on wide and on declared ones.
+    reference's results on wide and on declared operands.
     """
     same = alike(wide, rounded)
     if own.dtype.kind in "iub":

@@ -17,13 +17,13 @@ from neuronjax.ir.program import Op
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer that a rule applies.
+    """A predicate's answer that its rule applies.
 
     Attributes:
-        detail: added to the rule's title, "" for nothing.
-        severity: used instead of the rule's, or None.
-        remedy: used instead of the rule's, or "".
-        at: an op inside this one to which it applies, or None.
+        detail: added to the rule's title; "" for nothing.
+        severity: replaces the rule's severity; None to keep it.
+        remedy: replaces the rule's remedy; "" to keep it.
+        at: the op that the finding names, inside the examined one; None for the latter.
     """
 
     detail: str = ""
@@ -32,7 +32,7 @@ class Verdict:
     at: Op | None = None
 
 
-#: A predicate's answer: whether its rule applies, or the detail with which it does.
+#: A predicate's answer: whether its rule applies; a text is the detail of a `Verdict`.
 Answer = Verdict | str | bool | None
 
 
@@ -44,8 +44,6 @@ class RuleText:
         id: unique, in words joined by "-".
         severity: used unless the verdict has one.
         title: what is wrong, without details.
-        remedy: what to write instead.
-        source: the document.
     """
 
     id: str
@@ -88,9 +86,7 @@ class PortabilityRule(RuleText):
 class ProgramRule(RuleText):
     """A rule about a program as a whole.
 
-    Attributes:
-        check: takes the settings and the estimated number of instructions.
-    """
+    `check` takes the settings and the estimated number of instructions."""
 
     check: Callable[[Settings, int], str | None]
 
@@ -110,9 +106,10 @@ class Paragraph:
     """A paragraph of a text of rules: the remedy follows ">", the source is in "[]".
 
     Attributes:
-        fields: the fields of the rule that are text.
+        fields: id, severity, title, remedy and source of the rule.
         names: names of ops ("in gather, scatter") or dtypes ("of float64").
-        limit: "per program"; for a dtype "before 2.32", "without mx_matmul"; or "".
+        limit: "per program"; of a dtype's rule, the SDKs ("before 2.32") or chips
+            ("without mx_matmul") that it is about; or "".
     """
 
     fields: dict[str, Any]
@@ -136,12 +133,8 @@ def read_entries(text: str) -> Iterator[Paragraph]:
 def read_rules(
     text: str, checks: Mapping[str, Callable[[OpContext], Answer]]
 ) -> tuple[PortabilityRule, ...]:
-    """Return the rules of a text.
-
-    Args:
-        text: one `Paragraph` per rule.
-        checks: the predicates, by the rules' ids.
-    """
+    """Return the rules of a text, which has a paragraph per rule; `checks` are the
+    predicates by rule id."""
     return tuple(
         PortabilityRule(
             **entry.fields,

@@ -49,7 +49,7 @@ display_of = StatisticsTable
 
 
 def _badness(record: Mapping[str, Any]) -> tuple:
-    """Return the sort key: faults first, then numbers that became NaN or Inf."""
+    """Return a sort key, the largest for faults, then for new NaN or Inf."""
     faults = record["faults"].values()
     since = min((f["since"] for f in faults), default=0)
     broken = fraction(record, "overflow") or (
@@ -73,8 +73,8 @@ def _percent(fraction: float) -> str:
 
 
 def _where(record: Mapping[str, Any]) -> str:
-    """Return the user's line and the part of the model; below them the kind of probe,
-    the JAX op, the shape and the argument from which it derives; then its faults."""
+    """Return lines of text: the user's line and the part of the model; then the kind of
+    probe, the JAX op, the shape and the parameter; then a line for each fault."""
     location = Location(module=record["module"], phase=record["phase"])
     op = record["scope"].rpartition("/")[2] or record["op"]
     shape = "x".join(map(str, record["shape"]))

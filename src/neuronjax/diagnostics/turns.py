@@ -1,8 +1,7 @@
-"""Cache results by the identity of arrays, within an op and from one iteration of a
-loop to the next.
+"""Cache results by the identity of arrays, within an op and to its next iteration.
 
-A cached result keeps its arrays alive, so that their identities stay unique. An op in a
-loop remembers its previous iteration, since it may read values that the loop keeps.
+A cached result keeps its arrays alive, so that their identities stay unique. In a loop,
+an op's results are cached for one more iteration, which may read the same arrays.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ class Memory:
         self._now: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._before: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._moment: tuple[Any, ...] = ()
-        # By op, its last iteration; None after one that shared nothing with the last.
+        # Op -> results of its last iteration; None once an iteration reused nothing.
         self._turns: dict[OpPath, dict | None] = {}
         self._hits = 0
 
     def begin(self, path: OpPath, iterations: tuple[int, ...]) -> None:
-        """Begin an execution of an op, unless it began on another device."""
+        """Begin an execution of an op, unless another device has begun it."""
         if (path, iterations) == self._moment:
             return
         if self._moment and self._moment[1]:
@@ -50,13 +49,8 @@ class Memory:
     def once(
         self, key: Hashable, arrays: Sequence[Any], make: Callable[[], Any]
     ) -> Any:
-        """Return the result for these arrays; call `make` only if it is not cached.
-
-        Args:
-            key: identifies the computation.
-            arrays: its inputs.
-            make: computes the result.
-        """
+        """Return the cached result of the computation `key` on these input arrays; call
+        `make` if there is none."""
         whole = (key, *map(id, arrays))
         found = self._now.get(whole)
         if found is None:

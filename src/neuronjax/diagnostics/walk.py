@@ -3,10 +3,10 @@
 A walk executes a program op by op, on concrete values, in one lane or in several side
 by side, and frees values after their last use. On a mesh every lane becomes one lane
 per device. An op without communication runs on one device after the other, and only
-once for devices that hold the same arrays; a collective runs on all arrays.
+once for devices that hold the same arrays; a collective gets the arrays of all devices.
 
-A subclass defines values and ops: `compare` has arrays in several lanes, `tolerance`
-has values that carry their errors.
+A subclass defines values and ops: `ParallelWalk` has arrays in several lanes,
+`LegalWalk` has values that carry their errors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OpWalk(abc.ABC):
         self.on_mesh = False
         # Whether the lanes are those of all devices of a mesh.
         self._is_joint = False
-        # The lanes of each device so far, by name.
+        # Device -> its lanes, by name.
         self._devices: dict[int, dict[str, Lane]] = {}
 
     # -- methods of subclasses ---------------------------------------------------------
@@ -65,13 +65,8 @@ class OpWalk(abc.ABC):
     ) -> None:
         """Execute an op that runs no other ops.
 
-        Args:
-            path: the op.
-            spans: its instructions on every side.
-            views: views of the region's values on every side.
-            keys: keys of stochastic rounding.
-            lanes: those of one device, or of all devices if the op communicates.
-        """
+        `views` are those of the region's values; `keys` are for stochastic rounding.
+        The lanes are those of one device, or of all devices if the op communicates."""
 
     @abc.abstractmethod
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
@@ -79,7 +74,7 @@ class OpWalk(abc.ABC):
 
     @abc.abstractmethod
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of a value."""
+        """Return a part of a value, with its errors."""
 
     @abc.abstractmethod
     def joined(
@@ -89,29 +84,24 @@ class OpWalk(abc.ABC):
 
     @abc.abstractmethod
     def on_device(self, device: int) -> Iterable[Lane]:
-        """Return new lanes of a device, with the names of those of the program."""
+        """Return new lanes of a device, with the names of the program's lanes."""
 
     def leader(self, name: str) -> str:
         """Return the name of the lane whose decisions a lane follows."""
         return name
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
-        """Called after an op, when the lanes hold its results."""
+        """Observe that an op is done; the lanes have its results."""
 
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Any]
     ) -> None:
-        """Called when a lane takes values from the same lane of another device.
+        """Observe that a lane takes values from `done`, the lane of another device.
 
-        Args:
-            op: the op that the other device executed; None for arguments of the mesh.
-            done: the lane of the other device.
-            lane: the lane that takes the values.
-            values: the values.
-        """
+        `op` is the op that `done` has executed; None for arguments of the mesh."""
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
-        """Called after a loop or branch with the decision of every lane."""
+        """Observe the decision of every lane for a loop or a branch."""
 
     # -- regions -----------------------------------------------------------------------
 
@@ -182,10 +172,8 @@ class OpWalk(abc.ABC):
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return the lanes grouped by decision; all devices follow the first one."""
-        first: dict[str, Lane] = {}
-        for lane in lanes:
-            first.setdefault(lane.name, lane)
+        """Return the lanes by decision; all devices follow the first device."""
+        first = {lane.name: lane for lane in reversed(lanes)}
         decided = {name: decide(lane) for name, lane in first.items()}
         groups: dict[int, list[Lane]] = {}
         for lane in lanes:
@@ -276,10 +264,10 @@ class OpWalk(abc.ABC):
     def _scatter(
         self, i: Spmd, lane: Lane, own: Lanes, cut: dict[tuple[int, Split], dict]
     ) -> None:
-        """Give every device its parts of the operands.
+        """Store every device's parts of the operands in its lane.
 
-        Equal parts are one array. `cut` has the parts that other lanes hold too, by the
-        identity of the value and its split.
+        Equal parts are one array. `cut` has the parts of earlier lanes, by the identity
+        of the value and its split.
         """
         for value, buffer, split in zip(
             lane.read(i.operands), i.body.arguments, i.splits, strict=True
@@ -298,7 +286,7 @@ class OpWalk(abc.ABC):
                     self.repeated(None, first[place], device, [part])
 
     def _gather(self, i: Spmd, lane: Lane, own: Lanes) -> None:
-        """Join the results of the devices. Of equal copies, take the first device's."""
+        """Join the devices' results; of equal copies, take the first device's."""
         left = [device.leave(i.body) for device in own]
         for n, (buffer, split) in enumerate(zip(i.results, i.joins, strict=True)):
             places = places_of(split, i.mesh)
@@ -362,7 +350,7 @@ def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
 
 
 def count_ops(side: Side, block: Block) -> int:
-    """Return how many ops a walk executes at most; those of a loop count once."""
+    """Return how many ops a walk executes at most; ops of a loop count once."""
     controls = [_control(span) for span in side.spans(block)]
     inside = (
         count_ops(side, entry.block)

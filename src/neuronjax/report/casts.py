@@ -1,9 +1,9 @@
 """The time that casts of a policy take, which explains why fewer bits may be slower.
 
 The array reads FP32 operands as TF32 at the rate of 16-bit ones (`CoreSpec.bf16`),
-while for BF16 an engine casts them first. For FP8 every operand is also scaled, by its
-largest magnitude, which is known only once the operand is complete, so that it is read
-again.
+while for BF16 an engine casts them first. For FP8 every operand is also scaled by its
+largest magnitude. This is known only once the operand is complete, so that the operand
+is read again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _WORTH_A_NOTE = 0.03
 
 
 def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
-    """Return how many seconds all queues work on operands of matmuls, by purpose and
-    module or line."""
+    """Return (purpose, module or line) -> seconds of all queues for matmul operands."""
     products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
     spent: dict[tuple[str, str], float] = defaultdict(float)
     for event in timeline.events:
@@ -44,7 +43,7 @@ def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
             own = [what for name, what in _KINDS.items() if name in names]
             if not isinstance(source, Transfer):
                 own += [_CASTS] * ("tensor_copy" in names)
-            elif source.reason != "spill_reload":  # the product needs it anyway
+            elif source.reason != "spill_reload":  # the matmul itself needs this load
                 own = []
             kind = kind or next(iter(own), "")
         if kind:

@@ -1,7 +1,7 @@
-"""The times at which a queue is occupied: the spans of an event and of loops.
+"""The times at which an event or a loop occupies a queue.
 
-Other events run between the pieces of an event; its spans add up to the time that it
-occupies the queue. Seconds count from the start of the program.
+An event may be in pieces, between which other events run; its spans add up to the time
+that it occupies the queue. Seconds count from the start of the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_SPANS = 32
 
 
 def spans(event: Event) -> list[Span]:
-    """Return start and end of an event's pieces the first time that it happens.
+    """Return start and end of an event's pieces, in the first iteration of a loop.
 
     More than `MOST_SPANS` pieces are merged into that many longer ones."""
     busy = event.queue_seconds

@@ -101,7 +101,7 @@ def _block(part: Any) -> str:
     """Return a text as a block that wraps and is indented, a table as it is printed."""
     if isinstance(part, Text):
         indent = len(part.plain) - len(part.plain.lstrip(" "))
-        # In em, which sanitizers of untrusted notebooks keep.
+        # Sanitizers of untrusted notebooks keep lengths in em.
         look = f"white-space:pre-wrap;margin-left:{indent / 2:g}em"
         return f'<div style="{look}">{_inline(part[indent:])}</div>'
     return f'<pre style="font-family:{_FONT};line-height:1.15">{_inlines(part)}</pre>'
@@ -112,7 +112,7 @@ def _inlines(drawn: Any) -> str:
 
 
 def _inline(part: Any) -> str:
-    if isinstance(part, Text):  # has no width to wrap to
+    if isinstance(part, Text):  # rendered without wrapping
         style = _CONSOLE.get_style(part.style)
         drawn = Segment.apply_style(part.render(_CONSOLE), style)
     else:

@@ -1,8 +1,8 @@
 """The use of SBUF and HBM over time, from a timeline and a memory plan.
 
-The plan has units, the timeline has events: each unit is shown until its last event.
-A call is shown as the units of its function, since a jitted step is one call, an Spmd
-as those of its body, and a loop as one unit. Times are in seconds, bytes of one core.
+The plan has units, the timeline has events: each unit is shown until its last event. A
+call or an Spmd is shown as the units inside it, since a jitted step is one call; a loop
+is one unit. Times are in seconds, bytes of one core.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neuronjax.timing.timeline import Timeline
 
 
 class MemoryStage(NamedTuple):
-    """A unit, and the bytes in HBM at that time besides the arguments."""
+    """A unit of the plan, and the bytes in HBM while it runs, without the arguments."""
 
     unit: Unit
     held: Mapping[Category, int]
@@ -45,7 +45,7 @@ def _stages(
         held = Counter(around) + Counter(own)
         if _is_called(unit) and unit.inner[0].units:
             inner = nested_peak_of(unit.inner[0])
-            held["workspace"] -= inner.bytes  # the inner units replace its peak
+            held["workspace"] -= inner.bytes  # the inner units replace the call's peak
             yield from _stages(unit.inner[0], inner, held)
         else:
             yield MemoryStage(unit, held)
@@ -63,9 +63,9 @@ def stage_edges(
     """Return the times between which each stage is shown [s].
 
     A stage ends with its last event, over all iterations of loops, and never before the
-    previous stage; the next one begins then. Events are in program order: the events of
-    an instruction of several stages, from a function called several times, are divided
-    among them in order."""
+    previous stage; the next stage begins then. If several calls of a function show an
+    instruction in several stages, its events are divided among them in program order.
+    """
     if isinstance(memory, KernelMemory):
         return np.array(memory.edges)
     places: Mapping[int, list[int]] = defaultdict(list)
@@ -106,17 +106,14 @@ def sbuf_of(unit: Unit) -> int:
 def memory_samples(
     timeline: Timeline, memory: MemoryPlan
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return (time, bytes from then on) samples of SBUF, HBM and PSUM, by memory."""
+    """Return "SBUF", "HBM" or "PSUM" -> samples (time, bytes from that time on)."""
     shown = stages(memory)
     starts = stage_edges(timeline, memory, shown)[:-1].tolist()
     fixed = sum(tensor.bytes for tensor in memory.arguments)
-    sbuf = [float(sbuf_of(stage.unit)) for stage in shown]
-    hbm = [float(fixed + sum(stage.held.values())) for stage in shown]
-    found = {
-        "SBUF": list(zip(starts, sbuf, strict=True)),
-        "HBM": list(zip(starts, hbm, strict=True)),
+    used = {
+        "SBUF": [float(sbuf_of(stage.unit)) for stage in shown],
+        "HBM": [float(fixed + sum(stage.held.values())) for stage in shown],
     }
     if isinstance(memory, KernelMemory):
-        psum = [float(held) for held in memory.psum_usage]
-        found["PSUM"] = list(zip(starts, psum, strict=True))
-    return found
+        used["PSUM"] = [float(held) for held in memory.psum_usage]
+    return {name: list(zip(starts, held, strict=True)) for name, held in used.items()}

@@ -31,7 +31,7 @@ def dollars(value: float | None) -> str:
 
 
 def duration(hours: float | None) -> str:
-    """Return "12.5 s", "34 min", "1.5 h", from two days on "12.3 d"; "-" for None."""
+    """Return hours as text: "12.5 s", "34 min", "1.5 h", "12.3 d"; "-" for None."""
     if hours is None:
         return _NOBODY
     if hours < 1 / 60:
@@ -94,7 +94,7 @@ _LAUNCH = (
 def training_tables(
     title: str, costs: Sequence[TrainingCost], remarks: Sequence[str]
 ) -> Group:
-    """Return tables of a run's time and money and of a step's parts, and remarks."""
+    """Return a table of a run's time and money, one of a step's parts, and remarks."""
     columns: dict[str, Callable[[TrainingCost], str | Text]] = {
         "step": lambda cost: seconds(cost.step_seconds),
         "tok/s": lambda cost: _count(cost.tokens_per_second),
@@ -125,7 +125,7 @@ def training_tables(
 def serving_tables(
     title: str, costs: Sequence[ServingCost], remarks: Sequence[str]
 ) -> Group:
-    """Return tables of latency and money, memory, and known energy, and the remarks."""
+    """Return tables of latency and money, memory, and energy if known; and remarks."""
     speed: dict[str, Callable[[ServingCost], str | Text]] = {
         "TTFT": lambda cost: seconds(cost.time_to_first_token_seconds),
         "ITL": lambda cost: seconds(cost.inter_token_seconds),

@@ -1,10 +1,10 @@
 """The names of the vendor's nki package, and which of them are supported here.
 
 There is one row per documented name of nki.isa, nki.language and nki.collectives.
-Whether it exists, has semantics and has a time is read from the registries, so that the
-table cannot disagree with the emulator; engines and first NeuronCore are those of its
-spec. Sources: nki/api/nki/{isa,language,collectives}/__init__.py of the Neuron
-documentation.
+Whether a name exists, has semantics and has a time is read from the registries, so that
+the table cannot disagree with the emulator; engines and first NeuronCore are those of
+the instruction's spec. Sources: nki/api/nki/{isa,language,collectives}/__init__.py of
+the Neuron documentation.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class KernelOperation:
     Attributes:
         name: "nc_matmul".
         group: the package that has it.
-        kind: an instruction; a function, made of instructions or of none; a constant,
-            class or dtype.
-        front_end: whether kernels can name it.
+        kind: "instruction"; "function", executed as instructions or while tracing; or
+            "constant", also for a class or dtype.
+        front_end: whether the package has it here.
         semantics: whether the emulator runs it; None if there is nothing to run.
         cost: whether its time is known; None if it takes no time.
         engines: the letters of engines that can execute it: T tensor, V vector, S
@@ -92,7 +92,6 @@ class KernelOperation:
         return not self.front_end or self.semantics is False or self.cost is False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
         return dataclasses.asdict(self)
 
 

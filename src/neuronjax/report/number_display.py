@@ -28,9 +28,9 @@ from neuronjax.numerics.sparsity import SparseArray
 from neuronjax.report.html import FIXED
 from neuronjax.report.tables import NAME, NUMBER, WORD, Displayed, Drawing, new_table
 
-_BLOCKS = 6  # MX blocks that are drawn
-_ELEMENTS = 8  # elements that are drawn of a block
-_ROWS = 8  # rows that are drawn of a sparse array
+_BLOCKS = 6  # drawn blocks of an MX array
+_ELEMENTS = 8  # drawn elements of a block
+_ROWS = 8  # drawn rows of a sparse array
 _GROUP_COLUMNS = 60  # characters for the groups of a row
 _DRAWN_BYTES = 1 << 26  # larger arrays are not copied to the host
 
@@ -210,7 +210,7 @@ def _sparse_table(array: SparseArray) -> RenderableType:
 
 
 def _groups(tags: np.ndarray, array: SparseArray) -> str:
-    """Return the first groups of a line, with a square per kept element, else a dot."""
+    """Return the first groups of a line: a square per kept element, a dot per other."""
     kept, group = array.pattern.kept, array.pattern.group
     count = _GROUP_COLUMNS // (group + 1)
     drawn = ""

@@ -30,8 +30,8 @@ class Use:
     """How an op is executed for one kind of dtype.
 
     Attributes:
-        engines: the engines that execute it, in order of first use; empty if only the
-            description of a value changes.
+        engines: the engines that execute it, in order of first use; empty if none is
+            needed, as for the real part of complex numbers, which are stored as pairs.
         label: "exact", or "modelled" if any of its instructions is.
     """
 
@@ -68,7 +68,6 @@ class Operation:
         return (*held, "complex64") if "complex" in self.uses else tuple(held)
 
     def as_dict(self, target: Target) -> dict[str, Any]:
-        """Return plain data for JSON."""
         return {**dataclasses.asdict(self), "dtypes": self.dtypes(target)}
 
 

@@ -5,7 +5,7 @@ loops, a slice for each event, and counters of memory. Timestamps are whole nano
 as Perfetto requires; exact figures are among a slice's arguments. An event in pieces
 has as many slices (32 at most), with the arguments at the first. Only the first
 iteration of a loop has slices; `count` is the number of iterations. The library
-`perfetto` writes it.
+`perfetto` writes the trace.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Lanes:
 
     def __init__(self, trace: Any) -> None:
         self._trace = trace
-        #: When each lane of a queue is free again.
+        #: The time in nanoseconds from which each lane of a queue is free.
         self._free: dict[Queue, list[int]] = {}
 
     def track(self, queue: Queue, span: Span) -> int:

@@ -1,9 +1,8 @@
 """The errors of a comparison along the ops of a program.
 
-The axis shows at most five decades: those below the largest error, or, if they would
-hold less than half of the ops, the five that hold the most. It shows fewer if only a
-few ops are far below all others. Smaller errors are arrows at the bottom, larger ones
-at the top.
+The axis shows at most five decades: those below the largest error if they have half of
+the ops, or else the five with the most ops. It shows fewer if only a few ops are far
+below all others. Smaller errors are arrows at the bottom, larger ones at the top.
 """
 
 from __future__ import annotations
@@ -47,10 +46,9 @@ def draw_errors(
 ) -> None:
     """Draw the relative L2 error by op, in the run and in isolation.
 
-    Ops without an error have no dot; an Inf or NaN that the reference lacks is a cross
-    at the top. Backward pass and optimizer are shaded grey. Ops that only move data,
-    whose numbers are not in `computing`, have no dot; `marks` are numbers and labels of
-    ops that a report names."""
+    Ops without an error, and ops that only move data (not in `computing`), have no dot;
+    an Inf or NaN that the reference lacks is a cross at the top. Backward pass and
+    optimizer are shaded grey. `marks` are numbers and labels of ops in a report."""
     figure.set_size_inches(8, 3.6)
     axes = figure.add_subplot()
     shade_phases(axes, [row["phase"] for row in ops])

@@ -21,14 +21,9 @@ from neuronjax.timing.memory_plan import CATEGORIES, Category, MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-# The Okabe-Ito colours again; these pictures show no engines.
-CATEGORY_COLOURS: Mapping[Category, str] = dict(
-    zip(
-        CATEGORIES,
-        ("#0072B2", "#F0E442", "#009E73", "#E69F00", "#CC79A7", "#D55E00"),
-        strict=True,
-    )
-)
+# The Okabe-Ito colours, which stand for engines in pictures that show engines.
+_COLOURS = ("#0072B2", "#F0E442", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
+CATEGORY_COLOURS: Mapping[Category, str] = dict(zip(CATEGORIES, _COLOURS, strict=True))
 _FOR_LEGEND = 1.45  # height of the axis, relative to the data
 #: The picture is compressed if varying memory is a smaller share of the peak than
 #: `_FLAT`; constant memory then takes the share `_SQUEEZED` of the height.
@@ -122,7 +117,7 @@ def _held(
     held: dict[Category, np.ndarray] = {
         c: np.full(len(shown), float(size)) for c, size in fixed.items() if size
     }
-    for category in reversed(CATEGORIES):  # results below, as they stay
+    for category in reversed(CATEGORIES):  # results at the bottom, since they stay
         layer = np.array([float(stage.held.get(category, 0)) for stage in shown])
         if layer.any():
             held[category] = held.get(category, np.zeros(len(shown))) + layer

@@ -1,12 +1,12 @@
 """The roofline of a profile: every op between the memory's roof and the engines'.
 
 Filled circles are matmuls: their x is operations of the array per byte of the op's HBM
-traffic, their y operations per second. Open circles are all other ops, with one
-operation per element, and the roof of VectorE or ScalarE. An op without traffic is at
-the right edge, one that is far slower than all others at the bottom. A circle's area is
+traffic, their y operations per second. Open circles are all other ops: they count one
+operation per element, and their roof is VectorE's. An op without traffic is at the
+right edge, one that is far slower than all others at the bottom. A circle's area is
 the op's share of the queues' time; ops of one name in one place, such as those of a
-model's layers, are one circle. Left of the balance HBM is the limit, right of it the
-array.
+model's layers, are one circle. Left of the dotted line HBM is the limit, right of it
+the array.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Point:
     Attributes:
         queue: the queue that it occupies longest, which decides its colour.
         is_matmul: whether TensorE executes its operations.
-        operations: their number, over all iterations of loops.
+        operations: number of operations, over all iterations of loops.
         hbm_bytes: the bytes that are read and written.
     """
 
@@ -110,11 +110,8 @@ def points(timeline: Timeline) -> tuple[Point, ...]:
 
 
 def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], None]:
-    """Draw roofs and ops, log-log.
-
-    Returns:
-        A function that names the largest ops once the axes have their layout.
-    """
+    """Draw roofs and ops, with logarithmic axes. Return a function that names the
+    largest ops once the axes have their layout."""
     found = points(timeline)
     slope, tops = hbm_bytes_per_second(core), dict(_tops(core))
     top = max(tops.values())
@@ -195,11 +192,7 @@ def _draw_balance(axes: Axes, balance: float) -> None:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A point in the picture.
-
-    Attributes:
-        shape: a circle, or an arrow at the edge beyond which the op lies.
-    """
+    """A point in the picture: a circle, or at the edge an arrow to an op outside."""
 
     point: Point
     at: Place

@@ -24,7 +24,7 @@ _KINDS = (
     (False, _BEYOND, "x", "tried, beyond it"),
 )
 _LONGEST_NAME = 34
-#: The error that limits the axis if there is none, and none is tolerated.
+#: The limit of the axis if there is no error and the tolerance is 0.
 _UNMEASURABLE = 1e-9
 
 
@@ -132,7 +132,7 @@ def _name(
     done: set[object] = set()
     for trial, at in zip(trials, places, strict=True):
         name = trial.name
-        if len(name) > _LONGEST_NAME:  # the end of a path tells more
+        if len(name) > _LONGEST_NAME:  # the end of a path is more specific
             name = f"…{name[1 - _LONGEST_NAME :]}"
         if name and not done & {name, at} and write_beside(axes, name, at, taken, 5):
             done |= {name, at}

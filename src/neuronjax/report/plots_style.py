@@ -89,7 +89,7 @@ _NARROW = 0.02
 
 
 def shade_phases(axes: Axes, phases: Sequence[str]) -> None:
-    """Shade the phases after the forward pass; `phases` has one per x = 0, 1, ..."""
+    """Shade the phases after the forward pass; `phases` are those at x = 0, 1, ..."""
     for phase, alpha, label in _SHADES:
         spans: list[list[float]] = []
         for place, each in enumerate(phases):

@@ -35,14 +35,15 @@ PHASE_COLOURS: Mapping[str, str] = {
 """Greys that every reader can tell apart. Colours are used for the queues."""
 
 _STRETCHES, _PHASE_STRETCHES = 800, 200
-_FEWEST_STRETCHES = 5  # shortest phase; less belongs to the previous one
+_FEWEST_STRETCHES = 5  # shorter phases become part of the previous one
 _HEIGHT = 0.8
 _BAND = 0.36  # height of phases and loops
 _BAND_STEP = 0.55
 #: Colours that differ from those of phases.
 _AROUND: Mapping[str, Any] = {"color": "#C8B58A", "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
-#: A run is named if it works in this share of its time, and is this share of all.
+#: A run is named if its queue is busy in at least the first share of the run, and the
+#: run takes at least the second share of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
 #: Text is written where more than `_HIGH` of the lane's height is filled, and less than
 #: `_LOW` of it with another colour.
@@ -51,12 +52,12 @@ _WHOLE = 0.9  # a run filled to this share shows its count
 _MOST_LOOPS = 8
 _IDLE = 1e-6  # smaller sums of spans are rounding errors
 _LEAST_LANE = 1e-3  # queues with a smaller share have no lane
-#: Events of one name are merged if the gap is a smaller share of the whole time.
+#: Events of one name are merged if the gap between them is a smaller share of the time.
 _JOINED = 0.004
 
 
 class Run(NamedTuple):
-    """A stretch of time under one name, in seconds, and how much of it is work."""
+    """Consecutive events of one name: start, end and busy time, in seconds."""
 
     name: str
     start: float
@@ -102,11 +103,8 @@ class _TimelineRows:
 
 
 def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
-    """Draw the lanes, with their shares of the time beside them.
-
-    Returns:
-        A function that writes the names once the axes have their layout.
-    """
+    """Draw the lanes, with their shares of the time beside them. Return a function that
+    writes the names once the axes have their layout."""
     rows = _TimelineRows.of(timeline)
     edges = np.linspace(0, timeline.total_seconds or 1e-9, _STRETCHES + 1)
     if timeline.around_seconds:
@@ -201,7 +199,7 @@ def _is_spill(event: Event) -> bool:
 
 
 def phase_runs(timeline: Timeline) -> list[Run]:
-    """Return the phases that work most, in order; none without gradients.
+    """Return the phases that work most, in time order; [] for no backward pass.
 
     A phase that is too short to be seen becomes part of its neighbour."""
     works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
@@ -240,7 +238,7 @@ def _shares(
 
 
 def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
-    """Return each column's largest row, by index; idle columns repeat a working one."""
+    """Return the index of each column's largest row; idle columns repeat the last."""
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()
@@ -251,7 +249,7 @@ def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
 
 
 def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
-    """Yield runs that are busy most of the time; adjacent equal names are merged."""
+    """Yield runs of events of one name in which the queue is busy most of the time."""
     total = timeline.total_seconds
     runs: list[Run] = []
     for event in timeline.of(queue):

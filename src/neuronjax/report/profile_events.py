@@ -43,7 +43,7 @@ COLUMNS: tuple[str, ...] = (
     *("count", "opcode", "instruction_id", "op", "fused_ops", "source_location"),
     *("module", "phase", *_WORK, *_NO_TRANSFER),
 )
-"""What a row has; what an event does not have is 0, "" or False."""
+"""The columns of a row; where an event has no value, it is 0, "" or False."""
 
 _NANOSECOND = 1e-9
 _NO_WORK = {

@@ -21,6 +21,12 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core, Queue
 
 ENGINES: tuple[Queue, ...] = ("tensor", "vector", "scalar", "gpsimd", "sync")
+#: A queue, and the names of its busy time and of its number of instructions.
+QUEUE_METRICS: tuple[tuple[Queue, str, str], ...] = (
+    *((e, f"{e}_engine_active_time", f"{e}_engine_instruction_count") for e in ENGINES),
+    ("dma", "dma_active_time", "dma_transfer_count"),
+    ("cc", "cc_op_active_time", "cc_op_count"),
+)
 PEAKS = ("bf16", "fp32", "fp8", "mx", "sparse")
 
 
@@ -29,9 +35,9 @@ class Roofs:
     """The peak rates of one logical core.
 
     Attributes:
-        peak_flops: of the array, per second, the reference of utilization.
-        bf16_flops: of the array in BF16, the reference of `hardware_flops`.
-        hbm_bytes_per_second: of one HBM stack, the reference of utilization.
+        peak_flops: FLOP per second of the array, to which MFU refers.
+        bf16_flops: FLOP per second of the array in BF16, to which HFU refers.
+        hbm_bytes_per_second: rate of one HBM stack, to which MBU refers.
         dma_bytes_per_second: practical rate of the core's DMA engines.
         base_clock_hz: the clock of the cycle count; None if it is not published.
     """
@@ -126,16 +132,11 @@ def _array(used: Usage, total: float, roof: Roofs) -> _Figures:
 
 
 def _queues(timeline: Timeline, used: Usage, roof: Roofs) -> _Figures:
-    named: list[tuple[Queue, str, str]] = [
-        *((q, f"{q}_engine", f"{q}_engine_instruction_count") for q in ENGINES),
-        ("dma", "dma", "dma_transfer_count"),
-        ("cc", "cc_op", "cc_op_count"),
-    ]
-    for queue, name, count in named:
+    for queue, active, count in QUEUE_METRICS:
         busy = timeline.busy_seconds(queue)
         yield count, used.counts.get(queue, 0)
-        yield f"{name}_active_time", busy
-        yield f"{name}_active_time_percent", _share(busy, timeline.total_seconds)
+        yield active, busy
+        yield f"{active}_percent", _share(busy, timeline.total_seconds)
     yield "matmul_instruction_count", used.opcode_counts.get("MATMUL", 0)
     yield "activate_instruction_count", used.opcode_counts.get("ACTIVATE", 0)
     yield "activate_instruction_time", used.opcode_seconds.get("ACTIVATE", 0.0)
@@ -176,7 +177,6 @@ class Metric:
     Attributes:
         unit: "s", "B", "FLOP", "percent" (a fraction from 0 to 1), "count", "cycles",
             "FLOP/B".
-        meaning: a description in one line.
         is_vendor: whether the vendor's profiler has it under this name.
     """
 
@@ -203,12 +203,12 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "model_flops": Metric("FLOP", "of the program's matmuls"),
         "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),
         "adjusted_transpose_flops": Metric("FLOP", "in transposes, BF16 equivalents"),
-        "mfu_estimated_percent": Metric("percent", "model_flops of the peak"),
-        "hfu_estimated_percent": Metric("percent", "adjusted_hardware_flops of BF16's"),
+        "mfu_estimated_percent": Metric("percent", "model_flops, of the peak"),
+        "hfu_estimated_percent": Metric("percent", "executed FLOP, of the BF16 peak"),
         "mm_arithmetic_intensity": Metric("FLOP/B", "model_flops per HBM byte"),
         "peak_flops_bandwidth_ratio": Metric("FLOP/B", "below it HBM is the limit"),
         "mfu_max_achievable_estimated_percent": Metric(
-            "percent", "MFU at this intensity if HBM never rested"
+            "percent", "MFU at this intensity with HBM always busy"
         ),
         **_engine_metrics(),
         "matmul_instruction_count": Metric("count", "moving tiles of the array"),

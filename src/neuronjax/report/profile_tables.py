@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronjax.report.places import places
-from neuronjax.report.profile_summary import ENGINES, METRICS
+from neuronjax.report.profile_summary import METRICS, QUEUE_METRICS
 from neuronjax.report.profile_usage import NONE, Usage, total
 from neuronjax.report.quantities import binary, decimal, percent, seconds, time_unit
 from neuronjax.report.tables import (
@@ -76,19 +76,11 @@ def headline_table(title: str, figures: Mapping[str, float]) -> Table:
 def queues_table(
     figures: Mapping[str, float], bound: Queue | Literal["waiting"]
 ) -> Table:
-    """Return how long each queue works, and which one limits the program."""
+    """Return a table of how long each queue works, titled with the program's limit."""
     limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
         limit = "start and end of the run"
-    counted: list[tuple[Queue, str, str]] = [
-        *(
-            (e, f"{e}_engine_active_time", f"{e}_engine_instruction_count")
-            for e in ENGINES
-        ),
-        ("dma", "dma_active_time", "dma_transfer_count"),
-        ("cc", "cc_op_active_time", "cc_op_count"),
-    ]
     return new_table(
         f"Queues, and how long each works; the limit is {limit}",
         {"queue": NAME, "active": NUMBER, "share": NUMBER}
@@ -96,7 +88,7 @@ def queues_table(
         [
             *(
                 _queue_row(QUEUE_TITLES[queue], figures, time, figures[count])
-                for queue, time, count in counted
+                for queue, time, count in QUEUE_METRICS
                 if figures[count] or queue == "dma"
             ),
             # The part of a program's time in which no queue works.
@@ -125,11 +117,7 @@ def _memory_row(
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ShownMemory(Displayed, MemoryPlan):
-    """A `MemoryPlan` that is displayed as the peaks of HBM and SBUF.
-
-    Attributes:
-        core: the logical core that has them.
-    """
+    """A `MemoryPlan` that is displayed as a logical core's peaks of HBM and SBUF."""
 
     core: Core
 
@@ -172,7 +160,8 @@ def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
 
 
 def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
-    """Return the interval of a predicted time, and the nearest measured times."""
+    """Return a table of the measured times nearest to a program, titled with the
+    interval of its predicted time."""
     low, high = seconds(found.low_seconds), seconds(found.high_seconds)
     title = (
         f"How sure: {low} to {high}, as {len(found.nearest)} measured {kind}s like it"
@@ -200,7 +189,7 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
 
 
 def metrics_table(figures: Mapping[str, float]) -> Table:
-    """Return every figure by the vendor's name, with its meaning."""
+    """Return a table of every figure by the vendor's name, with its meaning."""
     return new_table(
         "Figures, by the names of the vendor's profiler",
         {"name": NAME, "value": NUMBER, "meaning": {"overflow": "fold"}},
@@ -254,7 +243,7 @@ def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
     return dict(sorted(found.items(), key=lambda item: -item[1].busy_seconds))
 
 
-#: By grouping: the title of its table, and the heading of its first column.
+#: Grouping -> the title of its table, and the heading of the first column.
 GROUPS = {
     "op": ("Busiest ops", "op"),
     "source": ("Busiest lines", "line"),
@@ -265,8 +254,7 @@ GROUPS = {
 
 
 class UsageGroups(Displayed, dict[str, Usage]):
-    """Usage by one of `GROUPS`, the busiest first. Its `pandas.DataFrame` has a column
-    for each group."""
+    """Usage of groups, the busiest first; a column per group as `pandas.DataFrame`."""
 
     def __init__(self, by: str, found: Mapping[str, Usage]) -> None:
         super().__init__({name: used.told() for name, used in found.items()})
@@ -277,11 +265,8 @@ class UsageGroups(Displayed, dict[str, Usage]):
 
     def table(self, rows: int = 12) -> Table:
         """Return the busiest groups as a Rich table: source lines without folders, and
-        parts of a model merged into the parts that contain them.
-
-        Args:
-            rows: the most rows; all further groups are one row.
-        """
+        parts of a model merged into the parts that contain them. All groups after
+        `rows` rows are one row."""
         names = places(self) if self.by == "source" else {}
         groups = {names.get(key, key): used for key, used in self.items()}
         note = ""
@@ -298,7 +283,7 @@ def groups_table(
     *,
     limit: int = 12,
 ) -> Table:
-    """Return the usage of groups; all groups after `limit` rows are one row.
+    """Return a table of the usage of groups, with one row for all after `limit` rows.
 
     Seconds are those of queues, which work in parallel: not shares of the wall time."""
     shown = dict(list(groups.items())[:limit])

@@ -101,7 +101,6 @@ class Usage(dict[str, float]):
         return {name: value for name, value in plain.items() if value}
 
     def add(self, event: Event) -> None:
-        """Add an event to the sums."""
         spent = event.queue_seconds * event.count
         self.seconds[event.queue] += spent
         if isinstance(event.source, Transfer):
@@ -138,7 +137,7 @@ def usage(events: Iterable[Event]) -> Usage:
 
 
 def total(parts: Iterable[Usage]) -> Usage:
-    """Return the busy times of several groups together, by queue."""
+    """Return a `Usage` that only has the busy times of several groups together."""
     found = Usage()
     for part in parts:
         for queue, spent in part.seconds.items():

@@ -153,7 +153,7 @@ class StudyProgress(WorkBars):
         self._what, self._status, self._begun, self._count = "", "", 0.0, 0
 
     def begin(self, what: str, steps: int | None = None) -> None:
-        """End the previous run, and begin one of so many steps, if that is known."""
+        """End the previous run, and begin one; None for `steps`: as many as before."""
         self._end_run()
         self._steps = steps or self._steps
         self._what, self._count, self._begun = what, 0, time.perf_counter()

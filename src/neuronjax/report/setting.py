@@ -19,11 +19,7 @@ _FP32 = {
 def setting_line(target: Target, policy: Policy, lnc: int | None = None) -> str:
     """Return "trn2, LNC 2, policy fp32 (FP32 in four passes), SDK 2.32".
 
-    Args:
-        target: the machine.
-        policy: the numerics.
-        lnc: physical cores per logical core; None for the policy's, else the target's.
-    """
+    None for `lnc` means the policy's LNC, or else the target's."""
     cores = lnc or policy.lnc or target.lnc_default
     return f"{name_of(target)}, LNC {cores}, {numerics_of(policy)}"
 
@@ -31,11 +27,7 @@ def setting_line(target: Target, policy: Policy, lnc: int | None = None) -> str:
 def kernel_line(target: Target, lnc: int | None = None, nki: str = "") -> str:
     """Return "trn2, LNC 2, NKI kernel by NKI 0.5"; a kernel has no policy.
 
-    Args:
-        target: the machine.
-        lnc: physical cores per logical core; None for the target's.
-        nki: the release whose rules apply; "" if none is named.
-    """
+    None for `lnc` means the target's LNC; `nki` is the release whose rules apply."""
     rules = f" by NKI {nki}" if nki else ""
     return f"{name_of(target)}, LNC {lnc or target.lnc_default}, NKI kernel{rules}"
 
@@ -52,8 +44,8 @@ def numerics_of(policy: Policy) -> str:
 
 
 def policy_name(policy: Policy) -> str:
-    """Return a policy's own name, that of the preset with the same settings apart from
-    the SDK, or "custom"."""
+    """Return a policy's own name, or else that of a preset with the same settings apart
+    from the SDK, or else "custom"."""
     if policy.name:
         return policy.name
     presets = (Policy.preset(name) for name in PRESETS)

@@ -33,11 +33,8 @@ class Curve:
         All their values are equal, or the means of the first and the last quarter
         differ by at most three standard errors, estimated from the differences between
         steps."""
-        return tuple(
-            seed
-            for seed, row in zip(self.seeds, self.values, strict=True)
-            if _is_still(row)
-        )
+        runs = zip(self.seeds, self.values, strict=True)
+        return tuple(seed for seed, values in runs if _is_still(values))
 
     def minus(self, other: Curve) -> Curve:
         """Return the differences for equal seeds at equal steps."""

@@ -1,11 +1,11 @@
 """Verdicts of a study: whether a machine trains as well as the baseline.
 
 Runs are paired by seed. The end of a run is the mean of its metric over the last steps.
-The difference of two ends has Student's t interval over the seeds. Two runs also take
-some steps to the worse of their two ends, a value that both reach; the logarithm of the
-ratio of these steps has such an interval too. The *margin* is the largest acceptable
-difference: a share of the baseline's improvement in training, but never less than the
-scatter of its ends over the seeds.
+The difference of two ends has Student's t interval over the seeds. Two runs are also
+compared by the numbers of steps in which they reach the worse of their two ends; the
+logarithm of the ratio of these numbers has such an interval too. The *margin* is the
+largest acceptable difference: a share of the baseline's improvement in training, but
+never less than the scatter of its ends over the seeds.
 """
 
 from __future__ import annotations
@@ -48,12 +48,8 @@ class Interval:
         return Interval(factor * self.estimate, *ends)
 
     def shown(self, sign: str = "", most: int = 7) -> str:
-        """Return `estimate ± half width`, with one or two digits of the width.
-
-        Args:
-            sign: "+" to write one before positive numbers too.
-            most: the most digits after the decimal point.
-        """
+        """Return `estimate ± half width`, with one or two digits of the width, at most
+        `most` after the decimal point. If `sign` is "+", positive numbers have one."""
         half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
         smallest = half if known else abs(self.estimate)
@@ -99,7 +95,6 @@ class TrainingVerdict:
     """How a machine trains, compared with the baseline.
 
     Attributes:
-        machine: its label.
         kind: "like" the baseline, "slower" (to the same value), "worse", "diverges",
             "undecided", or the "baseline" itself.
         seeds: the number of compared pairs of runs: those that diverge in neither run.
@@ -156,19 +151,13 @@ def last_steps(found: Curves, given: int | None) -> int:
 def training_verdicts(
     found: Curves, baseline: str, *, margin: float, last: int, confidence: float
 ) -> dict[str, TrainingVerdict]:
-    """Return the verdict on every machine from its runs and the baseline's.
+    """Return the verdict on every machine, by label, from its curve and the baseline's.
 
-    The direction in which the baseline's metric moves is the better one.
-
-    Args:
-        found: curves of a metric, by label.
-        baseline: the label of the machine with which others are compared.
-        margin: a share of the baseline's improvement from its first step to its end.
-        last: the number of steps in the mean of an end.
-        confidence: of the intervals, 0.95 for 95 %.
-    """
+    The direction in which the baseline's metric moves is the better one. `margin` is a
+    share of the baseline's improvement from its first step to its end; `last` is the
+    number of steps in the mean of an end; `confidence` is 0.95 for 95 %."""
     reference = found[baseline]
-    sign = 1.0 if _won(reference, last) >= 0 else -1.0
+    sign = 1.0 if _fall(reference, last) >= 0 else -1.0
     runs = {x: replace(curve, values=sign * curve.values) for x, curve in found.items()}
     judge = _Judge(runs[baseline], baseline, margin, last, confidence, sign)
     return {label: judge.verdict(label, curve) for label, curve in runs.items()}
@@ -179,8 +168,8 @@ def ends_of(curve: Curve, last: int) -> np.ndarray:
     return curve.values[:, -last:].mean(axis=1)
 
 
-def _won(curve: Curve, last: int) -> float:
-    """Return how much the finite runs fall from their first step to their end."""
+def _fall(curve: Curve, last: int) -> float:
+    """Return the mean fall of the finite runs, from their first step to their end."""
     falls = curve.values[:, 0] - ends_of(curve, last)
     return float(np.mean(falls[np.isfinite(falls)])) if np.isfinite(falls).any() else 0
 
@@ -197,7 +186,6 @@ class _Judge:
     sign: float
 
     def verdict(self, label: str, own: Curve) -> TrainingVerdict:
-        """Return the verdict on a machine."""
         diverged = self._divergences(own)
         lost = {*diverged, *self._divergences(self.reference)}
         common = [seed for seed in own.seeds if seed in self.reference.seeds]
@@ -263,7 +251,7 @@ class _Judge:
 
     @cached_property
     def _margin(self) -> float:
-        return max(self.share * _won(self.reference, self.last), self._scatter)
+        return max(self.share * _fall(self.reference, self.last), self._scatter)
 
     @cached_property
     def _scatter(self) -> float:
@@ -278,7 +266,7 @@ class _Judge:
             return f"{self.baseline} diverges itself"
         if set(self.reference.unmoved) == set(self.reference.seeds):
             return f"{self.baseline} does not train"
-        if self._scatter > _SHARE_OF_SCATTER * _won(self.reference, self.last):
+        if self._scatter > _SHARE_OF_SCATTER * _fall(self.reference, self.last):
             return (
                 f"the last values of {self.baseline} scatter over the seeds by more "
                 "than a quarter of their improvement; train for more steps"
@@ -304,7 +292,7 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return by seed the steps of `own` to the worse end, over those of `reference`."""
+    """Return steps of `own` / steps of `reference` to the worse end, by seed."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]

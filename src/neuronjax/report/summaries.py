@@ -23,11 +23,7 @@ class Summarised:
         return self.as_dict()
 
     def to_json(self, indent: int | None = 2) -> str:
-        """Return `as_dict` as JSON.
-
-        Args:
-            indent: the argument of `json.dumps`; None for one line.
-        """
+        """Return `as_dict` as JSON, in one line if `indent` is None."""
         return json.dumps(self.as_dict(), indent=indent)
 
     def summary(self) -> dict[str, Scalar]:

@@ -1,9 +1,9 @@
 """The display of slow work, such as a compilation, in a terminal or a notebook.
 
-Nothing is shown in the first two seconds, nor if the standard error is not a terminal
-(a log, a pipe, CI), unless NEURONJAX_PROGRESS is 1; 0 shows nothing anywhere. A log
-gets a line for each kind of stage, a terminal and a notebook one line that is replaced.
-The last line says how long the work took, or when it stopped.
+Work is shown after two seconds in a terminal or a notebook, and in a log (a file, a
+pipe, CI) if NEURONJAX_PROGRESS is 1; 0 shows nothing anywhere. A log gets a line for
+each kind of stage, a terminal and a notebook one line that is replaced. The last line
+says how long the work took, or when it stopped.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def summary(
     error: type[BaseException] | None = None,
 ) -> str:
     """Return the total time, the time of each stage, and the stage in which an error
-    stopped the work. `stages` has the name and the begin of each."""
+    stopped the work, as text. `stages` are names and start times."""
     ends = [*[begin for _, begin in stages[1:]], end]
     spent: dict[str, float] = {}
     for (stage, begin), until in zip(stages, ends, strict=True):

@@ -34,6 +34,7 @@ from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff
 from neuronjax.diagnostics.tolerance.stepwise import stepwise
 from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact
 from neuronjax.errors import UnimplementedError
+from neuronjax.execution.arithmetic import comparison
 from neuronjax.ir.algebra_set import HostCall
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
@@ -176,22 +177,13 @@ def _(i: Activation, x: Sequence[Held], at: Executors) -> list[Held]:
 
 # -- choices ---------------------------------------------------------------------------
 
-_COMPARISONS: Mapping[str, Callable[..., Any]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "GE": np.greater_equal,
-    "GT": np.greater,
-    "LE": np.less_equal,
-    "LT": np.less,
-}
-
 
 @legal.register
 def _(i: Compare, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.operands[0].type.dtype):
         return discrete(i, x, at)
-    function, shape = _COMPARISONS[i.direction], x[0].shape
-    if x[0] is x[1]:  # tests for NaN, which needs no bound
+    function, shape = comparison(i.direction), x[0].shape
+    if x[0] is x[1]:  # a test for NaN, which needs no bound
         return [Held(function(x[0].values, x[1].values), shape)]
     result = function(x[0].x, x[1].x)
     return [Held(result if isinstance(result, Tracked) else np.asarray(result), shape)]
@@ -219,9 +211,12 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     """Cast an operand without an error as the chip does; bound any other cast."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
-        return (
-            of_exact(i, x, at) if held.x.shape == held.shape else _narrow(i, held, at)
-        )
+        results = of_exact(i, x, at)
+        if held.x.shape == held.shape:
+            return results
+        # An axis of size 1 that is yet to be broadcast stays so.
+        index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
+        return [Held(results[0].x[index], held.shape)]
     dtype = i.results[0].type.dtype
     if not is_float(dtype):
         step = np.trunc if i.float_to_int == "truncate" else np.rint
@@ -236,14 +231,6 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     if result.hard is None:  # nothing was rounded
         result.hard = held.hard
     return [result]
-
-
-def _narrow(i: TensorCopy, held: Held, at: Executors) -> list[Held]:
-    """Cast a broadcast operand before it is spread."""
-    values = held.values
-    result = of_exact(i, [Held(values, held.shape)], at)[0]
-    index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
-    return [Held(result.x[index], held.shape)]
 
 
 def _whole(step: Any, x: Tracked, dtype: np.dtype) -> Array:
@@ -306,11 +293,11 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 # `ErrorModel.functions` has the errors of the chip's tables; the code below propagates
 # the error of the argument.
 
-#: Functions whose table's error shrinks with the result.
+#: Functions whose table has an error relative to the result.
 _RELATIVE = ("cbrt", "cosh")
 
 
-#: Ends of the chords, as shares of the largest error that the argument can have.
+#: Distances of the chords' ends from the argument, as shares of its largest error.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 

@@ -42,20 +42,16 @@ Devices = Sequence[Sequence[Held]]
 def exchanged(
     i: Instruction, x: Devices, at: Executors, *, are_joint: bool
 ) -> list[list[Held]]:
-    """Return the results of a collective on every device.
+    """Return a collective's results on every device; `x` has the operands by device.
 
-    Args:
-        i: the collective.
-        x: the operands of every device.
-        at: the executors of the walk.
-        are_joint: whether errors of different devices may be the same error. They then
-            add up linearly, not in squares.
+    If `are_joint`, errors of different devices may be the same error, and add up
+    linearly, not in squares.
 
     Raises:
         UnimplementedError: the instruction is a kernel that communicates.
     """
     if not isinstance(i, Collective):
-        raise no_rule(i, "a kernel that joins devices")
+        raise no_rule(i, "a kernel with collectives")
     if are_joint:
         x = [[correlated(held) for held in own] for own in x]
     if not isinstance(i, Reduction):
@@ -68,7 +64,7 @@ def exchanged(
 
 
 def correlated(held: Held) -> Held:
-    """Return a value whose errors may be correlated with those of other values."""
+    """Return a value whose errors all count as correlated with those of others."""
     x = held.x
     if not isinstance(x, Tracked) or x.is_exact:
         return held
@@ -106,10 +102,8 @@ def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
 
     def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
         key = at.reference.first_key
-        return [
-            np.asarray(own[k])
-            for own in at.reference.exchange(i, arrays, key, Position())
-        ]
+        made = at.reference.exchange(i, arrays, key, Position())
+        return [np.asarray(own[k]) for own in made]
 
     values = reduced(i, [[h.values for h in own] for own in x])
     doubts = [[places_in_doubt(h).astype(h.values.dtype) for h in own] for own in x]

@@ -17,7 +17,7 @@ from neuronjax.diagnostics.executors import Emulator, Position
 from neuronjax.diagnostics.reference64 import Reference64, is_float
 from neuronjax.diagnostics.tolerance.drawn import Draw
 from neuronjax.diagnostics.tolerance.model import ErrorModel, Roundoff, roundoff
-from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked, exact
+from neuronjax.diagnostics.tolerance.tracked import Shared, Tracked, exact, moved
 from neuronjax.ir.instruction import Block, Instruction
 
 Array = Tracked | np.ndarray
@@ -59,18 +59,10 @@ class Held:
         """Return all elements, broadcast; copies of one element share its error."""
         if self.x.shape == self.shape:
             return self.x
-        if not isinstance(self.x, Tracked):
-            return np.broadcast_to(self.x, self.shape)
-        x, shape = self.x, self.shape
-        terms = {
-            s: Shared(t.is_relative, np.broadcast_to(t.scale, shape))
-            for s, t in x.shared.items()
-        }
-        if x.own is not None:
-            terms[x.source] = Shared(False, np.broadcast_to(x.own, shape))
-        joint = None if x.joint is None else np.broadcast_to(x.joint, shape)
-        value = np.broadcast_to(x.value, shape)
-        return Tracked(value, x.model, x.dtype, None, joint, terms)
+        wide = moved(lambda v: np.broadcast_to(v, self.shape), self.x)
+        if isinstance(self.x, Tracked) and wide.own is not None:
+            wide.shared[self.x.source], wide.own = Shared(False, wide.own), None
+        return wide
 
     def tracked(self, model: ErrorModel) -> Tracked:
         """Return all elements as tracked numbers, also those of an integer array."""
@@ -102,7 +94,7 @@ def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
 
 
 class Executors(NamedTuple):
-    """What the rules of instructions need beside their operands.
+    """The arguments of the rules of instructions, beside the operands.
 
     Attributes:
         model: how results are rounded.
@@ -215,7 +207,7 @@ def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
 
 
 def without_needless_errors(x: Tracked) -> Tracked:
-    """Remove the rounding error where exact operands gave an FP32 number."""
+    """Remove the rounding error where a result of exact operands is an FP32 number."""
     value = x.value
     with np.errstate(all="ignore"):
         held = value.astype(np.float32).astype(value.dtype) == value

@@ -98,13 +98,9 @@ def _(i: NcTranspose, x: Sequence[Held], at: Executors) -> list[Held]:
     return [rearranged(x[0], lambda v: np.swapaxes(v, -1, -2))]
 
 
-@legal.register
-def _(i: Im2col, x: Sequence[Held], at: Executors) -> list[Held]:
-    return _moved(i, x, at, range(1))
-
-
-@legal.register
-def _(i: LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
+@legal.register(Im2col)
+@legal.register(LocalGather)
+def _(i: Im2col | LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
     return _moved(i, x, at, range(1))
 
 
@@ -118,13 +114,10 @@ def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> lis
     def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:
         return in_float64(i, [*arrays, *plain[len(data) :]], at)[0]
 
-    indices = x[len(data) :]
-    is_lost = any(is_doubtful(h) for h in indices)
     result = moved_together([x[n] for n in data], mover, at.model)
-    shape = i.results[0].type.shape
-    if not is_lost:
-        return [Held(result.x, shape, result.hard)]
-    return [Held(doubtful(result.values, True, at.model), result.shape)]
+    if any(map(is_doubtful, x[len(data) :])):
+        return [Held(doubtful(result.values, True, at.model), result.shape)]
+    return [Held(result.x, i.results[0].type.shape, result.hard)]
 
 
 def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:

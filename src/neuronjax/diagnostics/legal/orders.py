@@ -41,7 +41,7 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
         if i.descending[0]:
             by_key = np.flip(by_key, axis)
         places = neighbours(by_key, reach, axis)
-        if len(keys) > 1:  # ties of the first key are ordered by the others
+        if len(keys) > 1:  # the other keys order ties of the first key
             places = np.broadcast_to(places.any(axis=axis, keepdims=True), places.shape)
     results = []
     for number, (values, view) in enumerate(zip(sorted_, i.results, strict=True)):
@@ -65,7 +65,7 @@ def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
     values, indices = in_float64(i, [x[0].values], at)
     worst = worst_along(x[0].tracked(at.model), -1)
     kept = Tracked(values, at.model, np.float32, None, worst[..., : i.k])
-    # The number at rank k + 1 may be as large as the one at rank k.
+    # Number k + 1 may be as large as number k, so more than k numbers are compared.
     whole = -np.sort(-x[0].values, axis=-1)
     places = neighbours(whole, at.model.spread * worst, -1)[..., : i.k]
     dtype = i.results[1].type.dtype

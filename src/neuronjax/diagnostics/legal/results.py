@@ -46,13 +46,13 @@ class LegalOutput:
     """The legal values of one output.
 
     Attributes:
-        path: in the pytree of the outputs, "loss", "grads/w"; "the result" of one.
+        path: path in the pytree of the outputs, "grads/w"; "the result" for one array.
         dtype: the dtype that the program declares.
         tolerance: reference and bounds; the next three fields are parts of it.
         expected: the reference, float64; integers and booleans in their own dtype.
-        atol: absolute bound of every element's error, float64. 0 where only these bits
-            are legal. Inf where nothing is known: the number may overflow, or depends
-            on numbers that differ by less than their bounds.
+        atol: absolute bound of every element's error, float64. 0 where only the bits of
+            the reference are legal. Inf where nothing is known: the number may
+            overflow, or depends on numbers that differ by less than their bounds.
         l2: bound of the L2 norm of all errors.
     """
 
@@ -68,7 +68,7 @@ class LegalOutput:
     def power(self) -> float:
         """Return the smallest relative error that is refused if all numbers have it.
 
-        From 1 on, zeros are accepted as well, so the bounds decide nothing.
+        If it is 1 or more, zeros in place of all numbers pass: the bounds are useless.
         """
         values = np.abs(self.expected.astype(np.float64))
         known = np.isfinite(values) & np.isfinite(self.atol) & (values > 0)
@@ -115,12 +115,12 @@ class CheckedOutput:
     """The comparison of one output of a run with its legal values; true if it is legal.
 
     Attributes:
-        path: the output's path in the pytree of the outputs.
         judged: counts of elements, and the norm of all errors with its bound.
         indices: row-major indices of elements beyond their bounds, int64 [n, rank].
         excess: absolute error minus bound of each such element, float64 [n]; Inf for an
             Inf or a NaN in place of a number.
-        index: index of the worst element, relative to its bound; None if there is none.
+        index: index of the element whose error is the largest multiple of its bound;
+            None for an empty output.
         value, expected, allowed: the value, reference and bound at `index`.
         power: see `LegalOutput.power`.
     """
@@ -145,7 +145,7 @@ class CheckedOutput:
             return f"{self.path}: empty"
         if judged.refused == 0 and not judged:
             return (
-                f"{self.path}: no element is outside, but all together: relative L2 "
+                f"{self.path}: no element is outside, but the error's norm is: rel. L2 "
                 f"{short(judged.relative_l2)}\n"
                 f"   where {short(judged.relative_l2_bound)} is legal"
             )
@@ -158,11 +158,7 @@ class CheckedOutput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LegalCheck(Displayed):
-    """The comparison of all outputs of a run with legal values; true if all are legal.
-
-    Attributes:
-        outputs: the comparisons, in the order of the program's outputs.
-    """
+    """The comparison of a run's outputs with legal values; true if all are legal."""
 
     outputs: tuple[CheckedOutput, ...]
 
@@ -195,9 +191,7 @@ class LegalResults(Displayed):
     """Every result that a program may have, as a value and a bound for each element.
 
     Attributes:
-        name: name of the function.
-        target: the machine.
-        setting: target, logical core, numerics and SDK, as every report begins.
+        setting: the first line of every report: target, logical core, numerics and SDK.
         policy: which numbers are cast, and how.
         outputs: legal values of the leaves, in the order of the program's outputs.
         failure: probability with which a legal element is refused.
@@ -230,14 +224,12 @@ class LegalResults(Displayed):
         return bool(self.check(outputs))
 
     def check(self, outputs: Any) -> LegalCheck:
-        """Return which elements of a run's outputs exceed their bounds, by how much.
+        """Return which elements of outputs exceed their bounds, and by how much.
 
         An Inf or a NaN is legal where the reference has the same, or where the bound is
         Inf; a number in its place is not. The L2 norm of all errors has a bound too,
-        which is sharper than the bounds of single elements.
-
-        Args:
-            outputs: as the function returns them, of any dtypes.
+        which is sharper than the bounds of single elements. `outputs` have the
+        structure that the function returns, and any dtypes.
 
         Raises:
             InvalidProgramError: another number of outputs, or another shape.

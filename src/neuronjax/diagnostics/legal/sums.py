@@ -25,9 +25,9 @@ from neuronjax.diagnostics.legal.held import (
     places_in_doubt,
     written,
 )
-from neuronjax.diagnostics.reference64 import is_float
+from neuronjax.diagnostics.reference64 import is_float, matrix
 from neuronjax.diagnostics.reference64_tables import REDUCTIONS
-from neuronjax.diagnostics.tolerance.contraction import grouped, matmul
+from neuronjax.diagnostics.tolerance.contraction import matmul
 from neuronjax.diagnostics.tolerance.model import ErrorModel, roundoff
 from neuronjax.diagnostics.tolerance.reductions import largest, running, smallest, total
 from neuronjax.diagnostics.tolerance.tracked import Tracked, doubtful, exact, moved
@@ -105,7 +105,7 @@ def _(i: TensorTensorScan, x: Sequence[Held], at: Executors) -> list[Held]:
         result = _running_product(turned, i.axis)
     else:
         fold = np.maximum if i.op == "maximum" else np.minimum
-        scale = np.broadcast_to(np.asarray(turned.scale()), turned.shape)
+        scale = _whole(turned.scale(), turned)
         joint = np.maximum.accumulate(scale, axis=i.axis).astype(np.float32)
         value = fold.accumulate(turned.value, axis=i.axis)
         result = Tracked(value, at.model, np.float32, None, joint)
@@ -124,16 +124,10 @@ def _running_product(x: Tracked, axis: int) -> Tracked:
 # -- contractions ----------------------------------------------------------------------
 
 
-def _matrix(x: Tracked, batch: Any, contract: Any, *, k_last: bool) -> Tracked:
-    """Return `x` as [batch, free, k] if `k_last`, else as [batch, k, free]."""
-    free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
-    return grouped(x, (batch, free, contract) if k_last else (batch, contract, free))
-
-
 def _contracted(i: NcMatmul | NcMatmulMx, lhs: Tracked, rhs: Tracked) -> Tracked:
     d = i.dimensions
-    a = _matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
-    b = _matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
+    a = matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
+    b = matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
     product, shape = matmul(a, b), i.results[0].type.shape
     psum = roundoff(i.results[0].type.dtype)
     if psum.unit > a.model.sums.unit:  # PSUM rounds after every tile
@@ -188,14 +182,9 @@ _Fold = Callable[..., np.ndarray]
 def _added_up(
     fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
 ) -> Tracked:
-    """Return sums made by an instruction that adds, with the errors of the terms.
+    """Return the sums of an instruction that adds the terms `parts`, with errors.
 
-    Args:
-        fold: adds up arrays that have the shapes of the parts.
-        parts: the terms.
-        counts: number of terms of every sum.
-        model: how sums are rounded.
-    """
+    `fold` adds up arrays of the parts' shapes; every sum has `counts` terms."""
     value = fold(*(p.value for p in parts))
     squares = fold(*(np.square(p.value) for p in parts))
     sizes = fold(*(np.abs(p.value) for p in parts))
@@ -228,9 +217,9 @@ def _(i: Pool, x: Sequence[Held], at: Executors) -> list[Held]:
     value = fold(whole.value, start)
     joint = None
     if not whole.is_exact:
-        scale = np.broadcast_to(np.asarray(whole.scale(), np.float64), whole.shape)
         sign = 1 if i.op == "maximum" else -1
-        joint = np.abs(fold(sign * scale, start)).astype(np.float32)
+        joint = np.abs(fold(sign * _whole(whole.scale(), whole), start))
+        joint = joint.astype(np.float32)
         joint = np.where(np.isfinite(joint), joint, np.float32(0.0))
     return [written(Tracked(value, at.model, np.float32, None, joint), i)]
 
@@ -241,10 +230,14 @@ def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at)
     if is_doubtful(indices):
-        raise no_rule(i, "a scatter whose indices are in doubt")
+        raise no_rule(i, "a scatter with doubtful indices")
     if i.op not in ("add", "assign"):
         raise no_rule(i, f"a scatter by {i.op}")
-    execute = functools.partial(_scattered, i, indices.values, at)
+
+    def execute(into: Any, added: Any) -> np.ndarray:
+        given = np.asarray(into, float), indices.values, np.asarray(added, float)
+        return in_float64(i, given, at)[0]
+
     parts = [operand.tracked(at.model), updates.tracked(at.model)]
     if i.op == "assign":
         value = execute(*(p.value for p in parts))
@@ -258,10 +251,3 @@ def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
 def _whole(error: Any, x: Tracked) -> np.ndarray:
     """Return a scale for every element; 0 if `error` is None."""
     return np.broadcast_to(np.asarray(0.0 if error is None else error, float), x.shape)
-
-
-def _scattered(
-    i: LocalScatter, indices: np.ndarray, at: Executors, operand: Any, updates: Any
-) -> np.ndarray:
-    given = [np.asarray(operand, np.float64), indices, np.asarray(updates, np.float64)]
-    return in_float64(i, given, at)[0]

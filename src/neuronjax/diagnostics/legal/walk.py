@@ -17,16 +17,16 @@ from neuronjax.diagnostics.legal.exchange import correlated, exchanged
 from neuronjax.diagnostics.legal.held import Executors, Held, drawn, is_doubtful
 from neuronjax.diagnostics.legal.movement import moved_together, rearranged
 from neuronjax.diagnostics.parallel_runs import Lane, OpPath, Side
-from neuronjax.diagnostics.reference64 import Reference64, is_float
+from neuronjax.diagnostics.reference64 import Reference64, is_float, run_scalars
 from neuronjax.diagnostics.tolerance.drawn import Draw
 from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.diagnostics.tolerance.tracked import exact
 from neuronjax.diagnostics.walk import Keys, Lanes, OpWalk, Spans, Views
 from neuronjax.errors import NeuronJaxError, UnsupportedError
-from neuronjax.ir.instruction import Block, Instruction, View
+from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.program import Op, Value
 
-#: Called after every op with its results; may return values that replace them.
+#: Receives the results of every op; may return values that replace them.
 Made = Callable[
     [OpPath, tuple[int, ...], Mapping[Value, Held]], Mapping[Value, Held] | None
 ]
@@ -35,12 +35,8 @@ Made = Callable[
 class LegalWalk(OpWalk):
     """One walk through a program on values with errors.
 
-    Args:
-        side: the lowered program.
-        model: how results are rounded.
-        made: called after every op outside of scalar blocks and meshes.
-        draw: draws the errors of this run; None to carry the scales of errors.
-    """
+    `made` is called after every op outside of scalar blocks and meshes. `draw` draws
+    the errors of this run; None means that values carry the scales of errors."""
 
     def __init__(
         self,
@@ -51,13 +47,13 @@ class LegalWalk(OpWalk):
     ) -> None:
         super().__init__()
         self._side, self._model, self._made, self._draw = side, model, made, draw
-        # Whether several devices hold the same error.
+        # Whether errors of different devices may be the same error.
         self._are_joint = False
         self._at = Executors(
             model,
             Reference64(side.program),
             side.executor,  # type: ignore[arg-type]
-            self._scalars,
+            lambda block, x: run_scalars(block, x, lambda i, y: legal(i, y, self._at)),
         )
 
     @property
@@ -66,10 +62,8 @@ class LegalWalk(OpWalk):
         return self._at.reference.kept_in_float32
 
     def run(self, arguments: Sequence[Any]) -> list[Held]:
-        """Run the main function and return its results.
-
-        Args:
-            arguments: arrays of the declared dtypes, without errors; or `Held`.
+        """Run the main function on arrays without errors, or `Held`, and return its
+        results.
 
         Raises:
             UnimplementedError: an instruction has no rule.
@@ -88,7 +82,6 @@ class LegalWalk(OpWalk):
         return Held(held, plain.shape)
 
     def on_device(self, device: int) -> Iterable[Lane]:
-        """Return the one lane of a device."""
         return [Lane("legal", self._side, device=device)]
 
     def leaf(
@@ -138,15 +131,6 @@ class LegalWalk(OpWalk):
                 held = drawn(held, False, self._draw)
             lane.arrays[at[value]] = held
 
-    def _scalars(self, block: Block, x: Sequence[Held]) -> list[Held]:
-        """Execute a block of scalar instructions on whole tensors."""
-        arrays = dict(zip((b.number for b in block.arguments), x, strict=True))
-        for i in block.instructions:
-            given = [arrays[v.buffer.number] for v in i.operands]
-            made = legal(i, given, self._at)
-            arrays.update(zip((b.number for b in i.results), made, strict=True))
-        return [arrays[v.buffer.number] for v in block.results]
-
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
         """Return the number that decides a branch or a loop; refuse a doubtful one."""
         [held] = lane.read([view])
@@ -160,12 +144,10 @@ class LegalWalk(OpWalk):
         return int(held.values)
 
     def cut(self, value: Held, part: tuple[slice, ...]) -> Held:
-        """Return a part of a value, with its errors."""
         return rearranged(value, lambda v: v[part])
 
     def joined(
         self, values: Sequence[Held], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Held:
-        """Return the value that consists of several parts, with their errors."""
         parts = [correlated(h) for h in values] if self._are_joint else values
         return moved_together(parts, join, self._model)

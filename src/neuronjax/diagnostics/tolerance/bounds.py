@@ -49,25 +49,26 @@ def error_bounds(
     over all values of an operand), and comparisons, indices and `where` on numbers
     closer than their bounds. Probabilistic: roundings to nearest are independent and
     symmetric; an element of a correct kernel then exceeds its bound with a probability
-    of at most `failure`, so of 1e9 elements one does with 1e-3. Assumed: a kernel's
-    order of addition is independent of the signs of the terms (`contraction.py`);
-    elementary functions err as measured (`model.SILICON`), half of it equally for all
-    elements; and two elements that the reference combines share roundings only where it
-    broadcasts, contracts or assigns. A kernel with another but mathematically equal
-    algorithm is sure to pass only where its roundings are no larger.
+    of at most `failure`; for 1e-12, any of 1e9 elements does with 1e-3. Assumed: a
+    kernel's order of addition is independent of the signs of the terms
+    (`contraction.py`); elementary functions have the measured error (`model.SILICON`),
+    half of which is common to all elements; and two elements that the reference
+    combines share roundings only where it broadcasts, contracts or assigns. A kernel
+    with another but mathematically equal algorithm is sure to pass only where its
+    roundings are no larger.
 
     The bound of the norm of all errors is sharper than those of single elements:
     independent errors add in squares there.
 
-    A dropped term goes unnoticed if it is smaller than the bound: of 4,096 products of
-    normal numbers about one in a hundred.
+    A dropped term goes unnoticed if it is smaller than the bound: about one in a
+    hundred of 4,096 products of normally distributed numbers.
 
     Args:
         forward: the reference, called once; its NumPy functions need rules. Names of
             its module that mean NumPy are replaced while it runs, so that arrays which
             it makes and fills are tracked as well.
-        inputs: arrays and numbers, as the reference takes them. Float arrays are exact
-            but for what `precision` cannot hold.
+        inputs: arrays and numbers, as the reference takes them. The only error of float
+            arrays is their rounding to `precision`.
         precision: the format to which every result is rounded: "fp32", "bf16", "fp16",
             "fp8_e4m3", "tf32", a name of a format, or a dtype.
         products: the format of the operands of contractions, as `precision`; also
@@ -127,7 +128,7 @@ def _entered(x: Any, model: ErrorModel) -> Any:
 
 
 def tolerance_of(x: Tracked) -> Tolerance:
-    """Return the error bounds of a tracked array's elements, and of its norm."""
+    """Return the error bounds of a tracked array, per element and of the norm."""
     x = x.passed()
     is_stored = not x.functions
     value = (

@@ -15,7 +15,7 @@ Q, holds for such orders too but is sqrt(n) wider and would hide a dropped term.
 all terms have one value the roundings are not independent; the scale is n u G there.
 
 Values come from FP32 matmuls of `CHUNK` terms, in half the time of float64. The bound
-includes their roundings, those of chains of `CHUNK` additions.
+includes the roundings of these matmuls, as chains of `CHUNK` additions.
 """
 
 from __future__ import annotations
@@ -86,14 +86,8 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     a, b = a.passed(), b.passed()
     value, own = new_values(shape), np.empty(shape, np.float32)
     is_rounded = model.products.unit > model.stored.unit
-    joint = None
-    if (
-        is_rounded
-        or any(x.has_own or x.has_joint for x in (a, b))
-        or loose
-        or loose_right
-    ):
-        joint = np.zeros(shape, np.float32)
+    has_errors = loose or loose_right or any(x.has_own or x.has_joint for x in (a, b))
+    joint = np.zeros(shape, np.float32) if is_rounded or has_errors else None
     stored = model.of_result(dtype)
     in_stack = max(1, _BLOCK_ELEMENTS // max(1, shape[-2] * shape[-1]))
     for stack in blocks(shape[:-2], in_stack):
@@ -114,8 +108,9 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
             if joint is not None and is_biased:
                 joint[stack][tile] += alike[tile] * (model.of_alike(n) * np.abs(v))
 
-        ends = [_ranges(n, _TILE) for n in shape[-2:]]
-        in_threads(fill, [*itertools.product((...,), *ends)])
+        starts = (range(0, size, _TILE) for size in shape[-2:])
+        parts = ([slice(k, k + _TILE) for k in each] for each in starts)
+        in_threads(fill, [*itertools.product((...,), *parts)])
     terms = {s: _widened(t, -1, shape) for s, t in kept.items()}
     for source, term in kept_right.items():
         wide = _widened(term, -2, shape)
@@ -129,24 +124,16 @@ def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
     """Return the errors that a sum along an axis leaves unchanged, and the rest."""
-    kept = {s: t for s, t in shared.items() if _passes(t, axis)}
-    return kept, {s: t for s, t in shared.items() if s not in kept}
-
-
-def _passes(term: Shared, axis: int) -> bool:
-    """Return whether all terms of a sum along the axis share this error."""
-    view = term.scale
-    return term.is_relative and (view.strides[axis] == 0 or view.shape[axis] == 1)
+    views = {s: t.scale for s, t in shared.items() if t.is_relative}
+    same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
+    kept = {s: t for s, t in shared.items() if s in same}
+    return kept, {s: t for s, t in shared.items() if s not in same}
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
     """Return the error for the result, whose elements along the axis share it."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
-
-
-def _ranges(n: int, step: int) -> list[slice]:
-    return [slice(i, i + step) for i in range(0, n, step)]
 
 
 class _Factor(NamedTuple):
@@ -178,7 +165,7 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return matrices of a stack, and which lines along an axis have one value.
+    """Return matrices of a stack, and a mask of lines along an axis with one value.
 
     Shared errors in `loose` are treated as correlated.
     """
@@ -218,8 +205,9 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Return, for scaled values, the squared rounding error of sums that squares of
-    products determine, and the scale of the propagated operand errors."""
+    """Return two errors of scaled values: the part n u^2 / 3 Q of the squared rounding
+    error, and the scale of propagated operand errors. If operands have errors, the
+    second includes the first, which is 0; if not, the second may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
@@ -282,13 +270,8 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
     for i in range(1, len(names)):
         needed = set(output).union(*names[i + 1 :])
         left, name = _pair(left, name, as_tracked(operands[i], model), names[i], needed)
-    return _arranged(left, name, output)
-
-
-def _arranged(x: Any, name: str, output: str) -> Any:
-    """Sum over the letters that are not in the output, and sort the other axes."""
-    x, name = _only(x, name, set(output))
-    return moved(lambda v: v.transpose([name.index(c) for c in output]), x)
+    left, name = _only(left, name, set(output))
+    return moved(lambda v: v.transpose([name.index(c) for c in output]), left)
 
 
 def _pair(a: Any, p: str, b: Any, q: str, needed: set[str]) -> tuple[Any, str]:

@@ -1,10 +1,10 @@
 """Bounds from runs whose roundings are drawn at random, for deep programs.
 
-Slopes add up the largest possible errors of operands. After a few layers or loop turns,
+Slopes add up the largest possible errors of operands. After a few layers or iterations,
 in which errors cancel as often as they add, such a bound is far from any run. A sampled
-run draws each error that a rule knows, of a rounding, an order or a table, at random at
-its scale and continues with the wrong number (Monte Carlo arithmetic), so it has the
-program's own correlations and cancellations. The distance of a legal run from the
+run adds random errors at the scales that the rules give (of a rounding, an order or a
+table) and continues with the wrong numbers: Monte Carlo arithmetic. So its errors have
+the program's own correlations and cancellations. The distance of a legal run from the
 reference, in units of the sampled distances, then follows Student's t distribution,
 which says how far a bound must exceed them. Errors are drawn `AMPLITUDE` times too
 large and distances divided by it, so that a nearby kink (`relu`) is noticed.
@@ -29,7 +29,7 @@ _FLOOR = 0.125
 #: A bound above this share of an output's typical number counts as wide.
 _LITTLE = 2.0**-7
 
-#: Most numbers that all runs together may hold of one array.
+#: The largest number of elements of one array, in all runs together.
 _MOST_HELD = 1 << 26
 
 Key = TypeVar("Key")
@@ -38,9 +38,7 @@ Key = TypeVar("Key")
 class Draw:
     """The random errors of one run or of several; a run's number determines them.
 
-    Attributes:
-        count: number of runs packed into a value (`runs.py`); 0 for a single run.
-    """
+    `count` runs are packed into a value (`runs.py`); 0 means a single run."""
 
     def __init__(self, samples: int, number: int, count: int = 0) -> None:
         self._samples, self._number, self.count = samples, number, count
@@ -57,24 +55,23 @@ class Draw:
             yield Draw(self._samples, self._number + start, count)
 
     def need_room(self, size: int) -> None:
-        """Refuse to hold an array of `size` elements for all runs together.
+        """Check that an array of `size` elements may be stored for all runs together.
 
         Raises:
-            RunsApartError: there is room for fewer runs only.
+            RunsApartError: it may be stored for fewer runs only.
         """
         if self.count > 1 and self.count * size > _MOST_HELD:
             raise RunsApartError(max(1, _MOST_HELD // size))
 
     def held(self, value: np.ndarray) -> np.ndarray:
-        """Return numbers that are equal in all runs, packed once per run."""
+        """Return an array that is equal in all runs, packed with a copy per run."""
         if not self.count:
             return value
         self.need_room(value.size)
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return a value to which one draw of its errors was added; the result is
-        exact."""
+        """Return a value plus one draw of its errors, which then has no errors."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -99,7 +96,7 @@ class Draw:
         return Tracked(packed(value) if self.count else value, x.model, x.dtype)
 
     def _of_each(self, scale: np.ndarray) -> np.ndarray:
-        """Return the scale of errors with an axis for the runs."""
+        """Return a scale with an axis for the runs, if there are several."""
         return scale[..., None] if self.count else scale
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -112,21 +109,14 @@ class Draw:
         return np.moveaxis(draws, 0, -1) if self.count else draws[0]
 
     def _of(self, cause: str) -> Any:
-        """Return the drawn error of a table or constant; equal at each use."""
+        """Return the drawn error of a table or of constants, equal at each use."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]
 
 
 class Spread:
-    """Distances of sampled runs from a reference, element by element.
-
-    Args:
-        expected: the reference.
-
-    Attributes:
-        count: number of runs added so far.
-    """
+    """Distances of `count` sampled runs from a reference, element by element."""
 
     def __init__(self, expected: np.ndarray) -> None:
         self._expected = expected.astype(np.float64)
@@ -136,7 +126,6 @@ class Spread:
         self.count = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Add the values of one run."""
         with np.errstate(all="ignore"):
             apart = (values.astype(np.float64) - self._expected) / AMPLITUDE
             squares = np.where(np.isfinite(self._expected), np.square(apart), 0.0)
@@ -147,17 +136,13 @@ class Spread:
         self.count += 1
 
     def is_no_help(self, found: Tolerance, quantile: float) -> bool:
-        """Return whether two runs or more would leave the bound of the norm wider."""
+        """Return whether two or more runs have not narrowed the bound of the norm."""
         norm = quantile * math.sqrt(self._norm / max(1, self.count))
         return self.count > 1 and norm >= found.l2_bound
 
     def narrowed(self, found: Tolerance, quantile: float) -> Tolerance:
-        """Return `found` with bounds reduced where the sampled runs' are smaller.
-
-        Args:
-            found: the tolerance from slopes.
-            quantile: the largest error over the sampled root mean square.
-        """
+        """Return `found`, a tolerance from slopes, with bounds from the sampled runs
+        where they are smaller. `quantile`: the largest error over the sampled rms."""
         if found.bound is None or found.value.dtype.kind in "iub":
             return found
         scale = np.sqrt(self._squares / self.count)
@@ -169,7 +154,7 @@ class Spread:
         narrow = np.where(
             np.isfinite(found.value), np.minimum(found.bound, elements), found.bound
         )
-        is_whole = np.isfinite(found.bound).all()  # else the norm is of the others
+        is_whole = np.isfinite(found.bound).all()  # else l2_bound omits elements
         return Tolerance(
             found.value,
             narrow.astype(found.bound.dtype),
@@ -202,13 +187,13 @@ def sharpened(
     Args:
         found: the tolerances from slopes.
         run: executes the runs of a draw, and returns the values that have tolerances.
-        samples: number of runs; None for `usual` if a tolerance is wide, else 0.
+        samples: number of runs; None means `usual` if a tolerance is wide, else 0.
         failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.
         ways: factor by which the errors of another algorithm for the same result may
             exceed those of this one.
-        is_batched: whether `run` executes several runs together. Where a part of
-            `usual` runs says that they would narrow no norm's bound, it is the last.
+        is_batched: whether `run` executes several runs together. If a first part of
+            `usual` runs narrows no norm's bound, the rest is left out.
     """
     is_asked = samples is not None
     if samples is None:

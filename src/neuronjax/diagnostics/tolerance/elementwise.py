@@ -33,7 +33,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 from neuronjax.ir.instruction import unrepeated
 
-# Smaller than any divisor, and a normal FP32 number.
+# In place of a zero divisor: below all normal FP32 numbers.
 _TINY = 1e-38
 _BIAS = 0.5
 
@@ -47,7 +47,7 @@ class ElementRule:
     Attributes:
         slopes: maps result, operands and their largest errors to slopes.
         error: "exact", "stored" (one rounding), or the name of an elementary function.
-        is_absolute: whether the function's error does not shrink with the result.
+        is_absolute: whether the function's error at results below 1 is that at 1.
         is_curved: whether the slopes depend on the operands' largest errors.
     """
 
@@ -87,7 +87,7 @@ def _chosen(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
 
 
 def _function(name: str, slope: Callable[..., Any], absolute: bool = False) -> Any:
-    """Return a rule of one operand from its slope(result, operand, reach)."""
+    """Return the rule of one operand from slope(result, operand, largest error)."""
     return ElementRule(
         lambda f, x, r: (slope(f, x[0], r[0]),), name, absolute, is_curved=True
     )
@@ -97,7 +97,7 @@ def _low(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.maximum(np.abs(x) - r, _TINY)
 
 
-def _grown(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+def _grown(r: np.ndarray) -> np.ndarray:
     return np.exp(np.minimum(r, 700.0))
 
 
@@ -123,9 +123,9 @@ RULES: dict[Any, ElementRule] = {
     np.square: _function("stored", lambda f, x, r: 2 * np.abs(x) + r),
     np.sqrt: ElementRule(_rooted, error="sqrt", is_curved=True),
     np.reciprocal: _function("reciprocal", lambda f, x, r: np.abs(f) / _low(x, r)),
-    np.exp: _function("exp", lambda f, x, r: f * _grown(x, r)),
-    np.exp2: _function("exp", lambda f, x, r: f * _grown(x, r)),
-    np.expm1: _function("exp", lambda f, x, r: (f + 1) * _grown(x, r), absolute=True),
+    np.exp: _function("exp", lambda f, x, r: f * _grown(r)),
+    np.exp2: _function("exp", lambda f, x, r: f * _grown(r)),
+    np.expm1: _function("exp", lambda f, x, r: (f + 1) * _grown(r), absolute=True),
     np.log: _function("log", lambda f, x, r: 1 / _low(x, r), absolute=True),
     np.log2: _function("log", lambda f, x, r: 1.4427 / _low(x, r), absolute=True),
     np.log10: _function("log", lambda f, x, r: 0.4343 / _low(x, r), absolute=True),
@@ -145,9 +145,8 @@ RULES: dict[Any, ElementRule] = {
 _QUOTIENTS = (np.divide, np.reciprocal)
 _SELECT = ElementRule(_chosen, error="exact")
 
-# (function, operand, whether a shared error is relative) to (whether it is relative in
-# the result, factor). A shared error without an entry becomes a correlated one,
-# `joint`.
+# (function, index of the operand, whether its shared error is relative) -> (whether the
+# result's is relative, factor). Other shared errors become correlated ones, `joint`.
 _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
     (np.add, 0, False): (False, 1.0),
     (np.add, 1, False): (False, 1.0),
@@ -181,7 +180,8 @@ def _add_term(
 
 
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
-    """Return a broadcast operand's error as one that elements share."""
+    """Return a broadcast operand's error as one that elements share; None if the
+    function has no rule for it."""
     if (function, place, False) in _HANDED_ON:
         is_relative, scale = False, np.asarray(x.part(...).scale())
     elif (function, place, True) in _HANDED_ON and (x.value != 0).all():
@@ -196,10 +196,7 @@ def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
 class _Operand:
     """An operand broadcast to the result's shape, with errors sorted for propagation.
 
-    Attributes:
-        array: values, independent and correlated errors.
-        shared: shared errors that become correlated ones.
-    """
+    `shared` are shared errors that become correlated ones."""
 
     array: Tracked
     shared: Sequence[Shared] = ()
@@ -223,7 +220,7 @@ class _Operand:
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
-    """Return operands broadcast, and the shared errors of the result.
+    """Return broadcast operands, the result's shared errors, and correlated errors.
 
     The copies of a broadcast constant have one error, but count as rounded separately:
     even if that error adds up in a sum, the roundings of the sum are larger.
@@ -357,8 +354,8 @@ class _Step:
                 errors = (e if e is None else np.where(beyond, none, e) for e in errors)
                 x = [*x[:-1], ErrorParts(divisor, *errors)]
                 fresh += np.where(beyond, size, 0)
-        over = (size > self.stored.largest) & np.isfinite(f) if is_large else None
-        if over is not None:
+        if is_large:
+            over = (size > self.stored.largest) & np.isfinite(f)
             fresh = np.where(over, np.inf, fresh)
         if all(p.own is None and p.joint is None for p in x):
             return f, fresh, 0.0

@@ -1,7 +1,7 @@
 """Track the arrays that a reference makes itself: `np.zeros(...)`, then assignments.
 
-NumPy's protocols do not cover them. So while the reference runs, `np` in its module is
-replaced by a stand-in whose array-making functions return tracked arrays.
+NumPy's protocols do not cover these arrays. So while the reference runs, `np` in its
+module is replaced by a stand-in whose array-making functions return tracked arrays.
 """
 
 from __future__ import annotations
@@ -48,11 +48,7 @@ def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
 
 
 class NumpyStandIn:
-    """A stand-in for NumPy whose functions that make arrays return tracked ones.
-
-    Attributes:
-        model: error model of the arrays that it makes.
-    """
+    """A stand-in for NumPy whose functions that make arrays return tracked ones."""
 
     def __init__(self, model: ErrorModel) -> None:
         self.model = model

@@ -21,7 +21,6 @@ class Judged:
     """A result compared with its tolerance; true if the result is right.
 
     Attributes:
-        elements: number of elements.
         refused: number of elements beyond their bound, or not finite where the
             reference is.
         non_finite: refused elements that are Inf or NaN on one side only.
@@ -82,8 +81,8 @@ class Tolerance:
 
     @property
     def largest_passing(self) -> float:
-        """Return the largest relative L2 error that passes. An element without a bound
-        counts as wrong by its whole size; infinite if no element has a bound."""
+        """Return the largest relative L2 error that passes, if elements without a bound
+        are wrong by their whole size; infinite if no element has a bound."""
         if self.bound is None:
             return self.relative_l2_bound
         if self.bound.size and np.isposinf(self.bound).all():
@@ -97,16 +96,12 @@ class Tolerance:
     def catches(self, wrong: np.ndarray) -> bool:
         """Return whether a result is refused; stop at the first block that decides."""
         flat = wrong.reshape(-1)
-        for block in flat_blocks(flat.size):
-            if self.bound is not None and (self._beside(flat, block).times > 1).any():
-                return True
-        return not self.check(wrong)
+        blocks = () if self.bound is None else flat_blocks(flat.size)
+        found = any((self._beside(flat, block).times > 1).any() for block in blocks)
+        return found or not self.check(wrong)
 
     def check(self, actual: object) -> Judged:
-        """Compare a candidate's result with the tolerance.
-
-        Args:
-            actual: array of the reference's shape, of any dtype.
+        """Compare a result, of the reference's shape and any dtype, with the tolerance.
 
         Raises:
             InvalidProgramError: `actual` has another shape.
@@ -117,7 +112,23 @@ class Tolerance:
                 f"the result has shape {given.shape}, the reference {self.value.shape}",
                 remedy="bring the result into the reference's shape",
             )
-        return self._verdict(given.reshape(-1))
+        found, total = given.reshape(-1), _Tally()
+        for block in flat_blocks(found.size):
+            total.add(block.start, self._beside(found, block))
+        error, norm = math.sqrt(total.squares), math.sqrt(sum(self._squares))
+        return Judged(
+            elements=found.size,
+            refused=total.refused,
+            non_finite=total.non_finite,
+            undecided=total.undecided,
+            worst=self._index(total.worst),
+            times_bound=total.times_bound,
+            furthest=self._index(total.furthest),
+            relative_l2=ratio(error, self._norm),
+            relative_l2_bound=self.relative_l2_bound,
+            distance=ratio(math.sqrt(total.all_squares), norm),
+            is_within=error <= self.l2_bound,
+        )
 
     @property
     def _norm(self) -> float:
@@ -140,25 +151,6 @@ class Tolerance:
             for n, kind in enumerate((has, np.logical_not(has))):
                 sums[n] += sum_of_squares(np.where(kind, finite, 0.0))
         return sums[0], sums[1]
-
-    def _verdict(self, found: np.ndarray) -> Judged:
-        total = _Tally()
-        for block in flat_blocks(found.size):
-            total.add(block.start, self._beside(found, block))
-        error, norm = math.sqrt(total.squares), math.sqrt(sum(self._squares))
-        return Judged(
-            elements=found.size,
-            refused=total.refused,
-            non_finite=total.non_finite,
-            undecided=total.undecided,
-            worst=self._index(total.worst),
-            times_bound=total.times_bound,
-            furthest=self._index(total.furthest),
-            relative_l2=ratio(error, self._norm),
-            relative_l2_bound=self.relative_l2_bound,
-            distance=ratio(math.sqrt(total.all_squares), norm),
-            is_within=error <= self.l2_bound,
-        )
 
     def _beside(self, found: np.ndarray, block: slice) -> _BlockErrors:
         value = self.value.reshape(-1)[block]

@@ -22,14 +22,14 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FORMATS, get_format
 
-#: An error that many elements share does not average out in a norm: it is taken three
-#: times as large as its scale.
+#: Largest error that many elements share, as a multiple of its scale: it does not
+#: average out in a norm.
 SHARED_SPREAD = 3.0
 
-#: Terms of a sum whose sizes differ by less, zeros aside, are taken for one value.
+#: Terms of a sum count as one value if their magnitudes, without zeros, differ by less.
 ONE_VALUE = 2.0**-10
 
-_FEW = 16  # numbers that are compared first; they mostly differ
+_FEW = 16  # numbers that are compared first, since they mostly differ
 _UNMEASURED = 1.5e-5
 
 #: Relative error, root mean square, of ScalarE's elementary functions.
@@ -41,15 +41,15 @@ SILICON: Mapping[str, float] = MappingProxyType(
         "sqrt": 1.5e-5,
         # Relative L2 of softmax attention on trn2, gqa_full_v1: 2.874e-6, same source.
         "exp": 4e-6,
-        # VectorE and GpSimd divide in FP32; the quotient of two roundings.
+        # VectorE and GpSimd divide in FP32; taken as two roundings.
         "reciprocal": 1.2e-7,
         # ASSUMPTION: no public measurement; as coarse as the coarsest measured.
         "other": _UNMEASURED,
     }
 )
 
-#: Two ULPs of FP32: `numerics/elementary.MAX_ULP` is below it for the functions here,
-#: and so are the libraries of NumPy and of XLA.
+#: Two ULPs of FP32: `numerics/elementary.MAX_ULP` is smaller for the functions here, as
+#: are the errors of NumPy's and XLA's libraries.
 EMULATED: Mapping[str, float] = MappingProxyType(
     {"reciprocal": 1.2e-7, "other": 2.4e-7}
 )

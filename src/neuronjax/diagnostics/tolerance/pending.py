@@ -28,8 +28,8 @@ from neuronjax.diagnostics.tolerance.tracked import (
 #: Results of fewer elements are stored at once.
 PENDING_ELEMENTS = 1 << 22
 
-#: A result is stored if more passes over it are made, or if it takes more than
-#: `MOST_FUNCTIONS` functions to compute.
+#: A result is stored if more than `MOST_PASSES` passes are made over it, or if it takes
+#: more than `MOST_FUNCTIONS` functions to compute.
 MOST_PASSES = 2
 MOST_FUNCTIONS = 8
 

@@ -53,10 +53,7 @@ def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
 
 def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
     """Restore the reduced axes with size 1 if `keepdims`."""
-    if not keepdims:
-        return x
-    axes = _axes(ndim, axis)
-    return np.expand_dims(x, axes)
+    return np.expand_dims(x, _axes(ndim, axis)) if keepdims else x
 
 
 def total(
@@ -117,7 +114,8 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
-    """Return a shared error after a sum: kept if relative, else summed with sign."""
+    """Return a shared error after a sum: as it is if relative and common to all terms,
+    else summed with its sign."""
     axes = _axes(x.ndim, axis)
     view = term.scale
     if term.is_relative and all(view.strides[i] == 0 for i in axes):
@@ -157,7 +155,8 @@ def variance(
 
 
 def extreme(function: Any, sign: int) -> Any:
-    """Return the rule of `numpy.max` or `min`; the error is that of any candidate."""
+    """Return the rule of `numpy.max` or `min`, with the largest error of all elements
+    that may be the extreme."""
 
     @run_by_run
     def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
@@ -189,7 +188,8 @@ def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
 
 
 def place_of(function: Any, sign: int) -> Any:
-    """Return the rule of `argmax` or `argmin`, doubtful if several may be largest."""
+    """Return the rule of `argmax` or `argmin`; the result is doubtful if several
+    elements may be the extreme."""
 
     @run_by_run
     def rule(x: Tracked, axis: int | None = None) -> Any:
@@ -230,7 +230,7 @@ def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
 
 @run_by_run
 def places_in_order(x: Tracked, axis: int = -1) -> Any:
-    """Return `numpy.argsort`, doubtful where neighbours are closer than bounds."""
+    """Return `numpy.argsort`, doubtful where neighbours are closer than their error."""
     value = np.argsort(x.value, axis=axis, kind="stable")
     reach = x.model.spread * np.broadcast_to(np.asarray(x.scale()), x.shape)
     key, reach = (np.take_along_axis(v, value, axis) for v in (x.value, reach))

@@ -1,8 +1,8 @@
 """Several runs of a reference in one array: every element has a number for each run.
 
-NumPy sees such an element as one structured value, so functions that move elements move
+For NumPy such an element is one structured value, so functions that move elements move
 those of all runs, with the shapes, axes and indices of the reference. Functions that
-compute see the runs as a last axis.
+compute get the runs as a last axis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class RunsApartError(Exception):
 
 
 def packed(values: np.ndarray) -> np.ndarray:
-    """Return numbers with the runs on the last axis as an array of structures."""
+    """Return an array of structures, each with the numbers along the last axis."""
     values = np.ascontiguousarray(values)
     structure = np.dtype([(_FIELD, values.dtype, values.shape[-1:])])
     return values.view(structure).reshape(values.shape[:-1])
@@ -34,6 +34,6 @@ def of_run(value: np.ndarray, number: int) -> np.ndarray:
 
 
 def of_one_type(values: list[np.ndarray]) -> list[np.ndarray]:
-    """Return structures in one dtype; NumPy's casts of them write beyond their ends."""
+    """Return structures in one dtype: NumPy's own casts of them write out of bounds."""
     common = np.result_type(*(unpacked(v).dtype for v in values))
     return [packed(v[_FIELD].astype(common)) if v.dtype.names else v for v in values]

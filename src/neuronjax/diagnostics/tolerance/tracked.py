@@ -1,8 +1,8 @@
 """An array that carries, beside its values, the scale of the error of every element.
 
-NumPy asks such an array how to compute each function (`__array_ufunc__`,
-`__array_function__`), and the rules that other files register here answer. There are
-three kinds of error, since they add differently in a sum:
+NumPy leaves each function to such an array (`__array_ufunc__`, `__array_function__`),
+which applies the rules that other files register here. There are three kinds of error,
+since they add differently in a sum:
 
 - `own`: independent between elements, such as a rounding of each; adds in squares.
 - `joint`: correlated in an unknown way; adds linearly.
@@ -66,7 +66,7 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Return the absolute size for the values of a part of the array, in FP32."""
+        """Return the absolute scale in FP32 of a part of the array and its values."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
@@ -154,7 +154,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
-        """Return the numbers of all runs, given on a last axis, with own errors."""
+        """Return `runs`, numbers with the runs on the last axis, with these errors."""
         errors = self.own, self.joint, self.shared
         return Tracked(packed(runs), model, self.dtype, *errors)
 
@@ -164,7 +164,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array. Called once per pass over its parts; see `Pending`."""
+        """Return this array; `Pending` counts the passes over its parts."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
@@ -218,7 +218,8 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         key, doubt = _plain(key)
         result = moved(lambda x: x[key], self)
         if doubt is not None:
-            result.joint = _sum(result.joint, np.where(doubt, np.inf, 0.0))
+            more = np.where(doubt, np.inf, 0.0)
+            result.joint = more if result.joint is None else result.joint + more
         elif np.shares_memory(result.value, self.value):
             result.origin = (self, key)
         return result
@@ -271,7 +272,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _flat(args: tuple[Any, ...]) -> Any:
-    """Return the shape or axes, given as one tuple, as numbers, or not at all."""
+    """Return a shape or axes passed as one tuple or as numbers; None for neither."""
     if not args or args == (None,):
         return None
     return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
@@ -285,12 +286,6 @@ def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
     value = _value(key)
     value = np.ones_like(value) if value.dtype == bool else value
     return value, doubt if doubt.any() else None
-
-
-def _sum(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b
 
 
 def moved(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
