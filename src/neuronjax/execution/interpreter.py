@@ -210,12 +210,12 @@ class Interpretation:
         """Execute an instruction whose operands are in the environment."""
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self.execute(i, operands, environment, key)
-        self._tell(i, operands, results)
+        self._notify(i, operands, results)
         again = lambda i: self.execute(i, operands, {}, key)  # noqa: E731
         self.accumulator.count(i, operands, results, again, environment)
         return results
 
-    def _tell(self, i: Instruction, operands: Arrays, results: Arrays) -> None:
+    def _notify(self, i: Instruction, operands: Arrays, results: Arrays) -> None:
         for listener in self._listeners:
             listener.did_execute(i, operands, results)
 
@@ -253,7 +253,7 @@ class Interpretation:
         kernel = _exchange_kernel(i.signed, devices)
         with jax.enable_x64(is_64_bit(i)):
             results = kernel(operands, self._zero, key)
-        self._tell(i, operands, results)
+        self._notify(i, operands, results)
         return results
 
     # -- control -----------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Interpretation:
         def body(carry: Arrays, key: jax.Array) -> Arrays:
             return self.block(i.body, carry, environment, key)
 
-        return self.turns(i, carry, key, condition, body)
+        return self.iterate(i, carry, key, condition, body)
 
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
@@ -279,7 +279,7 @@ class Interpretation:
 
         return self.chosen(i, operands[0], run)
 
-    def turns(
+    def iterate(
         self,
         i: Loop,
         carry: Arrays,
@@ -289,20 +289,20 @@ class Interpretation:
     ) -> Arrays:
         """Run a loop, in XLA or, op by op, in Python.
 
-        The carry of every loop is preceded by a turn counter, for the rounding keys,
-        and by what the turns observe. `condition` says whether there is another turn;
-        `body` is one turn, which takes its key. `key` is the key of the loop; the
-        number of the turn is folded in.
+        The state of the loop is the number of iterations, from which the rounding keys
+        derive, the observations so far, and the carry. `condition` says whether there
+        is another iteration. `body` executes one; its key is `key`, the key of the
+        loop, with the number of the iteration folded in.
         """
 
-        def turn(state: tuple) -> tuple:
+        def iteration(state: tuple) -> tuple:
             counter, observed, *carry = state
             inner = fold(key, counter) if self.stochastic else key
             run = functools.partial(body, carry, inner)
             out, more = self.accumulator.apart(run)
             return (counter + jnp.uint32(1), observed.with_more(more), *out)
 
-        def asked(state: tuple) -> tuple:
+        def with_condition(state: tuple) -> tuple:
             """Return the state with its condition in front, and with the observations
             that the condition made."""
             holds, more = self.accumulator.apart(lambda: condition(state[2:]))
@@ -311,14 +311,14 @@ class Interpretation:
         state = (jnp.uint32(0), self.accumulator.nothing([i.body]), *carry)
         if self.eager:
             while bool(condition(state[2:])):
-                state = turn(state)
+                state = iteration(state)
         elif self.accumulator.previous_amaxes is not None:
-            start = asked(state)
+            start = with_condition(state)
             _, *state = lax.while_loop(
-                lambda state: state[0], lambda state: asked(turn(state[1:])), start
+                lambda x: x[0], lambda x: with_condition(iteration(x[1:])), start
             )
         else:
-            state = lax.while_loop(lambda state: condition(state[2:]), turn, state)
+            state = lax.while_loop(lambda x: condition(x[2:]), iteration, state)
         self.accumulator.add(state[1])
         return state[2:]
 
@@ -359,7 +359,7 @@ class Interpretation:
         return self._program.functions[i.callee]
 
     def _compiled(self, name: str) -> Callable[..., Any]:
-        """Return a callee as its own jit, traced and lowered once for all its calls."""
+        """Return a callee under `jax.jit`, which traces it once for all its calls."""
         program, callees, real = self._program, self._callees, self.real
         plan = self.accumulator.plan
 

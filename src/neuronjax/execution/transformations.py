@@ -236,7 +236,7 @@ class Emulation:
 
     @property
     def _by_line(self) -> Callable[..., list[Any]]:
-        """The function with the source line of every op kept. If JAX traced the
+        """The function, with the user's source line for every op. If JAX traced the
         function itself to differentiate it, all ops would have the call's line."""
         return jaxpr_as_fun(self.traced.stage.jaxpr) if self.traced else self.function
 
@@ -377,7 +377,8 @@ def _check_context(program: InstructionProgram, context: CallContext) -> None:
 
 
 def _check_loss_scale(program: Program) -> None:
-    """Refuse a loss scale for a captured step, since it acts where gradients enter."""
+    """Refuse a loss scale for a program that computes gradients itself: the scale acts
+    on cotangents that enter a backward pass from outside."""
     for op in program.walk():
         if is_cotangent_scope(op.location.scope):
             raise InvalidProgramError(
@@ -394,8 +395,8 @@ def _check_loss_scale(program: Program) -> None:
 
 
 def _without_unused(traced: Traced, leaves: Leaves) -> Leaves:
-    """Return the arguments, with zeros for those that the function does not use. So
-    JAX, which passes no array there either, sees that nothing uses them."""
+    """Return the arguments, with zeros for those that the function does not use. JAX
+    then sees that nothing uses them, and passes no array for them either."""
     return [
         x if is_used or is_key(x.dtype) else jnp.zeros(x.shape, x.dtype)
         for x, is_used in zip(leaves, traced.used, strict=True)

@@ -72,30 +72,26 @@ def _numerator(z: Pair) -> tuple[Pair, Real]:
     huge, small = magnitude > 2.0**100, magnitude < 2.0**-90
     scale = where(huge, 2.0**-64, where(small, 2.0**64, 1.0))
     undo = where(huge, 2.0**64, where(small, 2.0**-64, 1.0))
-    infinite, direction = _direction(z)
-    re, im = (
-        where(infinite, d, part * scale) for d, part in zip(direction, z, strict=True)
-    )
-    return Pair(re, im), where(infinite, np.inf, undo)
+    scaled, infinite = _scaled(z, scale)
+    return scaled, where(infinite, np.inf, undo)
 
 
 def _denominator(w: Pair) -> tuple[Pair, Real]:
     """Return s w, and the scale s by which a quotient by s w must be multiplied."""
     _, scale = power_of_two(_larger(w))
-    infinite, direction = _direction(w)
-    re, im = (
-        where(infinite, d, part * scale) for d, part in zip(direction, w, strict=True)
-    )
-    return Pair(re, im), where(infinite, 0.0, scale)
+    scaled, infinite = _scaled(w, scale)
+    return scaled, where(infinite, 0.0, scale)
 
 
-def _direction(z: Pair) -> tuple[Real, Pair]:
-    """Return whether a part is infinite, and the sign of each infinite part; 0 for
-    finite parts."""
+def _scaled(z: Pair, scale: Real) -> tuple[Pair, Real]:
+    """Return z * scale, and whether a part of z is infinite; if so, the first result
+    has the signs of the infinite parts, and 0 for a finite one."""
     re, im = z.re.is_infinite(), z.im.is_infinite()
     signs = (part.function("sign") for part in z)
     ones = [where(i, s, 0.0) for i, s in zip((re, im), signs, strict=True)]
-    return re | im, Pair(*ones)
+    infinite = re | im
+    parts = [where(infinite, d, p * scale) for d, p in zip(ones, z, strict=True)]
+    return Pair(*parts), infinite
 
 
 def _larger(z: Pair) -> Real:
@@ -208,8 +204,7 @@ def exponential_minus_one(z: Pair) -> Pair:
 
 def logarithm(z: Pair) -> Pair:
     """Return log|z| + i atan2(y, x)."""
-    larger = abs(z.re).maximum(abs(z.im))
-    smaller = abs(z.re).minimum(abs(z.im))
+    larger, smaller = _larger(z), abs(z.re).minimum(abs(z.im))
     excess = (larger - 1.0) * (larger + 1.0) + smaller * smaller
     return Pair(_log_modulus(z, excess), z.im.function("atan2", z.re))
 
@@ -253,7 +248,7 @@ def reciprocal_square_root(z: Pair) -> Pair:
 def _scaled_root(z: Pair) -> tuple[Pair, Real, Real]:
     """Return sqrt(s z), |s z| and 1 / sqrt(s), with s = 1/4 for a large z, else s = 4.
     With this scale neither |s z| nor its half is out of range."""
-    large = abs(z.re).maximum(abs(z.im)) > 1.0
+    large = _larger(z) > 1.0
     scale, undo = where(large, 0.25, 4.0), where(large, 2.0, 0.5)
     x, y = z.re * scale, z.im * scale
     length = modulus(Pair(x, y))
@@ -265,7 +260,7 @@ def _scaled_root(z: Pair) -> tuple[Pair, Real, Real]:
 
 def cube_root(z: Pair) -> Pair:
     """Return the principal cube root: cbrt|z| at a third of the angle."""
-    large = abs(z.re).maximum(abs(z.im)) > 1.0
+    large = _larger(z) > 1.0
     scale, undo = where(large, 0.125, 1.0), where(large, 2.0, 1.0)
     radius = modulus(Pair(z.re * scale, z.im * scale)).function("cbrt") * undo
     angle = z.im.function("atan2", z.re) / 3.0

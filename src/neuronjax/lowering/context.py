@@ -178,7 +178,7 @@ class ProgramContext:
 
     @property
     def tracks_provenance(self) -> bool:
-        """Whether a function's calls may be lowered differently by provenance."""
+        """Whether the provenance of a call's arguments may change its lowering."""
         policy = self.policy
         by_role = policy.auto_cast_type.startswith(("fp8", "mx"))
         return by_role or bool(policy.rules or policy.sparsity) or self._has_scopes
@@ -320,7 +320,8 @@ class Context:
 
     @property
     def integer_path(self) -> str:
-        """How integers are computed: as the policy says, else as on the chip."""
+        """How integers are computed: as the policy says, or as on the chip if the
+        policy is "auto"."""
         path = self.policy.integer_path
         return "fp32" if path == "auto" and self.core.gpsimd is None else path
 
@@ -410,7 +411,7 @@ class Context:
         dtype: Any,
         **fields: Any,
     ) -> View:
-        """Emit an instruction whose only result is a temporary, and return that."""
+        """Emit an instruction whose only result is a temporary, and return the view."""
         result = self.temporary(shape, dtype)
         self.emit(self.make(cls, operands, (result,), **fields))
         return View(result)
@@ -436,7 +437,7 @@ class Context:
         return dataclasses.replace(instruction, ordinal=self._ordinal)
 
     def nested_ordinal(self) -> int:
-        """Return an ordinal for a call or region, part of the rounding keys inside."""
+        """Return an ordinal for a call or region, from which inner keys derive."""
         self._ordinal += 1
         return self._ordinal
 

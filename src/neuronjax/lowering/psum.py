@@ -27,7 +27,7 @@ class MatmulOperand(NamedTuple):
         format: the format of its numbers; other than the dtype's only for tfloat32 and
             MX.
         inverse_scale: a float32 scalar by which the result is multiplied, or None.
-        pattern: the N:M sparsity to which it is to be compressed, or None.
+        pattern: the N:M sparsity of the weight, which is not compressed yet, or None.
     """
 
     view: View
@@ -63,15 +63,6 @@ def check_operand(context: Context, name: str, *, is_integer: bool = False) -> N
         remedy=f"use {instead}, or a target that has {name}: "
         f"{', '.join(chips_that_take(name))}",
     )
-
-
-def psum_dtype(context: Context) -> np.dtype:
-    """Return the dtype in which the policy adds tiles.
-
-    Raises:
-        UnsupportedError: the chip's PSUM does not add in it.
-    """
-    return check_psum(context, context.policy.psum_dtype, 'psum_dtype="float32", or ')
 
 
 def check_psum(context: Context, name: str, instead: str) -> np.dtype:
@@ -112,24 +103,21 @@ def from_psum(
     `datapath` yields the instructions that leave the sums in a buffer; `scales` are
     float32 scalars by which they are multiplied; `psum` overrides the policy's dtype of
     sums."""
-    dtypes = [psum or psum_dtype(context), *[np.dtype(np.float32) for _ in scales]]
+    if psum is None:
+        wanted = context.policy.psum_dtype
+        psum = check_psum(context, wanted, 'psum_dtype="float32", or ')
+    dtypes = [psum, *[np.dtype(np.float32)] * len(scales)]
     if dtypes[-1] == result.type.dtype:
         dtypes.pop()
     buffers = [context.temporary(result.type.shape, d) for d in dtypes] + [result]
     yield from datapath(buffers[0])
     for i, (source, target) in enumerate(itertools.pairwise(buffers)):
+        views, results = (View(source), *scales[i : i + 1]), (target,)
         if i < len(scales):
-            yield context.make(
-                TensorScalar,
-                (View(source), scales[i]),
-                (target,),
-                engine="vector",
-                op="multiply",
-            )
+            fields: dict[str, Any] = dict(engine="vector", op="multiply")
+            yield context.make(TensorScalar, views, results, **fields)
         else:
-            yield context.arithmetic(
-                TensorCopy, (View(source),), (target,), engine="scalar"
-            )
+            yield context.arithmetic(TensorCopy, views, results, engine="scalar")
 
 
 def into_psum(

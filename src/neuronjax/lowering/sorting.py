@@ -77,8 +77,8 @@ def _key_views(
     context: Context,
     operands: tuple[View, ...],
 ) -> list[View]:
-    """Return the keys as tensors: operands, or functions of them that are computed
-    first."""
+    """Return the keys as tensors: operands, or functions of operands, which are
+    computed."""
     left = comparator.arguments[::2]
     known = dict(zip(left, operands, strict=True))
     computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in known))

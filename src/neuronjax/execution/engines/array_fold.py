@@ -77,7 +77,7 @@ class FoldOrder(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """A batch of matrices in the memory order that they have.
+    """A batch of matrices in either memory order.
 
     Attributes:
         array: [batch, K, free] if `k_first`, else [batch, free, K].
@@ -136,8 +136,8 @@ def folded(lhs: Matrix, rhs: Matrix, order: FoldOrder, zero: jax.Array) -> jax.A
 def _rounded(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return the total after adding the sums of all cells, [cells, J, batch, free], in
-    order."""
+    """Return `total` plus the sums of all cells in order; the operands are [cells, J,
+    batch, free]."""
     width = max(1, ROWS_AT_ONCE // lhs.shape[1])
     whole = lhs.shape[0] // width * width
     groups = [x[:whole].reshape(-1, width, *x.shape[1:]) for x in (lhs, rhs)]
@@ -165,7 +165,7 @@ def _add_cells(
 def _exact(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return the same as `_rounded` for cells of one row, with products of any size."""
+    """Return the same sums for cells of one row, with products of any size."""
 
     def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
         a, b = row
@@ -199,8 +199,8 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
 
     A product in range is exact; it is sealed and then added. If the product is out of
     range, factor and total are first scaled by 2^60 or 2^-60, where the total is small
-    or large enough for the product to matter. Elsewhere the smaller of the two is lost
-    in the other.
+    or large enough for the product to matter. Elsewhere the smaller of product and
+    total is too small to change the sum.
     """
     plain = total + seal(a * b, zero)
     # The seal keeps XLA from scaling `b` instead where `b` is smaller than `a`: zero

@@ -213,17 +213,19 @@ def _radix_4(x: Parts, zero: jax.Array) -> Blocks:
 
 
 def _odd_radix(x: Parts, zero: jax.Array) -> Blocks:
-    """Transform an odd prime length p by sums and differences of mirrored elements. y_0
-    = ((x_0 + t_1) + t_2) + ... a_k = ((x_0 + cos(k) t_1) + cos(2k) t_2) + ... b_k =
-    (sin(k) u_1 + sin(2k) u_2) + ... (angles in units of 2 pi / p) y_k = a_k - i b_k and
-    y_(p-k) = a_k + i b_k, k = 1 ... h."""
+    """Transform an odd prime length p = 2 h + 1, with angles in units of 2 pi / p.
+
+    t_q = x_q + x_(p-q)                            u_q = x_q - x_(p-q)
+    a_k = (x_0 + cos(k) t_1) + cos(2k) t_2 + ...   b_k = sin(k) u_1 + sin(2k) u_2 + ...
+    y_k = a_k - i b_k, y_(p-k) = a_k + i b_k       y_0 = (x_0 + t_1) + t_2 + ...
+    """
     p = x[0].shape[1]
     h = p // 2
     head = each(lambda a: a[:, :1], x)
     front = each(lambda a: a[:, 1 : h + 1], x)
     back = each(lambda a: jnp.flip(a[:, h + 1 :], 1), x)
     index = np.arange(1, h + 1)
-    cosines, sines = _table(np.outer(index, index), p)  # the sines' sign is -
+    cosines, sines = _table(np.outer(index, index), p)  # cos and -sin
     t, u = _sum(front, back), difference(front, back)
     constant, even, odd = _odd_sums(head, t, u, cosines, -sines, zero)
     odd = _times_i(odd)

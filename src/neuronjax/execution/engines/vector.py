@@ -258,16 +258,13 @@ def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
 def reduce_precision(
     i: ReducePrecision, x: Sequence[jax.Array], r: Registers
 ) -> Arrays:
-    return (with_precision(x[0], i.exponent_bits, i.mantissa_bits),)
-
-
-def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:
     """Round to fewer bits, to nearest even, with integers of the operand's own width.
     Numbers below the smallest normal number of the narrower format become zeros,
     numbers above its largest become Inf (NaN in a format without Inf). FP32 and BF16
     subnormals become zeros. NaNs stay NaN; without mantissa bits they become Inf."""
-    fmt = get_format(x.dtype)
-    code = (to_codes(x) if fmt.width < 8 else bits_of(x)).astype(jnp.uint32)
+    exponent_bits, mantissa_bits = i.exponent_bits, i.mantissa_bits
+    fmt = get_format(x[0].dtype)
+    code = (to_codes(x[0]) if fmt.width < 8 else bits_of(x[0])).astype(jnp.uint32)
     sign = code & jnp.uint32(1 << (fmt.width - 1))
     size = code ^ sign
     last = fmt.overflow_code if fmt.has_inf else fmt.max_code
@@ -289,7 +286,7 @@ def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.
     size = jnp.where(is_infinite | (size > fmt.max_code), overflowed, size)
     nan = fmt.nan_code if mantissa_bits else fmt.overflow_code
     size = jnp.where(is_nan, jnp.uint32(nan), size)
-    return from_codes(size | sign, fmt)
+    return (from_codes(size | sign, fmt),)
 
 
 @execute.register
@@ -317,13 +314,11 @@ def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> A
 @execute.register
 def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arrays:
     operand, init = x
-    dtype = operand.dtype
+    dtype, shape = operand.dtype, i.results[0].type.shape
     if i.integer_path == "fp32":
-        floats = (a.astype(jnp.float32) for a in (operand, init))
-        operand, init = floats
+        operand, init = (a.astype(jnp.float32) for a in x)
         total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
-        total = lax.reshape(total, i.results[0].type.shape)
-        return (round_to_int(total, dtype, mode="rne"),)
+        return (round_to_int(lax.reshape(total, shape), dtype, mode="rne"),)
     if dtype.kind in "iub":
         reduced = reduce_integers(i.op, operand, tuple(i.axes))
         table = BOOLEANS if dtype == jnp.bool_ else INTEGERS
@@ -334,7 +329,6 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
     if i.op in ("maximum", "minimum"):
         result = _extreme(i.op, operand, init, i.axes)
         return (result if dtype == jnp.float32 else write(result, i, r),)
-    shape = i.results[0].type.shape
     total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
     return (write(lax.reshape(total, shape), i, r),)
 

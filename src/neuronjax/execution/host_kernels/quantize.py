@@ -100,7 +100,7 @@ class _Quantizer:
         self._format: FloatFormat = get_format(kind.element)
 
     def block(self, p: dict[str, Value], index: Value) -> None:
-        """Write one row of blocks: all columns of 32 rows, or all of K of some rows."""
+        """Write all blocks of the matrices, `rows` of `outer`, that `index` selects."""
         c = self._c
         first = c.mul(index, p["rows"])
         last = c.smaller(c.add(first, p["rows"]), p["outer"])
@@ -214,7 +214,7 @@ class _Quantizer:
         low = c.add(divisor, like(IMPLICIT))
         high = c.add(magnitude, like(BIAS << MANTISSA_BITS))
         # The highest bit of either may be set, so the maximum is unsigned.
-        larger = c.select(c.icmp_unsigned(">", high, low), high, low)
-        quotient = c.sub(larger, divisor)
+        dividend = c.select(c.icmp_unsigned(">", high, low), high, low)
+        quotient = c.sub(dividend, divisor)
         subnormal = c.icmp_signed("<", magnitude, like(IMPLICIT))
         return c.select(subnormal, like(0), quotient)

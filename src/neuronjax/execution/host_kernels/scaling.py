@@ -108,7 +108,7 @@ def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
 
 @dataclass(frozen=True)
 class _Scaler:
-    """A part of a row: its first element, and how many elements it has."""
+    """Writes the code for a part of a row, `count` elements from `first` on."""
 
     c: Code
     kind: ElementKind

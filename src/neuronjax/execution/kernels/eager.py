@@ -29,9 +29,8 @@ FEWEST_REGISTERS = 16
 
 
 class _Numbered(Mapping[Storage, PoolSlot]):
-    """Storages as slot 0 of pools, numbered from 0 on in order of appearance. The
-    numbers begin anew with every instruction, so equal instructions on other storages
-    are the same step."""
+    """Storages as slot 0 of pools, which every instruction numbers from 0 on in order
+    of appearance. So equal instructions on other storages are the same step."""
 
     def __init__(self) -> None:
         self.storages: dict[Storage, int] = {}

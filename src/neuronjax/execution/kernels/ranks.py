@@ -41,7 +41,7 @@ def runner(plan: KernelPlan) -> Runner:
         context = TileContext(opaque_zero(), plan.core, key, **numerics._asdict())
         state = _initial_state(plan, list(arguments))
         keys = rank_keys(key, plan.ranks)
-        for joint, nodes in itertools.groupby(plan.nodes, _is_joint):
+        for joint, nodes in itertools.groupby(plan.nodes, lambda n: is_joint(n.kind)):
             _run(list(nodes), joint, state, keys, context)
         results = [
             _mapped(functools.partial(steps.read_at, access, ints), state)
@@ -59,10 +59,6 @@ def runner(plan: KernelPlan) -> Runner:
 def rank_keys(key: jax.Array, ranks: int) -> jax.Array:
     """Return the keys of random numbers, one per rank."""
     return steps.derived_key(key, jnp.arange(ranks, dtype=jnp.uint32))
-
-
-def _is_joint(node: Node) -> bool:
-    return is_joint(node.kind)
 
 
 def _initial_state(plan: KernelPlan, arguments: list[jax.Array]) -> State:
@@ -187,7 +183,7 @@ def _run_jointly(
     row: Row,
     keys: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
-    def one(own: list[jax.Array], held: jax.Array, key: jax.Array) -> tuple:
-        return run_step(static, own, held, row, key)
+    def one(own: list[jax.Array], values: jax.Array, key: jax.Array) -> tuple:
+        return run_step(static, own, values, row, key)
 
     return jax.vmap(one, axis_name=AXIS)(arrays, registers, keys)

@@ -56,7 +56,7 @@ class Observed:
     amaxes: jax.Array | None
 
     def with_more(self, more: Observed) -> Observed:
-        """Return this with the observations of another part merged in."""
+        """Return the observations of this part and another, merged."""
         rows = {slot: merged(self.rows[slot], row) for slot, row in more.rows.items()}
         return Observed(self.rows | rows, _larger(self.amaxes, more.amaxes))
 
@@ -97,7 +97,7 @@ class StepAccumulator:
         execute: Callable[[Instruction], Arrays],
         environment: Mapping[int, jax.Array],
     ) -> None:
-        """Count what an instruction did to the numbers, if it is to be measured.
+        """Count what an instruction did to the numbers, if the plan measures it.
         `execute` executes another instruction on the same operands."""
         slot = None if self.plan is None else self.plan.slot(i)
         if self.plan is None or slot is None:

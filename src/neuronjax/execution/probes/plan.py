@@ -66,7 +66,7 @@ class ProbePlan:
         self._before: dict[int, int] = {}
         self._called: dict[int, Slots] = {}
         self._callees: dict[str, list[int]] = {}
-        self._told: dict[int, Location] = {}
+        self._locations: dict[int, Location] = {}
         probes = self._found(program.main)
         order = [slot for slot in probes if collect.matches(self._known[slot])]
         if collect.selectors and not order:
@@ -184,12 +184,12 @@ class ProbePlan:
                     placed[slot] = self._new(probe)
             else:
                 placed[slot] = slot
-                self._tell(slot, here)
+                self._clear_different(slot, here)
         return placed
 
-    def _tell(self, slot: int, here: Location) -> None:
+    def _clear_different(self, slot: int, here: Location) -> None:
         """Clear module or phase of a shared probe if this call has another one."""
-        known = self._told.setdefault(slot, here)
+        known = self._locations.setdefault(slot, here)
         self._known[slot] = dataclasses.replace(
             self._known[slot],
             module=here.module if here.module == known.module else "",
@@ -244,7 +244,7 @@ def upstream(
     program: InstructionProgram, own: Slots, called: Callable[[Call], Slots]
 ) -> set[tuple[int, int]]:
     """Return pairs of slots: a measured result, and one that is computed from it. `own`
-    gives the slots of instructions by identity; `called` gives the slots of a call."""
+    has the slots of instructions by identity; `called` returns the slots at a call."""
     finder = _UpstreamFinder(program.functions, own, called)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.pairs
@@ -290,7 +290,7 @@ class _UpstreamFinder(DataFlow[_Sources]):
         return behind
 
     def _slot(self, i: Instruction) -> int | None:
-        """Return the slot of an instruction under the calls that are being followed."""
+        """Return the slot of an instruction inside the current calls."""
         slot = self._own.get(id(i))
         for called in reversed(self._calls):
             slot = None if slot is None else called.get(slot)

@@ -131,8 +131,8 @@ def empty_counters(probe: Probe, collect: Collect) -> Counters:
 
 
 def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:
-    """Return (lowest exponent, binades) of the second bin; the first holds what is
-    below."""
+    """Return (lowest exponent, width in binades) of the second bin; the first bin
+    counts all smaller numbers."""
     low = max(math.frexp(fmt.min_subnormal)[1] - 1, -126)
     span, inner = fmt.max_exponent - low + 1, bins - 2
     binades = -(-span // inner)
@@ -161,8 +161,9 @@ def count_rounding(
 
 @jax.jit
 def revived(y: jax.Array, x: jax.Array) -> jax.Array:
-    """Replace zeros that a never-zero function produced by underflow with the smallest
-    normal. So they count as underflows. Zeros that float64 would also give stay."""
+    """Return the results y of a never-zero function of x, with zeros that float64 would
+    not give replaced by the smallest normal number, so that they count as underflows.
+    """
     flushed = (y == 0) & (x > LOWEST_EXPONENT) & (x < np.inf)
     return jnp.where(flushed, jnp.finfo(y.dtype).smallest_normal, y)
 
@@ -287,7 +288,7 @@ class _Cut:
 
     @property
     def filled(self) -> np.ndarray | bool:
-        """[rows, width]: where there are elements; True if everywhere."""
+        """The mask [rows, width] of elements that are not padding; True for all."""
         if self.length % self.width == 0:
             return True
         places = np.arange(self.per_line * self.width) < self.length
@@ -353,9 +354,9 @@ def _stagnation(
 
 
 def _stays(state: jax.Array, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
-    """Return which steps of a state, before rounding, are not zero, and which changed
-    nothing. The rounding of two products and their sum in FP32 does not count as a
-    step."""
+    """Return which elements of a state x = state + step, before rounding, have a step,
+    and which of these have none in y. The rounding of two products and their sum in
+    FP32 does not count as a step."""
     step = jnp.where(x > state, x - state, state - x)
     updates = (step > _ROUNDED) & (_magnitude(state) < _INF)
     return {"updates": updates, "stagnant": updates & (y == state)}

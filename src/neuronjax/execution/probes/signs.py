@@ -37,7 +37,8 @@ class Finiteness(NamedTuple):
 
 
 def makes_nonfinite(result: Finiteness, operands: Iterable[Finiteness]) -> Finiteness:
-    """Return whether an op makes Inf or NaN of finite operands, and NaN of no NaN."""
+    """Return whether an op makes Inf or NaN of finite operands, and whether it makes
+    NaN of operands without NaN."""
     of_finite, of_numbers = result
     for operand in operands:
         of_finite = of_finite & ~operand.nonfinite

@@ -2,8 +2,8 @@
 
 An accumulator is one FP32 per partition. An instruction folds its values into it one
 after the other: register = op(register, value) (nki.isa, "Accumulator behavior"). The
-folded values are those in FP32 before their rounding on write. A reduction without a
-register (`tensor_reduce`) uses VectorE's tiles of 512 if the order matters.
+folded values are in FP32, not yet rounded for the write. A reduction without a register
+(`tensor_reduce`) uses VectorE's tiles of 512 if the order matters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The operators of the ALUs, on FP32 and on bit patterns (nki.api.shared).
 
-Comparisons and logical operators give 1.0 and 0.0. Every result that another rewrite of
-XLA could reach is sealed.
+Comparisons and logical operators give 1.0 and 0.0. Every result that a rewrite by XLA
+could change is sealed.
 """
 
 from __future__ import annotations

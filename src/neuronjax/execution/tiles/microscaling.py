@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.tensor import Psum, dequantized, one_pass
+from neuronjax.execution.engines.tensor import dequantized, one_pass
+from neuronjax.execution.tiles.matmul import summed
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -25,8 +26,7 @@ from neuronjax.execution.tiles.registry import (
     TileContext,
     executes,
 )
-from neuronjax.execution.tiles.rounding import wide
-from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import (
     MX_FORMATS,
     MXFormat,
@@ -69,12 +69,8 @@ def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
     split = 2 + i.attributes["stationary_scales"]
     left = _operand(x[0], _view(i, 0), x[2:split])
     right = _operand(x[1], _view(i, 1), x[split:])
-    result = i.outputs[0]
-    tile = one_pass(left, right, FoldOrder(left.k, rows_per_cell=4), c.zero)
-    total = wide(c.previous[0]).reshape(tile.shape) if c.previous else None
-    narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    summed = Psum(c.zero, c.key, c.rounding, narrow).add([tile], total)
-    return (summed.reshape(result.shape),)
+    order = FoldOrder(left.k, rows_per_cell=4)
+    return summed(i, [one_pass(left, right, order, c.zero)], c)
 
 
 def _view(i: Signature, operand: int) -> OperandView:

@@ -26,7 +26,7 @@ import jax
 from neuronjax.errors import UnimplementedError
 from neuronjax.hardware import CoreSpec
 
-# Modules of this package that hold semantics; add yours.
+# The modules of this package that register semantics; add new ones here.
 MODULES: tuple[str, ...] = (
     "activation",
     "collectives",
