@@ -299,7 +299,7 @@ class RealDevices:
         return _from_words(words, x.dtype)
 
     def first(self, x: jax.Array) -> jax.Array:
-        """Return the array of the first real device."""
+        """Return on all real devices the array that the first one has."""
         if self.count == 1:
             return x
         return _from_words(lax.all_gather(_words(x), self._axes)[0], x.dtype)

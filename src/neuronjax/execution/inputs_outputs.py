@@ -62,6 +62,15 @@ class Outcome:
     statistics: Any = None
 
 
+def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Return arrays with the real and the imaginary part in place of a complex one."""
+    return [
+        part
+        for x in arrays
+        for part in ((lax.real(x), lax.imag(x)) if jnp.iscomplexobj(x) else (x,))
+    ]
+
+
 def check_history(program: InstructionProgram, history: Any) -> None:
     """Refuse an amax history whose shape is not the program's."""
     expected = (program.amax_history_length, program.amax_slots)

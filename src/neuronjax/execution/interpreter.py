@@ -326,7 +326,8 @@ class Interpretation:
         self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
     ) -> Arrays:
         """Run block `index` of a branch with `run`; out of range means the last."""
-        index = chosen_branch(i, index)
+        last, index = len(i.branches) - 1, index.astype(jnp.int32)
+        index = jnp.where((index < 0) | (index > last), last, index)
         if self.eager:
             return run(i.branches[int(index)])
         nothing = self.accumulator.nothing(i.branches)
@@ -375,13 +376,6 @@ class Interpretation:
 
 def _by_number(buffers: Sequence[Buffer], arrays: Arrays) -> dict[int, jax.Array]:
     return {b.number: array for b, array in zip(buffers, arrays, strict=True)}
-
-
-def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
-    """Return the int32 number of the branch that runs: the last one if out of range."""
-    last = len(i.branches) - 1
-    index = index.astype(jnp.int32)
-    return jnp.where((index < 0) | (index > last), last, index)
 
 
 _CONTROL: dict[type, Callable[..., Arrays]] = {

@@ -89,7 +89,6 @@ class _Rewriting:
         self._dropped.add(id(i))
 
     def result(self) -> list[Instruction]:
-        """Return the instructions that are left."""
         return [i for i in self.instructions if id(i) not in self._dropped]
 
 

@@ -274,7 +274,7 @@ class _Devices:
         self, i: Collective, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
         whole = self._interpreter.eager or self._interpreter.watched
-        if isinstance(i, AllReduce) and is_sliceable(i) and not whole:
+        if isinstance(i, AllReduce) and i.rounding != "stochastic" and not whole:
             return self._all_reduce(i, flags, scope, key)
         return self._joint(i, flags, scope, key)
 
@@ -383,11 +383,6 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
 
 # Bytes of a slice over all devices. Larger slices gain nothing, smaller ones cost time.
 _SLICE_BYTES = 4 << 20
-
-
-def is_sliceable(i: AllReduce) -> bool:
-    """Return whether an instruction's elements can be reduced independently."""
-    return i.rounding != "stochastic"
 
 
 def all_reduced(

@@ -40,7 +40,12 @@ from neuronjax.capture.trace import (
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter, stages
 from neuronjax.execution.device_sharding import active_real_devices
-from neuronjax.execution.inputs_outputs import CallContext, Outcome, check_history
+from neuronjax.execution.inputs_outputs import (
+    CallContext,
+    Outcome,
+    check_history,
+    split_complex,
+)
 from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
@@ -406,17 +411,6 @@ def _without_unused(traced: Traced, leaves: Leaves) -> Leaves:
 def is_inexact(leaf: Any) -> bool:
     """Return whether an argument has a gradient."""
     return dtypes.issubdtype(leaf.dtype, np.inexact)
-
-
-def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Return arguments as a lowered program takes them, complex ones in two parts."""
-    return [
-        part
-        for array in arrays
-        for part in (
-            (lax.real(array), lax.imag(array)) if jnp.iscomplexobj(array) else (array,)
-        )
-    ]
 
 
 def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:

@@ -237,11 +237,9 @@ class Context:
         return Context(self.shared, prefix, self, self.caller)
 
     def view(self, value: Value) -> View:
-        """Return the operand view of an SSA value."""
         return self.views[value]
 
     def operands(self, op: Op) -> tuple[View, ...]:
-        """Return the operand views of all operands of an op."""
         return tuple([self.views[value] for value in op.operands])
 
     def define(self, value: Value) -> Buffer:
@@ -251,7 +249,6 @@ class Context:
         return buffer
 
     def results(self, op: Op) -> tuple[Buffer, ...]:
-        """Return the buffers of all results of an op."""
         return tuple([self.define(value) for value in op.results])
 
     def alias(self, value: Value, view: View) -> None:

@@ -34,7 +34,6 @@ from neuronjax.lowering.registry import lowers
 
 @lowers("stablehlo.convolution")
 def convolution(op: Op, context: Context) -> Instructions:
-    """Lower a convolution as a matmul."""
     conv = _Convolution.of(op)
     (result,) = context.results(op)
     is_integer = result.type.dtype.kind in "iub"

@@ -21,7 +21,7 @@ Parts = tuple[jax.Array, ...]
 
 
 def each(function: Callable[[jax.Array], jax.Array], parts: Parts) -> Parts:
-    """Apply a function to every part."""
+    """Return a function of every part."""
     return tuple([function(x) for x in parts])
 
 

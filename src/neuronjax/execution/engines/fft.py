@@ -156,7 +156,7 @@ def _middle_axis(x: Parts, zero: jax.Array) -> Parts:
 
 
 def _twiddled(blocks: Blocks, length: int, zero: jax.Array) -> Blocks:
-    """Multiply all frequencies but the first by W^(j k)."""
+    """Return the blocks with all frequencies but the first multiplied by W^(j k)."""
     first, *others = blocks
     j, k = np.arange(first[0].shape[2]), 1
     twiddled = [first]

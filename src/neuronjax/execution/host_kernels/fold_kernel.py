@@ -128,7 +128,6 @@ _ROWS = {
 
 
 def register_tile(kind: FoldKind, lanes: int) -> RegisterTile:
-    """Return the part of a result that the registers hold."""
     if kind.narrow:
         return RegisterTile(rows=1, vectors=4, lanes=lanes)
     return RegisterTile(_ROWS[lanes][kind.rows_per_cell], vectors=2, lanes=lanes)

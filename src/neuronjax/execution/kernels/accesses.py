@@ -151,7 +151,6 @@ class AccessPlan(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the view."""
         return tuple(n for _, n in self.pattern)
 
     @property

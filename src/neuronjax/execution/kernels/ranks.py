@@ -119,7 +119,6 @@ class RankedMachine:
             machine.load(storage, part)
 
     def execute(self, instruction: KernelInstruction) -> None:
-        """Execute one instruction on all ranks."""
         for machine, key in zip(self.machines, np.asarray(self.key), strict=True):
             machine.key = key
         if instruction.engine == "cc":
@@ -146,11 +145,9 @@ class RankedMachine:
             machine.finish(call, own, registers[rank])
 
     def read(self, access: Access) -> np.ndarray:
-        """Return the current elements of a view on all ranks."""
         return np.stack([machine.read(access) for machine in self.machines])
 
     def value(self, storage: Storage) -> jax.Array:
-        """Return all of a storage on all ranks."""
         values = [np.asarray(machine.value(storage)) for machine in self.machines]
         return jnp.asarray(np.stack(values))
 
@@ -170,7 +167,6 @@ class RankedMachine:
         return values.pop()
 
     def set_register(self, register: Register, value: int) -> None:
-        """Set a register on all ranks."""
         for machine in self.machines:
             machine.set_register(register, value)
 

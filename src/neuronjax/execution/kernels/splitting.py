@@ -102,7 +102,6 @@ class Numbering:
         self._numbers: dict[Any, int] = {}
 
     def of(self, thing: Any) -> int:
-        """Return the number of a thing."""
         return self._numbers.setdefault(thing, len(self._numbers))
 
 

@@ -45,21 +45,18 @@ State = dict[int | str, jax.Array]
 
 
 class InstanceRow:
-    """The integers of one execution of an element, taken in order."""
+    """The integers and floats of one execution of an element, returned in order."""
 
     def __init__(self, ints: list[Index], floats: list[jax.Array]) -> None:
         self._ints, self._floats = iter(ints), iter(floats)
 
     def int(self) -> Index:
-        """Return the next integer."""
         return next(self._ints)
 
     def ints(self, count: int) -> list[Index]:
-        """Return the next integers."""
         return [next(self._ints) for _ in range(count)]
 
     def float(self) -> jax.Array:
-        """Return the next float32 immediate."""
         return next(self._floats)
 
 

@@ -97,7 +97,6 @@ class ProbePlan:
         return self._slots.get(id(i))
 
     def probe(self, slot: int) -> Probe:
-        """Return the probe of a slot."""
         return self._known[slot]
 
     def wide(self, i: Instruction) -> Instruction | None:

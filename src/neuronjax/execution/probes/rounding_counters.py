@@ -115,16 +115,13 @@ class CounterLayout:
             counts=jnp.zeros((len(COUNTERS), 2), jnp.uint32),
             amax=jnp.uint32(0),
             exponents=jnp.zeros((self.bins, 2), jnp.uint32) if self.bins else None,
-            scales=jnp.zeros((SCALES, 2), jnp.uint32) if self._has_scales else None,
+            scales=None
+            if self.blocked is None or not self.bins
+            else jnp.zeros((SCALES, 2), jnp.uint32),
         )
-
-    @property
-    def _has_scales(self) -> bool:
-        return bool(self.bins) and self.blocked is not None
 
 
 def empty_counters(probe: Probe, collect: Collect) -> Counters:
-    """Return the counters of a probe that was not run."""
     if not probe.counted:
         return Counters(None, jnp.uint32(0))
     return CounterLayout.of(probe, collect).empty()
@@ -213,6 +210,11 @@ def _row(
     flagged, bins = fields[:, : len(names)], fields[:, len(fields[0]) - layout.bins :]
     totals = jnp.sum(flagged, axis=0, dtype=jnp.uint32)
     counts |= {name: _pair(totals[n]) for n, name in enumerate(names)}
+    exponents = scales = None
+    if layout.bins:
+        exponents = _pair(jnp.sum(bins, axis=0, dtype=jnp.uint32))
+        if codes is not None:
+            scales = _pair(jnp.zeros(SCALES, jnp.uint32).at[codes].add(np.uint32(1)))
     if codes is not None:
         counts["blocks"] = _pair(np.uint32(cut.kept))
         for name in ("underflow", "saturated", "nan"):
@@ -222,10 +224,8 @@ def _row(
     return Counters(
         counts=jnp.stack([counts.get(name, nothing) for name in COUNTERS]),
         amax=jnp.max(amax, initial=0),
-        exponents=_pair(jnp.sum(bins, axis=0, dtype=jnp.uint32))
-        if layout.bins
-        else None,
-        scales=_pair(_histogram(codes)) if layout._has_scales else None,
+        exponents=exponents,
+        scales=scales,
     )
 
 
@@ -434,11 +434,6 @@ def _sum_long(rows: jax.Array) -> jax.Array:
         rows = jnp.pad(rows, (0, -rows.size % _CHUNK)).reshape(-1, _CHUNK)
         rows = jnp.sum(rows, axis=1, dtype=jnp.uint32)
     return sum_words(rows)
-
-
-def _histogram(codes: jax.Array | None) -> jax.Array:
-    assert codes is not None
-    return jnp.zeros(SCALES, jnp.uint32).at[codes.reshape(-1)].add(np.uint32(1))
 
 
 def sum_words(words: jax.Array) -> jax.Array:

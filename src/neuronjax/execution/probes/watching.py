@@ -47,7 +47,6 @@ def top(x: jax.Array) -> jax.Array:
 
 
 def any_nonfinite(arrays: Sequence[jax.Array]) -> jax.Array:
-    """Return whether any of the arrays has an Inf or NaN."""
     tops = [jnp.uint32(0), *map(top, arrays)]
     return jnp.max(jnp.stack(tops)) >= INF_BITS
 

@@ -74,7 +74,6 @@ class Signature:
 
     @functools.cached_property
     def attributes(self) -> Mapping[str, Any]:
-        """The attributes by name."""
         return dict(self.items)
 
 
@@ -145,6 +144,5 @@ def semantics_of(name: str) -> Semantics:
 
 
 def has_semantics(name: str) -> bool:
-    """Return whether an instruction has a function."""
     _load()
     return name in _REGISTRY
