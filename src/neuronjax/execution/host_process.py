@@ -31,7 +31,7 @@ CHANGES_BITS = ("xla_cpu_enable_fast_math",)
 #: Share of the limit above which caches are cleared. The rest is enough for the program
 #: that is being compiled, some hundred regions.
 FULL = 0.75
-#: Counting takes 10 ms at the limit; in this time a few thousand regions are added.
+#: Counting takes 10 ms at the limit; in five seconds a few thousand regions are added.
 SECONDS_BETWEEN_COUNTS = 5.0
 
 _started = False

@@ -259,7 +259,7 @@ class Interpretation:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """Execute a loop on one device, or one that all devices execute alike."""
+        """Execute a loop of one device, or once a loop that is equal on all devices."""
 
         def condition(carry: Arrays) -> jax.Array:
             return self.block(i.condition, carry, environment, key)[0]
@@ -272,7 +272,7 @@ class Interpretation:
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Execute a branch on one device, or one that all devices execute alike."""
+        """Execute a branch of one device, or once one that is equal on all devices."""
 
         def run(block: Block) -> Arrays:
             return self.block(block, (), environment, key)
@@ -325,7 +325,7 @@ class Interpretation:
     def chosen(
         self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
     ) -> Arrays:
-        """Run block `index` of a branch with `run`; out of range means the last."""
+        """Run block `index` of a branch with `run`, the last one if out of range."""
         last, index = len(i.branches) - 1, index.astype(jnp.int32)
         index = jnp.where((index < 0) | (index > last), last, index)
         if self.eager:
@@ -401,12 +401,13 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
         return execute(i, operands, registers)
 
 
-#: XLA computes these by one operation, and knows that it is expensive.
+#: XLA computes these by one operation, which it knows to be expensive.
 _ROOTS = frozenset({"sqrt", "rsqrt", "reciprocal"})
 
 
 def _has_own_kernel(i: Instruction) -> bool:
-    """Return whether an instruction is a long chain of cheap XLA operations."""
+    """Return whether an instruction is a long chain of operations that XLA considers
+    cheap, and would compute again for every reader."""
     if isinstance(i, ScaleFromAmax):
         return not host_scale.reads(i.operands[0].type.dtype)
     if isinstance(i, Activation):

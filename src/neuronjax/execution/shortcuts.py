@@ -6,10 +6,10 @@ needs an instruction that is the only reader of another one's result:
 
 - A transpose of a product becomes the other product, (A B)^T = B^T A^T. JAX writes the
   gradient of a weight as such a transpose, and XLA would read the product against its
-  memory order wherever the optimizer uses it. Each element is the same sum of
-  the same products in the same order. The rule does not apply to four passes, whose
-  middle two would be swapped, nor to stochastic rounding, where the random bits of an
-  element depend on its position.
+  memory order wherever the optimizer uses it. Each element is the same sum of the same
+  products in the same order. The rule does not apply to four passes, whose middle two
+  would be swapped, nor to stochastic rounding, where the random bits of an element
+  depend on its position.
 - A transpose after a multiplication by a scale moves before it.
 - The largest of absolute values, and of 0, becomes the largest magnitude.
 - A cast after a multiplication by a scale becomes one write: the FP32 product that the

@@ -1,8 +1,8 @@
 """An emulated function of flat arrays, with its rules for JAX's transformations.
 
 `vmap(emulated f)` is the emulation of `vmap(f)`. `grad(emulated f)` is what the chip
-would do: the forward and backward programs of `jax.vjp(f)`, both emulated. It is built
-as a `custom_vjp` around a `custom_vmap`, with the residuals as flat leaves. Forward and
+would do: the forward and backward programs of `jax.vjp(f)`, both emulated. An emulation
+is a `custom_vjp` around a `custom_vmap`, with the residuals as flat leaves. Forward and
 backward are emulations themselves, so grad of grad, vmap of grad and grad of vmap work
 too. Forward mode is refused with a clear error wherever it is taken, and so is the
 transpose of an emulation.
@@ -224,7 +224,7 @@ class Emulation:
         mapped = jax.vmap(self._by_line, in_axes=axes, axis_size=axis_size)
         if all(batched):
             return self.of_function(mapped), []
-        # Use one trace: another may keep other residuals for the backward pass.
+        # Use this trace: another one may keep other residuals for the backward pass.
         with self._surrounded():
             traced = trace(mapped, leaves)
         depends = _depend_on(traced.jaxpr, batched)

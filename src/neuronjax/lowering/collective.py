@@ -291,7 +291,7 @@ def all_to_all(op: Op, context: Context) -> Instructions:
 
 @_between_devices
 def ragged_all_to_all(op: Op, context: Context) -> Instructions:
-    """Lower the custom call of that name, which `lowering.custom_call` finds."""
+    """Lower the custom call "ragged_all_to_all"."""
     groups = _joined_groups(op, context)
     parts = [value.type.shape for value in op.operands[-4:]]
     if any(shape != parts[0] or shape[0] % len(groups[0]) for shape in parts):

@@ -76,7 +76,7 @@ class Builder:
     def constant(
         self, number: complex, shape: tuple[int, ...], dtype: Any = FLOAT
     ) -> Real:
-        """Return a number everywhere; equal constants of a region share one op."""
+        """Return a tensor of one number; equal constants of a region share one op."""
         array = np.array(number, dtype)
         key = (array.dtype, array.tobytes(), shape)
         if key not in self._constants:
@@ -191,7 +191,7 @@ class Real:
 
 
 def where(predicate: Real, on_true: Real | float, on_false: Real | float) -> Real:
-    """Return elements of one of two tensors, both of which are computed."""
+    """Return elements of `on_true` or `on_false`; both are computed."""
     constant = predicate.builder.constant
     sides = [
         side if isinstance(side, Real) else constant(side, predicate.shape)

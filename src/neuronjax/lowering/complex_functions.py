@@ -49,8 +49,8 @@ def divide(z: Pair, w: Pair) -> Pair:
 
     z is only scaled near the ends of the range. Factors of 2^64 and the scale of w are
     undone on the quotient, in an order that cannot overflow before the result does. An
-    infinite z or w is replaced by its direction and the quotient multiplied with Inf or
-    0; z / 0 is z * Inf (C99, Annex G.5.1).
+    infinite z or w is replaced by the signs of its infinite parts, and the quotient is
+    multiplied by Inf or 0; z / 0 is z * Inf (C99, Annex G.5.1).
     """
     numerator, outer = _numerator(z)
     denominator, inner = _denominator(w)
@@ -362,7 +362,7 @@ def logistic(z: Pair) -> Pair:
 
 
 def _root_around_one(z: Pair) -> tuple[Pair, Pair]:
-    """Return sqrt(1 - z) and sqrt(1 + z); signs of zeros decide the cut's side."""
+    """Return sqrt(1 - z) and sqrt(1 + z); the sign of a zero selects the branch."""
     minus = square_root(Pair(1.0 - z.re, -z.im))
     return minus, square_root(Pair(z.re + 1.0, z.im))
 

@@ -78,7 +78,7 @@ def _argument_names(program: Program) -> tuple[str, ...]:
 
 
 def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
-    """Return the indices in the rewritten program of these arguments of main."""
+    """Return the indices that arguments of main have in the rewritten program."""
     arguments = program.entry.body.arguments
     sizes = [2 if is_complex(value) else 1 for value in arguments]
     starts = list(itertools.accumulate(sizes, initial=0))

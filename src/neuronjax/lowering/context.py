@@ -45,7 +45,7 @@ from neuronjax.policy import Policy
 from neuronjax.policy.policy import idle_rule_error, unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
 
-# A rule yields these.
+# The result of a lowering rule.
 Instructions = Iterator[Instruction]
 
 
@@ -494,7 +494,7 @@ class Context:
         legal = self.shared.legal_dtypes
         for value in op.results:
             if value.type.dtype not in legal:
-                # Constants come first in the program, without a line of the user.
+                # Constants come first in the program, and have no line of the user.
                 constant = op.name == "stablehlo.constant"
                 used = self.shared.first_use(value) if constant else ""
                 source = used or op.location.source

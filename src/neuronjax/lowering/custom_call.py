@@ -192,7 +192,7 @@ def _blocks(
     contract: tuple[int, ...],
     element: str,
 ) -> QuantizedMatrix:
-    """Return one side as quantized matrices."""
+    """Return one operand as a batch of quantized matrices."""
     if elements.type.dtype == np.uint32:
         elements = _unpacked(op, context, elements, contract[0], element)
     if elements.type.dtype.name not in _FORMATS:

@@ -41,7 +41,7 @@ def reshaped(context: Context, source: View, shape: tuple[int, ...]) -> View:
 
 
 def transposed(context: Context, source: View, permutation: tuple[int, ...]) -> View:
-    """Return the axes in another order."""
+    """Return the tensor with its axes permuted."""
     if permutation == tuple(range(len(permutation))):
         return source
     shape = tuple(source.type.shape[i] for i in permutation)
@@ -49,7 +49,7 @@ def transposed(context: Context, source: View, permutation: tuple[int, ...]) -> 
 
 
 def reversed_along(context: Context, source: View, axes: tuple[int, ...]) -> View:
-    """Return the elements of some axes in reverse."""
+    """Return the tensor reversed along some axes."""
     if not axes:
         return source
     return moved(context, "reverse", source, source.type.shape, axes)

@@ -201,7 +201,8 @@ def _same_width(
 # -- scaling ---------------------------------------------------------------------------
 
 # "current" scales by the amax of the tensor itself. "delayed" records that amax for
-# later steps and scales by the largest of the previous ones, so the cast need not wait.
+# later steps and scales by the largest of previous steps, so the cast does not wait for
+# the amax.
 
 
 def scale(context: Context, view: View, format: str) -> tuple[View, View]:

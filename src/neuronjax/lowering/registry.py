@@ -93,7 +93,7 @@ def lower_by_op(
     obeys_scopes: bool = True,
 ) -> tuple[InstructionProgram, Mapping[Block, LoweredRegion]]:
     """Return the instructions of a program without complex numbers, and the region of
-    every block, which tells the instructions of each op. `obeys_scopes` says whether a
+    every block with the instructions of each op. `obeys_scopes` says whether a
     `policy_scope` in the program overrides the policy."""
     shared = ProgramContext(program, target, policy, obeys_scopes=obeys_scopes)
     lowered = _lowered(shared, policy, frozenset())

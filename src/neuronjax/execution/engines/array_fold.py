@@ -11,8 +11,8 @@ the sum is rounded: a fused multiply-add, as in every host's matmul kernels. (Wh
 hardware does with products outside the range of FP32 is not documented.) With several
 rows per cell every product is rounded, then every sum. A sum that is zero is +0.
 
-`folded` is this loop in XLA, correct by construction on every device. On hosts with
-compiled kernels these compute the same, many times faster (`tensor.contract`).
+`folded` is this loop in XLA, correct by construction on every device. Where the host
+has compiled kernels, they compute the same bits many times faster (`tensor.contract`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Arrays = tuple[jax.Array, ...]
 
 #: Convert a float operand to FP32, as the engine reads it.
 wide = widen
-#: Do the same in fewer operations, where the payload of a NaN does not matter.
+#: Convert in fewer operations, for uses where the payload of a NaN does not matter.
 wide_or_nan = widen_finite
 
 

@@ -116,7 +116,7 @@ def _inverse(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
 
 
 def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
-    """Transform the axes, the last one first."""
+    """Return the transform over the axes, the last one first."""
     for axis in reversed(axes):
         shape = x[0].shape
         batch, n, rest = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -199,8 +199,8 @@ def _radix_2(x: Parts, zero: jax.Array) -> Blocks:
 
 
 def _radix_4(x: Parts, zero: jax.Array) -> Blocks:
-    """Return e + f, g - i h, e - f, g + i h with the sums and differences below. e = a
-    + c, f = b + d, g = a - c, h = b - d."""
+    """Return e + f, g - i h, e - f and g + i h, where e, g = a + c, a - c and f, h = b
+    + d, b - d."""
     a, b, c, d = _split(x)
     even, odd = _sum(a, c), _sum(b, d)
     straight, crossed = difference(a, c), _times_i(difference(b, d))

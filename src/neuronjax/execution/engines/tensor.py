@@ -161,7 +161,7 @@ def _rounded(
 
 
 def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
-    """Return a sum in the dtype of the result, which holds it exactly."""
+    """Return a sum in the dtype of the result, which represents it exactly."""
     dtype = i.results[0].type.dtype
     if dtype == np.float32:
         return total
@@ -248,7 +248,7 @@ def _matrix(x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> 
 
 
 def has_host_kernels(rows: int = 0) -> bool:
-    """Return whether programs traced now may use host kernels for `rows` rows."""
+    """Return whether programs traced now may use host kernels to sum `rows` rows."""
     on_cpu = jax.default_backend() == "cpu"
     return rows <= MOST_ROWS and on_cpu and choice.usable()
 

@@ -62,7 +62,7 @@ def integer_power(x: jax.Array, y: jax.Array) -> jax.Array:
         square, remaining = square * square, lax.shift_right_logical(remaining, one)
     if jnp.iinfo(x.dtype).min == 0:
         return result
-    sign = jnp.where((y & one) != 0, x, one)  # if x is 1 or -1
+    sign = jnp.where((y & one) != 0, x, one)  # x^y for x = 1 or -1
     return jnp.where(y >= 0, result, jnp.where((x == 1) | (x == -1), sign, zero))
 
 
@@ -111,8 +111,8 @@ INTEGERS: dict[str, Function] = {
     "shift_right_arithmetic": lax.shift_right_arithmetic,
 }
 # XLA's constant folding of these gives other numbers than its code computes: it counts
-# -32 leading zeros of an int32 -1. Every other integer op may be folded, as indices
-# must be: `test_constant_operands` tests them all.
+# -32 leading zeros of an int32 -1. Every other integer op may be folded, which indices
+# need: `test_constant_operands` tests them all.
 FOLDED_WRONGLY = frozenset({"count_leading_zeros"})
 BOOLEANS: dict[str, Function] = {
     **INTEGERS,
@@ -187,7 +187,7 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
 
 
 def _scalars_broadcast(x: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Broadcast scalar bounds of a clamp to the shape of the tensor."""
+    """Return the operands, with scalar bounds of a clamp broadcast to its tensor."""
     shape = max((a.shape for a in x), key=len)
     return [a if a.shape == shape else jnp.broadcast_to(a, shape) for a in x]
 
@@ -234,7 +234,7 @@ def tensor_copy(i: TensorCopy, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
-    """Convert between any two dtypes."""
+    """Return numbers of any dtype in the dtype of the result."""
     source, target = x.dtype, i.results[0].type.dtype
     from_float, to_float = source.kind not in "iub", target.kind not in "iub"
     if to_float:

@@ -238,7 +238,7 @@ class _FoldBuilder:
         return [c.splat(c.read(F32, c.at(base, n, WORD)), lanes) for n in range(count)]
 
     def _distance(self) -> ir.Function:
-        """Return `i32 (ptr panels, i64 floats)`, computing `array_fold.distance`."""
+        """Build `i32 (ptr panels, i64 floats)`, which is `array_fold.distance`."""
         function = self._function("distance", I32, (POINTER, I64))
         panels, floats = function.args
         c, lanes = Code.of(function), self._registers.lanes

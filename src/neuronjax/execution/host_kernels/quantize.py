@@ -1,6 +1,6 @@
 """Microscaling as machine code: a scale and codes for blocks of 32 along an axis.
 
-The kernel computes `numerics.microscaling.quantize_mx` to nearest and saturating, for
+The kernel computes `numerics.microscaling.quantize_mx`, to nearest with saturation, for
 the rules of `numerics.mx_scales` that bound the scale. It works on the bits of FP32: it
 finds the largest magnitude of a block, derives the scale, divides every element by it
 and rounds once. Elements that are side by side in memory are computed together: blocks

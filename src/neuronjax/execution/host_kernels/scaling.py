@@ -117,7 +117,7 @@ class _Scaler:
     count: Value
 
     def largest(self, x: Value, result: Value, index: Value) -> None:
-        """Find the largest with four running maxima: two comparisons fit a cycle."""
+        """Write the largest magnitude, by four running maxima that are independent."""
         c, lanes = self.c, self.lanes
         width = 4 * lanes
         whole = c.sdiv(self.count, int64(width))

@@ -272,9 +272,8 @@ def _updated_alone(
 
     XLA fuses an update with later reads and updates of the array, and then copies the
     whole array for each of them. It does not fuse across the end of a loop, and does
-    not unroll a loop of unknown length. The loop carries one bit
-    instead of a count, because XLA would compile additions and comparisons of a count
-    as functions.
+    not unroll a loop of unknown length. The loop carries one bit instead of a count,
+    because XLA would compile additions and comparisons of a count as functions.
     """
 
     def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -85,7 +85,8 @@ class PlanFacts(NamedTuple):
         return bool(self.provenance.numbers(view))
 
     def advances(self, i: Instruction) -> bool:
-        """Return whether a write of a state's next value does not read the state."""
+        """Return whether an instruction writes the next value of a state that is not
+        its operand."""
         return id(i) in self.states.before and i in self.states and not _dithers(i)
 
     def before(self, i: Instruction) -> int | None:

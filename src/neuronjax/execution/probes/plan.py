@@ -207,7 +207,7 @@ def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
 
 
 class Collector:
-    """Passes a selection to the lowering of a program, and returns its probes.
+    """Makes the plan of a program for a selection, and keeps its probes.
 
     Attributes:
         collect: the selection.

@@ -3,9 +3,9 @@
 `count_rounding` reads a tensor before and after its rounding once. It counts overflow,
 saturation, underflow to zero, subnormals, NaN, Inf, and updates that changed nothing,
 and sums the rounding errors. Only bit patterns are compared, so the counts are the same
-eagerly, compiled and on every host, and the program's results do not change. Four flags
-share a word while 128 elements (an MX block: 32) are summed, all sums in one pass.
-Counts have 64 bits, as two words.
+eagerly, compiled and on every host, and the program's results do not change. Where 128
+elements (32 of an MX block) are summed, four flags share a word; all sums take one
+pass. Counts have 64 bits, as two words.
 
     effective bits = -log2(2 * mean(|x - y| / 2^floor(log2 |x|)))
 

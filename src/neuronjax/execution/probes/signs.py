@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 #: A fault counts if at least this share of sums absorbs its addend.
 MOSTLY = 0.5
-#: At this share of underflows nothing useful is left.
+#: A fault counts if more than this share of nonzero numbers underflows.
 GONE = 0.9
 #: A fault counts if at least this share of numbers is lost or clipped.
 FEW = 0.05

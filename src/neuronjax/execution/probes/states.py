@@ -76,7 +76,7 @@ class _Carried(NamedTuple):
     Attributes:
         exact: the states that it equals, perhaps after a cast.
         scaled: the states of which it is a multiple, by a single number.
-        stepped: the states that it is the sum of with something else.
+        stepped: the states to which something was added, with this value as the sum.
         writes: (state, identity of a write of the state from which it is computed).
     """
 

@@ -104,7 +104,7 @@ def _broken(
 
 def first_step(signs: jax.Array) -> jax.Array:
     """Return [probes, signs, 2] for one step: how many steps show a sign (0 or 1), and
-    the first one."""
+    the number of the first of them."""
     never = jnp.where(signs, jnp.uint32(0), NEVER)
     return jnp.stack([signs.astype(jnp.uint32), never], axis=-1)
 

@@ -20,7 +20,7 @@ from neuronjax.numerics.exact import seal, sealed_product
 
 Function = Callable[[Any, Any, jax.Array], jax.Array]
 
-# Names of nki.language, and those of the operators on whole tensors (`engines.vector`).
+# Name of an operator in nki.language -> its name in `engines.vector`.
 _COMPARISONS = {
     "equal": "EQ",
     "not_equal": "NE",

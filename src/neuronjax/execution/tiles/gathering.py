@@ -74,8 +74,8 @@ def sequence_bounds(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nonzero_with_count")
 def nonzero_with_count(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return indices of nonzero elements, padding, and their count; one partition per
-    core."""
+    """Return, in one partition per core, the indices of nonzero elements, padding, and
+    their count."""
     src, offset, padding = x
     rows, old = flat(src), flat(c.previous[0])
     used = rows[::CORE_PARTITIONS]
