@@ -242,12 +242,8 @@ class RealDevices:
         return self.mesh.axis_names
 
     def share(self, devices: int) -> int:
-        """Return how many of `devices` emulated devices each real device runs.
-
-        Raises:
-            InvalidProgramError: the number is not a multiple of the number of real
-                devices.
-        """
+        """Return how many of `devices` emulated devices each real device runs. Raise
+        InvalidProgramError if the real devices do not divide them evenly."""
         if devices % self.count:
             legal = [n for n in range(1, self.count + 1) if devices % n == 0]
             raise InvalidProgramError(
@@ -285,14 +281,8 @@ class RealDevices:
         return _from_words(words, x.dtype)
 
     def exchanged(self, x: jax.Array, split: int, joined: int) -> jax.Array:
-        """Return slice r of R of every device's array, concatenated in order of the
-        senders.
-
-        Args:
-            x: is cut into slices along `split`.
-            split: a dimension of R slices.
-            joined: the dimension of the concatenation.
-        """
+        """Cut the array of every device into R slices along `split`, and return slice r
+        of each, concatenated along `joined` in the order of the devices."""
         if self.count == 1:
             return x
         words = lax.all_to_all(_words(x), self._axes, split, joined, tiled=True)

@@ -58,16 +58,12 @@ def exchange(
     zero: jax.Array,
     key: jax.Array,
 ) -> Arrays:
-    """Execute a collective on the arrays [devices, *local shape] of all devices at
-    once.
-
-    Returns:
-        [devices, *local shape] for each result.
+    """Execute a collective on the operands of all devices, [devices, *local shape], and
+    return such an array for each result.
 
     Raises:
         InvalidProgramError: groups or pairs do not fit the devices, a dimension does
             not divide, or the dtype does not have the op.
-        InternalError: no rule exists for this class of instruction.
     """
     return _exchanged(i, operands, _ExchangeContext(devices, zero, key))
 

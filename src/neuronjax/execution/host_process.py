@@ -41,12 +41,8 @@ _counted_at = 0.0
 
 
 def check() -> None:
-    """Refuse a call that would change bits or wait for ever.
-
-    Raises:
-        UnsupportedError: `XLA_FLAGS` has an option that changes bits, or the process
-            was forked from one in which programs had run.
-    """
+    """Raise UnsupportedError if `XLA_FLAGS` has an option that changes bits, or if the
+    process was forked from one in which programs had run."""
     global _started
     if _forked:
         raise UnsupportedError(

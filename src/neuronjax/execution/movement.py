@@ -20,7 +20,6 @@ Arrays = Sequence[np.ndarray]
 
 
 def moved(i: DmaCopy | Im2col, x: Sequence[Any]) -> np.ndarray:
-    """Return the result of an instruction that moves numbers."""
     if isinstance(i, Im2col):
         return patches(i.window, np.asarray(x[0]))
     return MOVES[i.kind](i, [*map(np.asarray, x)])

@@ -392,16 +392,9 @@ def all_reduced(
     real: RealDevices,
     reduce: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """Return one operand of an all-reduce, reduced, in the shape that `reduce` gives.
-
-    Args:
-        i: the instruction, whose chunks matter.
-        x: [own devices, *local shape].
-        devices: the number of emulated devices.
-        real: the real devices that run them.
-        reduce: all-reduces [devices, elements] over all devices, to [elements] if all
-            get the same, else to [devices, elements].
-    """
+    """Return one operand of an all-reduce, [own devices, *local shape], reduced:
+    [*local shape] if all devices get the same, else [own devices, *local shape].
+    `reduce` does it for [devices, elements] of all emulated devices."""
     local = x.shape[1:]
     count, chunks = prod(local), i.plan.chunks
     length = -(-count // chunks)

@@ -157,13 +157,9 @@ _LARGE = 80.0
 
 
 def _product(a: Real, b: Real, *, infinite_wins: bool = False) -> Real:
-    """Return a * b, where zero times Inf or NaN gives zero.
-
-    Args:
-        a: a factor that grows, such as exp(x).
-        b: a sine or cosine, which is NaN if its argument is infinite.
-        infinite_wins: whether an infinite `a` times a NaN gives `a`.
-    """
+    """Return a * b, where zero times Inf or NaN gives zero. `a` grows, like exp(x); `b`
+    is a sine or cosine, which is NaN if its argument is infinite. `infinite_wins` says
+    whether an infinite `a` times a NaN gives `a`."""
     product = a * b
     special = where(b.equals(0.0), where(a < 0.0, -b, b), product)
     special = where(a.equals(0.0), a, special)

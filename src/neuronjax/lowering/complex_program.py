@@ -28,15 +28,8 @@ FIRST_SDK = "2.32"
 
 
 def real_program(program: Program, *, sdk: str) -> Program:
-    """Return the same program without complex types.
-
-    Args:
-        program: may hold complex64.
-        sdk: the SDK of the policy.
-
-    Returns:
-        A program whose main takes and returns two float32 tensors in place of each
-        complex one; the argument "x" is then "x.real" and "x.imag".
+    """Return the same program without complex types. Its main takes and returns two
+    float32 tensors for each complex64 one; an argument "x" becomes "x.real", "x.imag".
 
     Raises:
         UnsupportedError: the SDK has no complex numbers, they are complex128, or an op

@@ -441,16 +441,8 @@ class Context:
     # -- limits ------------------------------------------------------------------------
 
     def require(self, capability: str, what: str, instead: str = "") -> None:
-        """Refuse an op that needs a capability which the chip's cores do not have.
-
-        Args:
-            capability: one of `hardware.CAPABILITIES`.
-            what: what the chip lacks, for the message.
-            instead: what to do on this chip.
-
-        Raises:
-            UnsupportedError: names the chips that have it.
-        """
+        """Refuse an op if the chip's cores lack one of `hardware.CAPABILITIES`. The
+        message says `what` is missing, `instead` what to do on this chip."""
         if capability in self.core.capabilities:
             return
         either = f"{instead}, or use" if instead else "use"
@@ -486,11 +478,7 @@ class Context:
         )
 
     def check_types(self, op: Op) -> None:
-        """Refuse dtypes that the chip does not have.
-
-        Raises:
-            UnsupportedError: names the dtype, the chip and a legal dtype.
-        """
+        """Refuse an op whose results have a dtype that the chip does not have."""
         legal = self.shared.legal_dtypes
         for value in op.results:
             if value.type.dtype not in legal:

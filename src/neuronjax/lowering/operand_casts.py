@@ -94,10 +94,7 @@ def compatible(
     op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand
 ) -> tuple[MatmulOperand, MatmulOperand]:
     """Return operands in formats that TensorE multiplies, with the policy's sparsity.
-
-    Raises:
-        UnsupportedError: the two E4M3 formats meet in one contraction.
-    """
+    Refuse the two E4M3 formats in one contraction."""
     if {lhs.format, rhs.format} >= {"float8_e4m3", "float8_e4m3fn"}:
         raise op.error(
             UnsupportedError,

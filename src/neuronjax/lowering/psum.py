@@ -37,14 +37,8 @@ class MatmulOperand(NamedTuple):
 
 
 def check_operand(context: Context, name: str, *, is_integer: bool = False) -> None:
-    """Refuse an operand in a format that the chip's TensorE does not take.
-
-    If TensorE does not take an integer dtype, the compiler casts it to a float dtype:
-    BF16 if that holds all of its numbers, else FP32.
-
-    Raises:
-        UnsupportedError: names the format and the chips that take it.
-    """
+    """Refuse an operand in a format that the chip's TensorE does not take. The compiler
+    casts integers that it does not take to BF16 if that holds all, else to FP32."""
     if context.policy.accumulation == "host":  # XLA multiplies
         return
     taken = context.core.tensor.dtypes
@@ -66,16 +60,8 @@ def check_operand(context: Context, name: str, *, is_integer: bool = False) -> N
 
 
 def check_psum(context: Context, name: str, instead: str) -> np.dtype:
-    """Return the dtype of a format in which PSUM is to add.
-
-    Args:
-        context: the context of the op.
-        name: the name of the format.
-        instead: what to use on this chip, for the error; ends with "or ".
-
-    Raises:
-        UnsupportedError: the chip's PSUM does not add in it.
-    """
+    """Return the dtype of a format in which PSUM is to add. Refuse one in which the
+    chip's PSUM does not add; `instead` says what to use there, and ends with "or "."""
     if name == "float32":
         return np.dtype(np.float32)
     if name == "bfloat16" and "bf16_psum" in context.core.capabilities:

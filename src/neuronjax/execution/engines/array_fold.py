@@ -116,13 +116,8 @@ ROWS_AT_ONCE = 16
 @functools.partial(jax.jit, static_argnames="order")
 def folded(lhs: Matrix, rhs: Matrix, order: FoldOrder, zero: jax.Array) -> jax.Array:
     """Return the fold of one pass of the array over all of K, float32 [batch, M, N].
-
-    Args:
-        lhs: float32 numbers of at most 12 significant bits.
-        rhs: likewise; batch and K are those of `lhs`.
-        order: which rows a cell holds.
-        zero: the scalar of `numerics.exact.opaque_zero`.
-    """
+    The operands are float32 numbers of at most 12 significant bits; `order` says which
+    rows a cell holds."""
     # A +0 whose value the compiler does not know.
     start = lax.broadcast(lax.neg(zero), (lhs.batch, lhs.free, rhs.free))
     cells = (_by_cell(lhs, order), _by_cell(rhs, order))

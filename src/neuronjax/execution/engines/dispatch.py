@@ -52,11 +52,7 @@ class Registers(NamedTuple):
 def execute(
     instruction: Instruction, operands: Sequence[jax.Array], registers: Registers
 ) -> Arrays:
-    """Return one array per result.
-
-    Raises:
-        InternalError: no engine executes this class of instruction.
-    """
+    """Return one array per result; an engine registers each class of instruction."""
     raise InternalError(f"no engine executes {instruction.name}")
 
 

@@ -94,13 +94,8 @@ class Psum(NamedTuple):
     def add(
         self, passes: list[jax.Array], total: jax.Array | None = None, tile: Any = 0
     ) -> jax.Array:
-        """Return the sum so far plus the results of a tile, pass by pass.
-
-        Args:
-            passes: each [batch, M, N] float32.
-            total: the sum so far, [batch, M, N] float32.
-            tile: the number of the tile, for the rounding keys.
-        """
+        """Return the sum so far plus the results of a tile, pass by pass, all float32
+        [batch, M, N]. The number of the tile enters the rounding keys."""
         add = _adder(self.format, self.rounding, self.overflow)
         add = add if len(passes) == 1 and total is None else own_kernel(add)
         return add(passes, total, jnp.uint32(tile), self.zero, self.key)
@@ -256,15 +251,10 @@ def has_host_kernels(rows: int = 0) -> bool:
 def contract(
     lhs: Matrix, rhs: Matrix, order: FoldOrder, *, canonical: bool = False
 ) -> jax.Array:
-    """Return the sums of the tiles, added in order, float32 [batch, M, N].
-
-    Args:
-        lhs: numbers of any float format, with or without scales; of at most 12
-            significant bits unless there are four passes.
-        rhs: likewise; batch and K are those of `lhs`.
-        order: the order in which products are added.
-        canonical: whether zeros become +0 and NaNs one bit pattern, as they leave PSUM.
-    """
+    """Return the sums of the tiles, added in order, float32 [batch, M, N]. Operands
+    have any float format, with or without scales, of at most 12 significant bits unless
+    there are four passes. If `canonical`, zeros become +0 and NaNs one bit pattern, as
+    when they leave PSUM."""
     from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
 
     if 0 in (lhs.batch, lhs.free, rhs.free, lhs.k):

@@ -46,14 +46,9 @@ QUANTIZE_FIELDS = ("outer", "k", "inner", "blocks", "rows")
 def quantize(
     x: jax.Array, axis: int, element: str, rule: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Return uint8 codes of the shape of `x`, and scales, whose axis is a 32nd as long.
-
-    Args:
-        x: float32 or bfloat16.
-        axis: the axis along which blocks of 32 extend.
-        element: the name of the elements' format.
-        rule: one of `mx_scales.BOUNDED`.
-    """
+    """Return uint8 codes of the shape of `x`, which is float32 or bfloat16, and scales
+    of blocks of 32 along `axis`. `element` is the name of the format of the codes;
+    `rule` is one of `mx_scales.BOUNDED`."""
     axis %= x.ndim
     before, k, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     rows = x.reshape(prod(before), k, prod(after))

@@ -71,14 +71,9 @@ def largest_magnitudes(x: jax.Array) -> jax.Array:
 def scaled_codes(
     x: jax.Array, scale: jax.Array, element: str, saturates: bool
 ) -> jax.Array:
-    """Return uint8 codes [outer, size] of the elements times the scale of their row.
-
-    Args:
-        x: float32 or bfloat16, [outer, size].
-        scale: float32 [outer], without NaN.
-        element: the name of a format of 8 bits.
-        saturates: whether an overflow becomes the largest value.
-    """
+    """Return uint8 codes of `x`, float32 or bfloat16 [outer, size], times the scale of
+    each row, float32 [outer] without NaN. `element` is the name of a format of 8 bits,
+    whose largest value replaces an overflow if it `saturates`."""
     kind = ElementKind("scaled", x.dtype.name, element, saturates)
     kernel = functools.partial(write, kind=kind)
     result = jax.ShapeDtypeStruct(x.shape, jnp.uint8)

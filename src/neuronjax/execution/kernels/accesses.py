@@ -60,13 +60,9 @@ class AccessBox(NamedTuple):
 
 @functools.lru_cache(1 << 14)
 def box(total: int, pattern: Pattern, moving: int = 0) -> AccessBox | None:
-    """Return the box of a pattern over `total` elements, or None if there is none.
-
-    Args:
-        total: the number of elements of the storage, in the dtype of the access.
-        pattern: (stride, count) pairs.
-        moving: the stride of a runtime offset, which gets a dimension too; 0 for none.
-    """
+    """Return the box of a pattern over a storage of `total` elements in the dtype of
+    the access, or None if there is none. `moving` is the stride of a runtime offset,
+    which gets a dimension too; 0 for none."""
     pairs = [(s, n) for s, n in pattern if n > 1 and s != 0]
     if any(s < 0 for s, _ in pairs) or total < 1:
         return None

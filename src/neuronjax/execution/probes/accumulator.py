@@ -161,13 +161,8 @@ class StepAccumulator:
         return Observed({slot: self._empty(slot) for slot in slots}, amaxes)
 
     def arrays(self, arguments: Arrays, results: Arrays) -> dict[str, jax.Array]:
-        """Return the counts of a step, as `Statistics.arrays`.
-
-        Args:
-            arguments: the arguments of main; an Inf or NaN in them is not a fault of an
-                op.
-            results: the results of main, which show whether an Inf or NaN has come
-                through.
+        """Return the counts of a step, as `Statistics.arrays`. Arguments and results of
+        main show whether an Inf or NaN was there before, and whether it came through.
         """
         assert self.plan is not None
         order = self.plan.order

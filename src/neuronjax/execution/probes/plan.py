@@ -45,15 +45,11 @@ class ProbePlan:
         collect: Collect,
         argument_names: Sequence[str] = (),
     ) -> None:
-        """Find the probes; callees are searched when they are first called.
-
-        Args:
-            program: the instructions.
-            collect: what to measure.
-            argument_names: the names of main's arguments; unused unless one for each.
+        """Find the probes; callees are searched when they are first called. Names are
+        unused unless main has one for each argument.
 
         Raises:
-            InvalidProgramError: patterns that select nothing.
+            InvalidProgramError: the patterns of `collect` select nothing.
         """
         self.collect = collect
         self._program = program

@@ -143,16 +143,10 @@ def count_rounding(
     operands: Sequence[jax.Array] = (),
     scales: jax.Array | None = None,
 ) -> Counters:
-    """Count what a write did.
-
-    Args:
-        layout: what to count.
-        before: the numbers before rounding; `after` again if they are not known.
-        after: the written numbers, MX elements without their scales.
-        operands: the operands of a sum whose updates are counted, or the state before
-            its step.
-        scales: the scales of MX blocks, float8_e8m0fnu.
-    """
+    """Count what a write did to the numbers `before` rounding (`after` again if they
+    are not known). `after` has MX elements without their `scales`, float8_e8m0fnu.
+    `operands` are those of a sum whose updates are counted, or the state before its
+    step."""
     return _kernel(layout)(before, after, tuple(operands), scales)
 
 

@@ -138,11 +138,7 @@ def faults_of(
     probe: Probe, signs: Sequence[Sequence[int]]
 ) -> dict[str, dict[str, int]]:
     """Return, for each kind of fault, how many steps have it and which was the first.
-
-    Args:
-        probe: the probe that counted the signs.
-        signs: (number of steps, number of the first step) of each of `SIGNS`.
-    """
+    `signs` has both numbers for each of `SIGNS` that the probe counted."""
     faults: dict[str, dict[str, int]] = {}
     for sign, (steps, since) in zip(SIGNS, signs, strict=True):
         kind = fault_kind(sign, probe)

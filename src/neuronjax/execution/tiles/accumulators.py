@@ -71,16 +71,10 @@ def _combine(op: str, zero: jax.Array) -> Any:
 def accumulating(
     i: Signature, op: str, values: jax.Array, state: Sequence[Any], c: TileContext
 ) -> tuple[jax.Array, ...]:
-    """Return the values, and the accumulators if the instruction has any. These are
-    returned twice: all of them, and those of the used partitions.
-
-    Args:
-        i: the instruction, whose `reduce_cmd` says what happens to the registers.
-        op: the reduction.
-        values: FP32 [P, N].
-        state: empty, or the registers and the value from which "load_reduce" starts.
-        c: the context.
-    """
+    """Return the values, FP32 [P, N], and the accumulators if the instruction has any:
+    first all of them, then those of the used partitions. `reduce_cmd` says what happens
+    to the registers; `state` is empty, or the registers and the value from which
+    "load_reduce" starts."""
     if not state:
         return (values,)
     registers, *init = state

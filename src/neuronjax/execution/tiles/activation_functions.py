@@ -158,15 +158,9 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def function(name: str, transcendentals: str = "exact") -> Function:
-    """Return a function of (float32 array, opaque zero).
-
-    Args:
-        name: the name in nki.language.
-        transcendentals: "exact", or "scalar_engine" for the engine's tables.
-
-    Raises:
-        UnimplementedError: the function has no rule yet.
-    """
+    """Return the function of this name in nki.language, which takes a float32 array and
+    the opaque zero. `transcendentals` is "exact", or "scalar_engine" for the engine's
+    tables."""
     if name not in FUNCTIONS:
         raise UnimplementedError(
             f"activation function {name}",

@@ -130,11 +130,7 @@ def _load() -> None:
 
 
 def semantics_of(name: str) -> Semantics:
-    """Return the function of an instruction.
-
-    Raises:
-        UnimplementedError: there is none.
-    """
+    """Return the function of an instruction; raise UnimplementedError without one."""
     _load()
     if name not in _REGISTRY:
         raise UnimplementedError(
