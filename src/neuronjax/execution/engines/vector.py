@@ -157,7 +157,8 @@ SUMS = frozenset({"add", "subtract"})
 
 @execute.register
 def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    x = _scalars_broadcast(x)
+    shape = max((a.shape for a in x), key=len)  # a clamp may have scalar bounds
+    x = [a if a.shape == shape else jnp.broadcast_to(a, shape) for a in x]
     dtype = x[0].dtype
     if dtype == jnp.bool_:
         return (BOOLEANS[i.op](*x),)
@@ -184,12 +185,6 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
     if i.op in SUMS and i.write_format is None and dtype == jnp.float32:
         return (result,)
     return (write(result, i, r),)
-
-
-def _scalars_broadcast(x: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Return the operands, with scalar bounds of a clamp broadcast to its tensor."""
-    shape = max((a.shape for a in x), key=len)
-    return [a if a.shape == shape else jnp.broadcast_to(a, shape) for a in x]
 
 
 COMPARISONS: dict[str, Function] = {

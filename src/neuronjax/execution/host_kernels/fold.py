@@ -34,7 +34,8 @@ NARROW = 2
 def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, canonical: bool) -> jax.Array:
     """Return the result of `tensor.contract` for operands that are not empty."""
     sides = [_readable(x) for x in (lhs, rhs)]
-    stored = [_stored(x) for x in sides]
+    names = [x.array.dtype.name for x in sides]
+    stored = [n if n in ("float32", "bfloat16") else "table" for n in names]
     kind = FoldKind(
         lhs=stored[0],
         rhs=stored[1],
@@ -56,11 +57,8 @@ def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, canonical: bool) -> jax.Arr
         left, right = structure.unflatten(arrays)
         return fold(left, right, order, canonical)
 
-    tables = [
-        _table(x.array.dtype.name)
-        for x, how in zip(sides, stored, strict=True)
-        if how == "table"
-    ]
+    pairs = zip(names, stored, strict=True)
+    tables = [_table(name) for name, how in pairs if how == "table"]
     return called(kind.name, write, result, plan, again, *arrays, tables=tables)
 
 
@@ -75,12 +73,6 @@ def _readable(x: Matrix) -> Matrix:
     elif width > 8:
         array = widen_finite(array)
     return Matrix(array, x.k_first, x.scales)
-
-
-def _stored(x: Matrix) -> str:
-    """Return how elements are stored, a key of `compiled.SIZES`, or "table"."""
-    name = x.array.dtype.name
-    return name if name in ("float32", "bfloat16") else "table"
 
 
 @functools.cache

@@ -284,9 +284,7 @@ def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> No
     first = _column(node.starts[:, None], 0, instance)
     count = _column(node.counts[:, None], 0, instance)
 
-    def body(turn: jax.Array, inner: State) -> None:
-        run_nodes(node.body, turn, inner, c)
-
+    body = functools.partial(run_nodes, node.body, c=c)
     _loop(first, first + count, 1, writes(node), state, body)
 
 
@@ -302,14 +300,10 @@ def _run_dispatch(
         for n, child in enumerate(node.body):
             first = instance * kind.counts[n] + ordinal
             stop = first + (matching == n).astype(jnp.int32)
-            run = functools.partial(_run_one, child, c)
+            run = functools.partial(run_nodes, [child], c=c)
             _loop(first, stop, 1, writes(child), inner, run)
 
     _loop(0, len(kind.kinds), 1, writes(node), state, body)
-
-
-def _run_one(node: Node, c: TileContext, instance: jax.Array, state: State) -> None:
-    run_nodes([node], instance, state, c)
 
 
 def _run_counted(

@@ -248,7 +248,9 @@ def write(
     plan = place.plan
     value = value.reshape(plan.shape)
     if plan.box is None or plan.box.repeats:
-        _scatter(place, value, state)
+        slot = _slot(place, state)
+        slot = slot.at[place.elements()].set(value, mode="drop")
+        _put_slot(place, slot, state)
         return
     box = plan.box
     window = _window_of(value, box)
@@ -262,7 +264,10 @@ def write(
         dense = lax.dynamic_update_slice(dense, window[None], **beginning)
     else:
         dense = _updated_alone(dense, window[None], beginning, zero)
-    _put_back(place, dense, state)
+    if _same_carrier(plan):
+        state[plan.pool] = dense.reshape(state[plan.pool].shape)
+    else:
+        _put_slot(place, dense.reshape(-1), state)
 
 
 def _updated_alone(
@@ -295,15 +300,6 @@ def _window_of(value: jax.Array, box: AccessBox) -> jax.Array:
     return kept.reshape(counts)
 
 
-def _put_back(place: ResolvedAccess, dense: jax.Array, state: State) -> None:
-    plan = place.plan
-    pool = state[plan.pool]
-    if _same_carrier(plan):
-        state[plan.pool] = dense.reshape(pool.shape)
-        return
-    _put_slot(place, dense.reshape(-1), state)
-
-
 def _put_slot(place: ResolvedAccess, slot: jax.Array, state: State) -> None:
     plan = place.plan
     pool = state[plan.pool]
@@ -312,12 +308,6 @@ def _put_slot(place: ResolvedAccess, slot: jax.Array, state: State) -> None:
         old = entry(pool, place.slot)
         slot = jnp.concatenate([slot, old[slot.shape[0] :]])
     state[plan.pool] = lax.dynamic_update_index_in_dim(pool, slot, place.slot, 0)
-
-
-def _scatter(place: ResolvedAccess, value: jax.Array, state: State) -> None:
-    slot = _slot(place, state)
-    slot = slot.at[place.elements()].set(value, mode="drop")
-    _put_slot(place, slot, state)
 
 
 # ---- The step.

@@ -92,17 +92,12 @@ def _operand(
 
 def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
     """Return uint8 [P / 8, F] from one tensor, or from one per quadrant."""
-    rows = [_bytes(s).reshape(s.shape[0], free) for s in scales]
+    codes = [lax.bitcast_convert_type(s, jnp.uint8) for s in scales]
+    rows = [x.reshape(x.shape[0], free) for x in codes]
     quadrants = range(0, partitions, QUADRANT)
     if len(rows) == 1:
         rows = [rows[0][first : first + SCALES] for first in quadrants]
     return jnp.concatenate(rows)
-
-
-def _bytes(scale: jax.Array) -> jax.Array:
-    if scale.dtype == jnp.uint8:
-        return scale
-    return lax.bitcast_convert_type(scale, jnp.uint8)
 
 
 def _dequantized(words: jax.Array, scales: jax.Array, fmt: MXFormat) -> jax.Array:
