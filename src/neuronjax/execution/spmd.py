@@ -178,7 +178,7 @@ class _Devices:
         waiting: list[Instruction] = []
         for position, i in enumerate(block.instructions):
             flags = self._uniformity.results(i, scope.varying, self._count)
-            if self._uniformity.facts(i).joins:
+            if self._uniformity.joins(i):
                 self._each(waiting, block, position, scope, key)
                 waiting = []
                 results = self._together(i, flags, scope, key)
@@ -237,7 +237,7 @@ class _Devices:
         """Return the buffers that an instruction, or a probe of it, reads."""
         plan = self._interpreter.accumulator.plan
         beside = set() if plan is None else plan.reads(i)
-        return self._uniformity.facts(i).reads | beside
+        return self._uniformity.reads(i) | beside
 
     def _of_all(self, observed: Observed) -> Observed:
         """Return the observations of all devices together."""

@@ -18,7 +18,7 @@ from neuronjax.ir.kernel_call import NkiKernel
 from neuronjax.ir.traversal import DataFlow, Functions, entries, walk
 
 
-class InstructionFacts(NamedTuple):
+class _InstructionFacts(NamedTuple):
     """The facts about an instruction that do not depend on the values it reads.
 
     Attributes:
@@ -39,7 +39,15 @@ class Uniformity:
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
-        self._facts: dict[int, InstructionFacts] = {}
+        self._facts: dict[int, _InstructionFacts] = {}
+
+    def joins(self, i: Instruction) -> bool:
+        """Return whether an instruction is a collective or runs one."""
+        return self._of(i).joins
+
+    def reads(self, i: Instruction) -> frozenset[int]:
+        """Return the buffers that an instruction and everything it runs read."""
+        return self._of(i).reads
 
     def results(self, i: Instruction, varying: set[int], devices: int) -> list[bool]:
         """Return for each result of an instruction whether it may differ. `varying`
@@ -58,12 +66,12 @@ class Uniformity:
             return [not is_same_for_all(i, devices)] * len(i.results)
         if _is_joint(i):
             return [True] * len(i.results)
-        facts = self.facts(i)
+        facts = self._of(i)
         if facts.joins:
             return None
         return [facts.draws or any(map(differs, facts.reads))] * len(i.results)
 
-    def facts(self, i: Instruction) -> InstructionFacts:
+    def _of(self, i: Instruction) -> _InstructionFacts:
         if id(i) not in self._facts:
             inner = list(walk(i, self._functions))
             reads = {view.buffer.number for each in inner for view in each.operands}
@@ -72,7 +80,7 @@ class Uniformity:
                     reads.update(view.buffer.number for view in entry.block.results)
             joins = any(isinstance(x, Collective) or _is_joint(x) for x in inner)
             draws = any(x.rounding == "stochastic" for x in inner)
-            self._facts[id(i)] = InstructionFacts(i, joins, draws, frozenset(reads))
+            self._facts[id(i)] = _InstructionFacts(i, joins, draws, frozenset(reads))
         return self._facts[id(i)]
 
 
