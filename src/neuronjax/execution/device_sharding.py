@@ -248,8 +248,8 @@ class RealDevices:
             legal = [n for n in range(1, self.count + 1) if devices % n == 0]
             raise InvalidProgramError(
                 f"{devices} emulated devices on {self.count} real ones",
-                remedy=f"use as many real devices as divide them, {max(legal)} for "
-                "instance",
+                remedy="use a number of real devices that divides it, such as "
+                f"{max(legal)}",
             )
         return devices // self.count
 

@@ -248,8 +248,8 @@ class Emulation:
     def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:
         if self.collector is not None:
             raise UnsupportedError(
-                f"{transformation} of a function that collects statistics, which are "
-                "those of one whole program",
+                f"{transformation} of a function that collects statistics, which "
+                "belong to one whole program",
                 remedy=f"put the {transformation} inside the emulated function, "
                 "nj.jit(train_step, collect=True)",
             )

@@ -86,7 +86,7 @@ class Collect:
         unknown = sorted(set(kinds) - KINDS.keys())
         if unknown or not kinds:
             raise InvalidProgramError(
-                f"Collect.kinds is {kinds!r}", remedy=f"of {', '.join(KINDS)}"
+                f"Collect.kinds is {kinds!r}", remedy=f"use some of {', '.join(KINDS)}"
             )
         for name, pattern in self.selectors.items():
             check_pattern(f"Collect.{name}", pattern)

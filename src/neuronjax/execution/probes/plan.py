@@ -68,8 +68,8 @@ class ProbePlan:
         if collect.selectors and not order:
             raise InvalidProgramError(
                 f"{collect!r} selects no result of the program",
-                remedy="see the sites of neuronjax.Collect(): their op, scope, source "
-                "and params are what the patterns are tried on",
+                remedy="compare the patterns with op, scope, source and params of the "
+                "sites that neuronjax.Collect() finds",
             )
         self.order = tuple(order)
         self.probes = _numbered([self._known[slot] for slot in order])
