@@ -259,7 +259,7 @@ class Interpretation:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """Execute a loop of one device, or once a loop that is equal on all devices."""
+        """Execute a loop on one device, or once for all devices if equal on all."""
 
         def condition(carry: Arrays) -> jax.Array:
             return self.block(i.condition, carry, environment, key)[0]
@@ -272,7 +272,7 @@ class Interpretation:
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Execute a branch of one device, or once one that is equal on all devices."""
+        """Execute a branch on one device, or once for all devices if equal on all."""
 
         def run(block: Block) -> Arrays:
             return self.block(block, (), environment, key)

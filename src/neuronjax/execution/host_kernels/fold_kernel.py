@@ -154,7 +154,7 @@ def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -
 
 class _BlockOperand(NamedTuple):
     """One operand of a block: its `first` row, how many rows are `there`, and its
-    panels: their width in rows, their number, the floats of one, and of all."""
+    panels: their width, their number, and the floats of one and of all (of a half)."""
 
     operand: PanelOperand
     first: Value

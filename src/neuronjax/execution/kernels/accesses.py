@@ -175,9 +175,9 @@ def slot_elements(shape: tuple[int, ...], stored: str, dtype: str) -> int:
 def used_indices(
     index: _Array, kind: str, shape: tuple[int, ...], group: int
 ) -> _Array:
-    """Return the runtime indices that a view uses, for a scalar, one per element of its
-    first dimension ("vector"), or of its first two (an indirection, in which `group`
-    partitions share offsets)."""
+    """Return the runtime indices that a view uses: a single one ("scalar"), one per
+    element of the first dimension ("vector"), or one per element of the first two (an
+    indirection, in which `group` partitions share offsets)."""
     if kind == "scalar":
         return index.reshape(())
     if kind == "vector":  # column by column

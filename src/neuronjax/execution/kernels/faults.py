@@ -1,4 +1,4 @@
-"""Faults of runtime indices out of bounds, unless the access has `oob_mode.skip`.
+"""Faults of runtime indices out of bounds, except with `oob_mode.skip`.
 
 A compiled kernel cannot raise. It records the first instruction with such an index, and
 all its results become poison: NaN, or all bits one. `Kernel.__call__` then raises. In a

@@ -152,7 +152,7 @@ class RankedMachine:
         return jnp.asarray(np.stack(values))
 
     def register(self, register: Register) -> int:
-        """Return the value that a register has on all ranks; refuse different ones."""
+        """Return the value of a register; refuse one that differs among the ranks."""
         values = {machine.register(register) for machine in self.machines}
         if len(values) > 1:
             raise UnsupportedError(

@@ -216,7 +216,7 @@ class _StateFinder(DataFlow[_Carried]):
         return fact
 
     def nested(self, i: Instruction) -> Sequence[_Carried]:
-        """Analyse the blocks of an instruction; the carry of a loop is its states."""
+        """Analyse the blocks of an instruction; the states of a loop are its carry."""
         if isinstance(i, Loop):
             for n, out in enumerate(self._given_states(id(i), i.body)):
                 self.running.update(w for p, w in out.writes if p == (id(i), n))

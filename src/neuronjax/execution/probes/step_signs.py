@@ -1,9 +1,9 @@
 """The signs (symptoms) of faults in one step, decided from the counts of its probes.
 
 Signs are recorded per step, so a report can say how many steps show a sign, and which
-step was the first. An op makes an Inf or NaN if its measured operands have none. This
-is a sign only if a result of the program also has an Inf or NaN (which a select, or a
-skipped step, may drop), and no argument has one.
+step was the first. An op makes an Inf or NaN if its result has one and its measured
+operands have none. This is a sign only if a result of the program also has one (a
+select, or a skipped step, may drop it), and no argument has one.
 """
 
 from __future__ import annotations
