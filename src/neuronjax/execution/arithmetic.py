@@ -37,10 +37,10 @@ _FLOAT32 = np.dtype(np.float32)
 #: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
 #: normal number and then flushes, so a little less than 2^-126 still becomes normal.
 _NORMAL = 2.0**-126 - 2.0**-151
-#: Results without subnormals, by `id`. Nothing writes to a rule's result, so this stays
-#: true; a caller may write to an argument, so arguments are searched each time.
+#: Results that have no subnormals, by `id`. Nothing writes to the result of a rule. A
+#: caller may write to an argument, so arguments are searched at every use.
 _NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
-#: `_has_below` searches parts of so many elements, which fit a cache.
+#: The number of elements that `_has_below` searches at once, so that they fit a cache.
 _PART = 1 << 14
 _SAME_NAME = "abs add ceil divide floor maximum minimum multiply subtract".split()
 #: NumPy's functions by the names of operations; they take FP32 and float64.
@@ -59,7 +59,8 @@ _OF_INTEGERS = _OF_BOOLEANS | {"abs", "negate", "subtract"}
 #: These operations look only at the sign or exponent of FP32 numbers: nothing is
 #: flushed.
 _OF_ANY = frozenset(("abs", "is_finite", "negate"))
-#: The operation on the bits of equal operands: zeros are equal but may differ in sign.
+#: The operation on the bits of two equal operands, which are zeros of either sign or
+#: have the same bits.
 _OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}
 #: The float formats handled here, by name: signed, one byte or more.
 _FLOATS = {
@@ -73,12 +74,12 @@ def computed(i: Instruction) -> Rule | None:
     """Return a NumPy function that executes an instruction exactly, or None."""
     find, views = _RULES.get(type(i)), (*i.operands, *i.results)
     types = [v.type.dtype for v in views]
-    is_held = all(t.kind in "iub" or t.name in _FLOATS for t in types)
+    is_known = all(t.kind in "iub" or t.name in _FLOATS for t in types)
     is_exact = getattr(i, "integer_path", "exact") == "exact"
     is_exact &= i.rounding == "rne" and i.write_format is None
     shapes = {v.type.shape for v in views} - {()}
     is_sized = len(shapes) <= 1 or isinstance(i, TensorReduce)
-    return find(i) if find and is_held and is_exact and is_sized else None
+    return find(i) if find and is_known and is_exact and is_sized else None
 
 
 def flushed(x: np.ndarray) -> np.ndarray:
@@ -100,17 +101,17 @@ def _has_below(x: np.ndarray, code: int) -> bool:
 
 
 def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Return `x`, with zeros where the exact value is too small before rounding."""
+    """Return `x` without subnormals; `exact` has the values before rounding."""
     return np.where(np.abs(exact) < _NORMAL, np.copysign(np.float32(0), x), x)
 
 
 def _of_floats(name: str, i: Instruction) -> Rule:
     """Return a function that executes the named operation on floats."""
     is_any = name in _OF_ANY and i.operands[0].type.dtype == _FLOAT32
-    function, reads, written = FUNCTIONS[name], np.asarray, _writing(i)
+    function, written = FUNCTIONS[name], _writing(i)
 
     def rule(x: Arrays) -> np.ndarray:
-        operands = [reads(a) if is_any else flushed(a) for a in x]
+        operands = [*map(np.asarray if is_any else flushed, x)]
         result = np.asarray(function(*operands))
         if name in _OF_EQUALS:
             a, b = (y.view(np.uint32) for y in np.broadcast_arrays(*operands))

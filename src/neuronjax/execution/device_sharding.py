@@ -30,7 +30,7 @@ from neuronjax.ir.collective_set import DeviceMesh, Split, Spmd
 from neuronjax.ir.instruction import Buffer, Instruction, InstructionProgram
 from neuronjax.ir.traversal import read_outside
 
-# -- global arrays as those of devices -------------------------------------------------
+# -- global arrays and the arrays of devices -------------------------------------------
 
 
 def is_replicated(split: Split, mesh: DeviceMesh) -> bool:
@@ -51,7 +51,7 @@ def local_shape(
 
 
 def split_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
-    """Cut a global array into those of the devices: [devices, *local shape]."""
+    """Return the devices' parts of a global array: [devices, *local shape]."""
     sizes = dict(mesh.axes)
     local = local_shape(x.shape, split, mesh)
     shape: list[int] = []
@@ -74,8 +74,8 @@ def split_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
 
 
 def join_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
-    """Return the global array of [devices, *local shape]. Where devices hold copies,
-    the first device's is taken."""
+    """Return the global array of [devices, *local shape]. Of equal copies on several
+    devices the first device's is taken."""
     local = x.shape[1:]
     x = lax.reshape(x, (*[size for _, size in mesh.axes], *local))
     named = {name for names in split for name in names}
@@ -113,13 +113,13 @@ def places_of(split: Split, mesh: DeviceMesh) -> list[tuple[int, ...]]:
 
 
 def part_at(place: tuple[int, ...], local: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return the index of a part of this shape in the global array."""
+    """Return the slices of the global array that a part of shape `local` covers."""
     return tuple(slice(k * n, (k + 1) * n) for k, n in zip(place, local, strict=True))
 
 
 def join_parts(parts: Sequence[np.ndarray], last: tuple[int, ...]) -> np.ndarray:
-    """Return the global array of its parts, one per place in row-major order up to
-    `last`."""
+    """Return the global array of parts in row-major order; the indices of the last part
+    along each dimension are `last`."""
     joined = list(parts)
     for axis in reversed(range(len(last))):
         n = last[axis] + 1
@@ -148,9 +148,9 @@ def part_of(mesh: DeviceMesh, parts: int) -> DeviceMesh:
 
 
 def carried_dimension(split: Split, mesh: DeviceMesh, parts: int) -> int | None:
-    """Return the array dimension along which every part of the devices has its own
-    slice. Return None if the slices of the parts are not consecutive, or if every part
-    has the whole array."""
+    """Return the array dimension along which each of `parts` groups of devices has one
+    slice. Return None if a group's elements are not one slice, or if every group has
+    the whole array."""
     axis, sizes = carrier(mesh, parts), dict(mesh.axes)
     for dimension, names in enumerate(split):
         if axis in [name for name in names if sizes[name] > 1][:1]:
@@ -159,9 +159,9 @@ def carried_dimension(split: Split, mesh: DeviceMesh, parts: int) -> int | None:
 
 
 def is_spread(split: Split, mesh: DeviceMesh, parts: int) -> bool:
-    """Return whether a part of the devices may not have one consecutive slice. That is
-    so without a `carrier`, or if another mesh axis splits the carrier's dimension
-    first."""
+    """Return whether the elements of one of `parts` groups of devices may be more than
+    one slice: there is no `carrier`, or another mesh axis splits its dimension first.
+    """
     axis = carrier(mesh, parts)
     named = any(axis in names for names in split)
     return axis is None or (named and carried_dimension(split, mesh, parts) is None)
@@ -218,7 +218,7 @@ def active_real_devices() -> Mesh | None:
 
 @dataclass(frozen=True)
 class RealDevices:
-    """The real devices as one of them sees them: their number and communication.
+    """The number of the real devices, and the communication among them.
 
     The methods are for code under `jax.shard_map`. With one device they change nothing.
 
@@ -242,18 +242,14 @@ class RealDevices:
         return self.mesh.axis_names
 
     def share(self, devices: int) -> int:
-        """Return how many of `devices` emulated devices each real device runs.
-
-        Raises:
-            InvalidProgramError: the number is not a multiple of the number of real
-                devices.
-        """
+        """Return how many of `devices` emulated devices each real device runs. Raise
+        InvalidProgramError if the real devices do not divide them evenly."""
         if devices % self.count:
             legal = [n for n in range(1, self.count + 1) if devices % n == 0]
             raise InvalidProgramError(
                 f"{devices} emulated devices on {self.count} real ones",
-                remedy=f"use as many real devices as divide them, {max(legal)} for "
-                "instance",
+                remedy="use a number of real devices that divides it, such as "
+                f"{max(legal)}",
             )
         return devices // self.count
 
@@ -285,21 +281,15 @@ class RealDevices:
         return _from_words(words, x.dtype)
 
     def exchanged(self, x: jax.Array, split: int, joined: int) -> jax.Array:
-        """Return slice r of R of every device's array, concatenated in order of the
-        senders.
-
-        Args:
-            x: is cut into slices along `split`.
-            split: a dimension of R slices.
-            joined: the dimension of the concatenation.
-        """
+        """Cut the array of every device into R slices along `split`, and return slice r
+        of each, concatenated along `joined` in the order of the devices."""
         if self.count == 1:
             return x
         words = lax.all_to_all(_words(x), self._axes, split, joined, tiled=True)
         return _from_words(words, x.dtype)
 
     def first(self, x: jax.Array) -> jax.Array:
-        """Return the array of the first real device."""
+        """Return on all real devices the array that the first one has."""
         if self.count == 1:
             return x
         return _from_words(lax.all_gather(_words(x), self._axes)[0], x.dtype)
@@ -357,7 +347,7 @@ def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:
 
 
 def _cuts(i: Instruction, count: int) -> Iterator[tuple[int, int | None]]:
-    """Yield the buffers that an instruction reads and writes, and where each is cut."""
+    """Yield (number, cut dimension) of each buffer that an instruction uses."""
     buffers = (*(view.buffer for view in i.operands), *i.results)
     if not isinstance(i, Spmd):
         yield from ((buffer.number, None) for buffer in buffers)

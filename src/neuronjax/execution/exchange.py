@@ -58,16 +58,12 @@ def exchange(
     zero: jax.Array,
     key: jax.Array,
 ) -> Arrays:
-    """Execute a collective on the arrays [devices, *local shape] of all devices at
-    once.
-
-    Returns:
-        [devices, *local shape] for each result.
+    """Execute a collective on the operands of all devices, [devices, *local shape], and
+    return such an array for each result.
 
     Raises:
         InvalidProgramError: groups or pairs do not fit the devices, a dimension does
             not divide, or the dtype does not have the op.
-        InternalError: no rule exists for this class of instruction.
     """
     return _exchanged(i, operands, _ExchangeContext(devices, zero, key))
 
@@ -98,7 +94,7 @@ def is_same_for_all(i: Collective, devices: int) -> bool:
 
 
 class _Members:
-    """The devices of an instruction's groups, when every device is in one group."""
+    """The devices of an instruction whose groups contain every device once."""
 
     def __init__(self, i: Collective, groups: Groups, devices: int) -> None:
         _check(i, fault_of_groups(groups, devices), GROUPS_REMEDY)
@@ -124,8 +120,8 @@ class _Members:
         return _rows(x, np.argsort(self._devices))
 
     def to_all(self, x: jax.Array) -> jax.Array:
-        """Give the array of each group, [groups, *local], to all of its ranks. Return
-        [devices, *local]."""
+        """Return [devices, *local]: for every device the array of its group, which is
+        one of [groups, *local]."""
         shape = (self.count, self.size, *x.shape[1:])
         axes = (0, *range(2, len(shape)))
         return self.returned(lax.broadcast_in_dim(x, shape, axes))
@@ -252,7 +248,7 @@ def ragged_all_to_all(
 
 
 def _received(members: _Members, x: jax.Array) -> jax.Array:
-    """Return what receivers get, [parts, groups, receiver], of [devices, parts]."""
+    """Sort the senders' [devices, parts] into the receivers' [parts, groups, rank]."""
     x = members.parts(x.astype(jnp.int32), 0)  # [groups, sender, receiver, k]
     x = jnp.transpose(x, (1, 3, 0, 2))
     return lax.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
@@ -318,7 +314,7 @@ def reduce_scatter(
 def _part_reduced(
     i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Return [groups, parts, m], x reduced over ranks; channels have shares of m."""
+    """Reduce [groups, ranks, parts, m] over ranks; channels divide the m elements."""
     channels = i.plan.channels
     if channels == 1:
         return _reduced(i, x, zero, key)
@@ -377,10 +373,9 @@ def _reduced_integers(
 def _reduced_floats(
     i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Reduce floats by a sum, a product or an extreme. Keys of stochastic rounding are
-    made from (stage, hop). The stage number after the last is for rounding the result
-    to its dtype, the next one for rounding the operands to the dtype in which they are
-    sent."""
+    """Reduce floats by a sum or a product. Stochastic rounding makes its keys from
+    (stage, hop). The first number that no stage has is for rounding the result to its
+    dtype, the second for rounding the operands to the dtype in which they are sent."""
     dtype, last = x.dtype, len(i.plan.stages)
     travels = get_format(i.reduce_dtype or i.write_format or dtype)
     own = get_format(dtype)

@@ -1,8 +1,7 @@
 """Check whether this process may run programs, and make room for compiled ones.
 
 XLA reads `XLA_FLAGS` once, when it starts: fast math there would change bits. XLA also
-starts threads, which a forked process does not have, so it would wait for them for
-ever.
+starts threads; a forked process does not have them, and would wait for them for ever.
 
 Linux limits the memory regions that a process maps (`vm.max_map_count`, by default
 65,530). Every program that XLA compiles takes about ten, and beyond the limit XLA ends
@@ -32,7 +31,7 @@ CHANGES_BITS = ("xla_cpu_enable_fast_math",)
 #: Share of the limit above which caches are cleared. The rest is enough for the program
 #: that is being compiled, some hundred regions.
 FULL = 0.75
-#: Counting takes 10 ms at the limit; in this time a few thousand regions are added.
+#: Counting takes 10 ms at the limit; in five seconds a few thousand regions are added.
 SECONDS_BETWEEN_COUNTS = 5.0
 
 _started = False
@@ -42,17 +41,13 @@ _counted_at = 0.0
 
 
 def check() -> None:
-    """Refuse a call that would change bits or wait for ever.
-
-    Raises:
-        UnsupportedError: `XLA_FLAGS` turn on what changes bits, or the process was
-            forked from one in which programs had run.
-    """
+    """Raise UnsupportedError if `XLA_FLAGS` has an option that changes bits, or if the
+    process was forked from one in which programs had run."""
     global _started
     if _forked:
         raise UnsupportedError(
-            "a call in a process that was forked after programs had run: XLA's threads "
-            "are not in it, and it would wait for them for ever",
+            "a call in a process that was forked after programs had run: it lacks "
+            "XLA's threads, and would wait for them for ever",
             remedy='start processes by "spawn", multiprocessing.get_context("spawn"), '
             "or fork before the first call",
         )
@@ -62,16 +57,13 @@ def check() -> None:
 
 
 def check_compiler_options(options: Mapping[str, Any] | None) -> None:
-    """Refuse options of `jax.jit` that change bits.
-
-    Raises:
-        UnsupportedError: they turn on what changes bits.
-    """
+    """Raise UnsupportedError for options of `jax.jit` that change bits."""
     _refuse((options or {}).items(), "compiler_options")
 
 
 def _options(flags: str) -> Iterable[tuple[str, str]]:
-    """Yield (name, value) of each `--name=value` or `--name`, in a text or its file."""
+    """Yield (name, value) of each `--name=value` or `--name` in `flags`, or in the file
+    that `flags` names."""
     if flags.strip() and not flags.lstrip().startswith("-"):
         file = Path(flags.strip())
         flags = file.read_text(errors="replace") if file.is_file() else ""
@@ -90,7 +82,7 @@ def _refuse(options: Iterable[tuple[str, Any]], where: str) -> None:
             )
 
 
-# -- room ------------------------------------------------------------------------------
+# -- memory regions --------------------------------------------------------------------
 
 
 def make_room() -> None:
@@ -107,14 +99,14 @@ def make_room() -> None:
 
 
 def mapped_regions() -> int:
-    """Return how many memory regions are mapped; 0 if the system does not say."""
+    """Return how many memory regions are mapped; 0 on a system without /proc."""
     maps = Path("/proc/self/maps")
     return maps.read_bytes().count(b"\n") if maps.exists() else 0
 
 
 @functools.cache
 def most_regions() -> int:
-    """Return how many memory regions may be mapped; 0 if only memory limits them."""
+    """Return how many memory regions may be mapped; 0 if there is no such limit."""
     limit = Path("/proc/sys/vm/max_map_count")
     return int(limit.read_text()) if limit.exists() else 0
 
@@ -123,7 +115,7 @@ def most_regions() -> int:
 
 
 def _before_fork() -> None:
-    """Note whether XLA's threads exist, also if only JAX itself has run programs."""
+    """Record whether XLA has threads, which programs of plain JAX start too."""
     global _has_threads
     names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
     _has_threads = _started or any("XLA" in name for name in names)

@@ -62,6 +62,15 @@ class Outcome:
     statistics: Any = None
 
 
+def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Return arrays with the real and the imaginary part in place of a complex one."""
+    return [
+        part
+        for x in arrays
+        for part in ((lax.real(x), lax.imag(x)) if jnp.iscomplexobj(x) else (x,))
+    ]
+
+
 def check_history(program: InstructionProgram, history: Any) -> None:
     """Refuse an amax history whose shape is not the program's."""
     expected = (program.amax_history_length, program.amax_slots)
@@ -98,9 +107,9 @@ def make_zero(eager: bool) -> jax.Array:
 
 def entering(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
     """Return the arguments, made opaque where XLA could fold them in its own order.
-    They may be constants of an outer jit. Elementary functions (kernels of their own)
-    and sums (which have an opaque operand) need no opaque arguments; for arguments that
-    only those read, a pass over memory is saved."""
+    They may be constants of an outer jit. Arguments that only elementary functions
+    (kernels of their own) and sums (which have an opaque operand) read stay as they
+    are, which saves a pass over memory."""
     read = {
         view.buffer.number
         for i in main.instructions
@@ -135,13 +144,13 @@ def leaving(main: Block, results: Arrays) -> list[jax.Array]:
 
 @functools.partial(jax.jit, inline=True)  # inlined: the NaN stays a literal
 def canonical_nan(x: jax.Array) -> jax.Array:
-    """Replace every NaN by one bit pattern. Which operand's NaN the host's processor
-    returns depends on how code was generated."""
+    """Return `x` with one bit pattern for every NaN. The patterns that the host's
+    processor returns depend on the code that XLA generates."""
     if x.dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
         return lax.select(lax.ne(x, x), lax.full_like(x, np.nan), x)
     bits = jax.dtypes.itemsize_bits(x.dtype)
     if bits != 8 or not jnp.issubdtype(x.dtype, jnp.floating):
-        return x  # FP4 has none
+        return x  # FP4 has no NaN
     # Selected as integers, because XLA selects FP8 numbers by way of FP16.
     nan = np.asarray(np.nan, x.dtype).view(np.uint8)
     codes = lax.bitcast_convert_type(x, jnp.uint8)

@@ -210,12 +210,12 @@ class Interpretation:
         """Execute an instruction whose operands are in the environment."""
         operands = [environment[v.buffer.number] for v in i.operands]
         results = self.execute(i, operands, environment, key)
-        self._tell(i, operands, results)
+        self._notify(i, operands, results)
         again = lambda i: self.execute(i, operands, {}, key)  # noqa: E731
         self.accumulator.count(i, operands, results, again, environment)
         return results
 
-    def _tell(self, i: Instruction, operands: Arrays, results: Arrays) -> None:
+    def _notify(self, i: Instruction, operands: Arrays, results: Arrays) -> None:
         for listener in self._listeners:
             listener.did_execute(i, operands, results)
 
@@ -253,13 +253,13 @@ class Interpretation:
         kernel = _exchange_kernel(i.signed, devices)
         with jax.enable_x64(is_64_bit(i)):
             results = kernel(operands, self._zero, key)
-        self._tell(i, operands, results)
+        self._notify(i, operands, results)
         return results
 
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """Execute a loop on one device, or one that all devices execute alike."""
+        """Execute a loop on one device, or once for all devices if equal on all."""
 
         def condition(carry: Arrays) -> jax.Array:
             return self.block(i.condition, carry, environment, key)[0]
@@ -267,19 +267,19 @@ class Interpretation:
         def body(carry: Arrays, key: jax.Array) -> Arrays:
             return self.block(i.body, carry, environment, key)
 
-        return self.turns(i, carry, key, condition, body)
+        return self.iterate(i, carry, key, condition, body)
 
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Execute a branch on one device, or one that all devices execute alike."""
+        """Execute a branch on one device, or once for all devices if equal on all."""
 
         def run(block: Block) -> Arrays:
             return self.block(block, (), environment, key)
 
         return self.chosen(i, operands[0], run)
 
-    def turns(
+    def iterate(
         self,
         i: Loop,
         carry: Arrays,
@@ -289,20 +289,20 @@ class Interpretation:
     ) -> Arrays:
         """Run a loop, in XLA or, op by op, in Python.
 
-        The carry of every loop is preceded by a turn counter, for the rounding keys,
-        and by what the turns observe. `condition` says whether there is another turn;
-        `body` is one turn, which takes its key. `key` is the key of the loop; the
-        number of the turn is folded in.
+        The state of the loop is the number of iterations, from which the rounding keys
+        derive, the observations so far, and the carry. `condition` says whether there
+        is another iteration. `body` executes one; its key is `key`, the key of the
+        loop, with the number of the iteration folded in.
         """
 
-        def turn(state: tuple) -> tuple:
+        def iteration(state: tuple) -> tuple:
             counter, observed, *carry = state
             inner = fold(key, counter) if self.stochastic else key
             run = functools.partial(body, carry, inner)
             out, more = self.accumulator.apart(run)
             return (counter + jnp.uint32(1), observed.with_more(more), *out)
 
-        def asked(state: tuple) -> tuple:
+        def with_condition(state: tuple) -> tuple:
             """Return the state with its condition in front, and with the observations
             that the condition made."""
             holds, more = self.accumulator.apart(lambda: condition(state[2:]))
@@ -311,22 +311,23 @@ class Interpretation:
         state = (jnp.uint32(0), self.accumulator.nothing([i.body]), *carry)
         if self.eager:
             while bool(condition(state[2:])):
-                state = turn(state)
+                state = iteration(state)
         elif self.accumulator.previous_amaxes is not None:
-            start = asked(state)
+            start = with_condition(state)
             _, *state = lax.while_loop(
-                lambda state: state[0], lambda state: asked(turn(state[1:])), start
+                lambda x: x[0], lambda x: with_condition(iteration(x[1:])), start
             )
         else:
-            state = lax.while_loop(lambda state: condition(state[2:]), turn, state)
+            state = lax.while_loop(lambda x: condition(x[2:]), iteration, state)
         self.accumulator.add(state[1])
         return state[2:]
 
     def chosen(
         self, i: Branch, index: jax.Array, run: Callable[[Block], Arrays]
     ) -> Arrays:
-        """Run block `index` of a branch with `run`; out of range means the last."""
-        index = chosen_branch(i, index)
+        """Run block `index` of a branch with `run`, the last one if out of range."""
+        last, index = len(i.branches) - 1, index.astype(jnp.int32)
+        index = jnp.where((index < 0) | (index > last), last, index)
         if self.eager:
             return run(i.branches[int(index)])
         nothing = self.accumulator.nothing(i.branches)
@@ -359,7 +360,7 @@ class Interpretation:
         return self._program.functions[i.callee]
 
     def _compiled(self, name: str) -> Callable[..., Any]:
-        """Return a callee as its own jit, traced and lowered once for all its calls."""
+        """Return a callee under `jax.jit`, which traces it once for all its calls."""
         program, callees, real = self._program, self._callees, self.real
         plan = self.accumulator.plan
 
@@ -375,13 +376,6 @@ class Interpretation:
 
 def _by_number(buffers: Sequence[Buffer], arrays: Arrays) -> dict[int, jax.Array]:
     return {b.number: array for b, array in zip(buffers, arrays, strict=True)}
-
-
-def chosen_branch(i: Branch, index: jax.Array) -> jax.Array:
-    """Return the int32 number of the branch that runs: the last one if out of range."""
-    last = len(i.branches) - 1
-    index = index.astype(jnp.int32)
-    return jnp.where((index < 0) | (index > last), last, index)
 
 
 _CONTROL: dict[type, Callable[..., Arrays]] = {
@@ -407,12 +401,13 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
         return execute(i, operands, registers)
 
 
-#: XLA computes these by one operation, and knows that it is expensive.
+#: XLA computes these by one operation, which it knows to be expensive.
 _ROOTS = frozenset({"sqrt", "rsqrt", "reciprocal"})
 
 
 def _has_own_kernel(i: Instruction) -> bool:
-    """Return whether an instruction is a long chain of cheap XLA operations."""
+    """Return whether an instruction is a long chain of operations that XLA considers
+    cheap, and would compute again for every reader."""
     if isinstance(i, ScaleFromAmax):
         return not host_scale.reads(i.operands[0].type.dtype)
     if isinstance(i, Activation):

@@ -1,4 +1,4 @@
-"""Movement in NumPy: instructions that change no bit, on NumPy arrays.
+"""Instructions that move numbers and change no bit, on NumPy arrays.
 
 A tool that executes one instruction at a time would wait for XLA to compile a program
 for every shape, although most movement is another view of the same memory. The dtypes
@@ -20,7 +20,6 @@ Arrays = Sequence[np.ndarray]
 
 
 def moved(i: DmaCopy | Im2col, x: Sequence[Any]) -> np.ndarray:
-    """Return the result of an instruction that moves numbers."""
     if isinstance(i, Im2col):
         return patches(i.window, np.asarray(x[0]))
     return MOVES[i.kind](i, [*map(np.asarray, x)])
@@ -66,13 +65,8 @@ def _padded(
     x: np.ndarray, fill: np.ndarray, around: Sequence[tuple[int, int, int]]
 ) -> np.ndarray:
     """Return an array with a fill value before, after and between its elements.
-
-    Args:
-        x: the array.
-        fill: the number.
-        around: how many values go before, after and between, for every axis; a negative
-            number removes elements of the array.
-    """
+    `around` says how many, (before, after, between), for every axis; a negative number
+    removes elements."""
     if not any(map(any, around)):
         return x
     shape, taken, put = [], [], []

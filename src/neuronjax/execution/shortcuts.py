@@ -1,15 +1,15 @@
 """Fewer instructions with the same bits, for execution only (not for prices or
 reports).
 
-A block is rewritten when no listener watches. Each rule needs an instruction that is
-the only reader of another one's result:
+A block is rewritten only if nothing depends on how often an instruction runs. Each rule
+needs an instruction that is the only reader of another one's result:
 
 - A transpose of a product becomes the other product, (A B)^T = B^T A^T. JAX writes the
-  gradient of a weight like this, and XLA would read the product against its memory
-  order at every use, which are several in an optimizer. Each element is the same sum of
-  the same products in the same order. The rule does not apply to four passes, whose
-  middle two would be swapped, nor to stochastic rounding, where the random bits of an
-  element depend on its position.
+  gradient of a weight as such a transpose, and XLA would read the product against its
+  memory order wherever the optimizer uses it. Each element is the same sum of the same
+  products in the same order. The rule does not apply to four passes, whose middle two
+  would be swapped, nor to stochastic rounding, where the random bits of an element
+  depend on its position.
 - A transpose after a multiplication by a scale moves before it.
 - The largest of absolute values, and of 0, becomes the largest magnitude.
 - A cast after a multiplication by a scale becomes one write: the FP32 product that the
@@ -76,25 +76,19 @@ class _Rewriting:
         return self._makers.get(view.buffer.number)
 
     def source(self, i: Instruction, kind: type, **attributes: Any) -> Any:
-        """Return the maker of an instruction's first operand if nothing else reads it,
-        or None."""
+        """Return the instruction that made the first operand of `i`, or None if it does
+        not have this class and these attributes or if its result is read elsewhere."""
         maker = self.maker(i.operands[0])
         if not isinstance(maker, kind) or self._reads[i.operands[0].buffer.number] != 1:
             return None
         same = all(getattr(maker, n) == value for n, value in attributes.items())
         return maker if same else None
 
-    def instead(self, i: Instruction, source: Instruction, **changes: Any) -> Any:
-        """Drop `source`; return it, changed to make the result of `i`, its reader."""
-        self.drop(source)
-        return dataclasses.replace(source, results=i.results, **changes)
-
     def drop(self, i: Instruction) -> None:
         """Remove an instruction whose only reader was removed."""
         self._dropped.add(id(i))
 
     def result(self) -> list[Instruction]:
-        """Return the instructions that are left."""
         return [i for i in self.instructions if id(i) not in self._dropped]
 
 
@@ -115,11 +109,15 @@ def _transpose(i: Any, r: _Rewriting) -> Instruction:
     if scaling is not None and scaling.results[0].type.dtype == np.float32:
         return _scaled_transpose(i, scaling, r)
     product = r.source(i, NcMatmul, passes=1, rounding="rne")
-    if product is None or i.parameters[0] != _exchange(product):
+    if product is None or i.parameters[0] != _swapped_free_axes(product):
         return i
+    r.drop(product)
     d = product.dimensions
     swapped = DotDimensions(d.rhs_batch, d.lhs_batch, d.rhs_contract, d.lhs_contract)
-    return r.instead(i, product, operands=product.operands[::-1], dimensions=swapped)
+    operands = product.operands[::-1]
+    return dataclasses.replace(
+        product, operands=operands, results=i.results, dimensions=swapped
+    )
 
 
 def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instruction:
@@ -140,7 +138,7 @@ def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instructi
     )
 
 
-def _exchange(product: NcMatmul) -> tuple[int, ...]:
+def _swapped_free_axes(product: NcMatmul) -> tuple[int, ...]:
     """Return the permutation that swaps the free axes of both operands."""
     d = product.dimensions
     batch = len(d.lhs_batch)
@@ -156,11 +154,8 @@ def _exchange(product: NcMatmul) -> tuple[int, ...]:
 
 def _largest(i: Any, r: _Rewriting) -> Instruction:
     everything = tuple(range(len(i.operands[0].type.shape)))
-    if (
-        i.op != "maximum"
-        or i.axes != everything
-        or i.results[0].type.dtype != np.float32
-    ):
+    result = i.results[0].type
+    if i.op != "maximum" or i.axes != everything or result.dtype != np.float32:
         return i
     start = r.maker(i.operands[1])
     if not isinstance(start, Memset) or start.value.any():
@@ -207,8 +202,8 @@ _RULES: dict[type, Callable[[Any, _Rewriting], Instruction]] = {
 
 Arrays = Sequence[jax.Array]
 
-#: Larger results are computed again: a program may want that to save memory
-#: (`jax.checkpoint`), and XLA merges operations where it likes.
+#: Results of more bytes are computed again, as a program may intend to save memory
+#: (`jax.checkpoint`); XLA may still merge equal operations.
 REUSED_BYTES = 1 << 20
 
 _SMALL = (BitcastCopy, Compare, DmaCopy, Iota, Memset, Select)

@@ -6,8 +6,8 @@ from a collective, and what is computed from those alone. Instructions between t
 collectives run as one loop over the devices, so a device's bits are those of the
 program alone, and the compile time does not depend on the number of devices. Loops,
 branches and calls that contain collectives run for all devices at once: by the rules of
-SPMD all devices agree on every condition, and the first device's is taken. `uniformity`
-finds which values differ, without running anything.
+SPMD every condition has the same value on all devices, so the first device's is used.
+`uniformity` finds which values differ, without running anything.
 
 If several real devices run the emulated ones, each does this with its own; see
 `device_sharding`.
@@ -44,10 +44,10 @@ from neuronjax.numerics.random_bits import fold
 
 Arrays = Sequence[jax.Array]
 RunBlock = Callable[[Block], Arrays]
-#: Whether a loop has another turn, given its carry; and a turn, given carry and
-#: rounding key.
-Holds = Callable[[Arrays], jax.Array]
-Turn = Callable[[Arrays, jax.Array], Arrays]
+#: carry -> whether a loop has another iteration.
+Condition = Callable[[Arrays], jax.Array]
+#: (carry, rounding key) -> the carry after one iteration.
+Iteration = Callable[[Arrays, jax.Array], Arrays]
 
 
 class Interpreter(Protocol):
@@ -62,8 +62,13 @@ class Interpreter(Protocol):
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays: ...
     def callee(self, i: Call) -> Block: ...
     def chosen(self, i: Branch, index: jax.Array, run: RunBlock) -> Arrays: ...
-    def turns(
-        self, i: Loop, carry: Arrays, key: jax.Array, condition: Holds, body: Turn
+    def iterate(
+        self,
+        i: Loop,
+        carry: Arrays,
+        key: jax.Array,
+        condition: Condition,
+        body: Iteration,
     ) -> Arrays: ...
     def exchange(
         self, i: Collective, operands: Arrays, devices: int, key: jax.Array
@@ -77,8 +82,8 @@ def run(
     uniformity: Uniformity,
     key: jax.Array,
 ) -> list[jax.Array]:
-    """Execute an `Spmd` on global arrays and return global arrays. Arrays of which real
-    devices have only a part enter and leave as parts."""
+    """Execute an `Spmd` on global arrays and return global arrays. For buffers in
+    `real.parts`, arrays are this real device's parts."""
     real, scope = interpreter.real, _Scope({}, set())
     arguments = zip(i.body.arguments, i.operands, operands, i.splits, strict=True)
     for buffer, view, x, split in arguments:
@@ -177,9 +182,8 @@ class _Devices:
                 self._each(waiting, block, position, scope, key)
                 waiting = []
                 results = self._together(i, flags, scope, key)
-            elif (
-                any(flags) or not i.results
-            ):  # an instruction with effects only runs on all devices
+            elif any(flags) or not i.results:
+                # Without results it runs for its effects, which every device has.
                 waiting.append(i)
                 scope.varying.update(buffer.number for buffer in i.results)
                 continue
@@ -199,10 +203,10 @@ class _Devices:
         scope: _Scope,
         key: jax.Array,
     ) -> None:
-        """Execute instructions for every device in one loop. `waiting` are instructions
-        of `block`, and `position` is that of the first one after them. The scope holds
-        what they read and receives what is read later. A device's number is folded into
-        the key."""
+        """Execute the `waiting` instructions for every device in one loop. `position`
+        is the index in `block` of the instruction after them. Their operands are in the
+        scope; results that are read later are added to it. A device's number is folded
+        into the key."""
         if not waiting:
             return
         reads = set().union(*map(self._reads, waiting)) & scope.arrays.keys()
@@ -270,7 +274,7 @@ class _Devices:
         self, i: Collective, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
         whole = self._interpreter.eager or self._interpreter.watched
-        if isinstance(i, AllReduce) and is_sliceable(i) and not whole:
+        if isinstance(i, AllReduce) and i.rounding != "stochastic" and not whole:
             return self._all_reduce(i, flags, scope, key)
         return self._joint(i, flags, scope, key)
 
@@ -319,7 +323,7 @@ class _Devices:
     def _as_flagged(
         self, values: Iterable[tuple[jax.Array, bool]], flags: Sequence[bool]
     ) -> list[jax.Array]:
-        """Return the values, with a device axis where `flags` says so."""
+        """Return the values, with a device axis where a flag is True."""
         return [
             self.stacked(x, differs) if flag else x
             for (x, differs), flag in zip(values, flags, strict=True)
@@ -347,7 +351,7 @@ class _Devices:
 
         start = (scope.get(v.buffer.number) for v in i.operands)
         carry = self._as_flagged(start, flags)
-        return self._interpreter.turns(i, carry, key, condition, body)
+        return self._interpreter.iterate(i, carry, key, condition, body)
 
     def _branch(
         self, i: Branch, flags: Sequence[bool], scope: _Scope, key: jax.Array
@@ -381,11 +385,6 @@ _TOGETHER: dict[type, Callable[..., Arrays]] = {
 _SLICE_BYTES = 4 << 20
 
 
-def is_sliceable(i: AllReduce) -> bool:
-    """Return whether an instruction's elements can be reduced independently."""
-    return i.rounding != "stochastic"
-
-
 def all_reduced(
     i: AllReduce,
     x: jax.Array,
@@ -393,16 +392,9 @@ def all_reduced(
     real: RealDevices,
     reduce: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """Return one operand of an all-reduce, reduced, in the shape that `reduce` gives.
-
-    Args:
-        i: the instruction, whose chunks matter.
-        x: [own devices, *local shape].
-        devices: the number of emulated devices.
-        real: the real devices that run them.
-        reduce: all-reduces [devices, elements] over all devices, to [elements] if all
-            get the same, else to [devices, elements].
-    """
+    """Return one operand of an all-reduce, [own devices, *local shape], reduced:
+    [*local shape] if all devices get the same, else [own devices, *local shape].
+    `reduce` does it for [devices, elements] of all emulated devices."""
     local = x.shape[1:]
     count, chunks = prod(local), i.plan.chunks
     length = -(-count // chunks)

@@ -58,11 +58,11 @@ def watched_by(make: Callable[[str], Watch | None]) -> None:
 
 
 def start(name: str, owner: object) -> None:
-    """Begin a task of this name and owner, unless another task is shown."""
+    """Begin a task of this name and owner, or add it to the task that is shown."""
     global _inner, _name, _outside, _within
     with _lock:
         if _owner is None:
-            _hold(watch(name), owner)
+            _set_current(watch(name), owner)
             _name = name
         elif _inner is None and owner is not _owner:
             _inner, _outside = owner, _stage
@@ -70,15 +70,16 @@ def start(name: str, owner: object) -> None:
 
 
 def show(display: Watch, owner: object) -> bool:
-    """Show stages by `display` until `owner` ends; return False if a task is shown."""
+    """Show stages by `display` until `owner` ends, and return True; return False if
+    another task is shown."""
     with _lock:
         if _owner is not None:
             return False
-        _hold(display, owner)
+        _set_current(display, owner)
     return True
 
 
-def _hold(display: Watch | None, owner: object) -> None:
+def _set_current(display: Watch | None, owner: object) -> None:
     global _current, _owner
     _current, _owner = display, owner if display is not None else None
 
@@ -95,11 +96,10 @@ def stage(name: str) -> None:
 
 
 def end(owner: object) -> None:
-    """End the task of this owner; do nothing if it has none."""
+    """End the task of this owner, if it has one."""
     global _current, _owner, _inner, _name, _stage, _within
-    if (
-        owner is not _owner and owner is not _inner
-    ):  # checked by every call, so without a lock
+    # Every call checks this, so it takes no lock.
+    if owner is not _owner and owner is not _inner:
         return
     with _lock:
         if owner is _inner:

@@ -61,7 +61,7 @@ class Stepper:
         self._steps: dict[int, tuple[Instruction, Step]] = {}
 
     def execute(self, i: Instruction, operands: Arrays, key: jax.Array) -> Arrays:
-        """Return the results of one instruction; loops and branches are the caller's.
+        """Return the results of one instruction; the caller runs loops and branches.
         `key` is the key of the block that contains the instruction."""
         if id(i) not in self._steps:
             self._steps[id(i)] = (i, self._step(i))
@@ -93,7 +93,7 @@ class Stepper:
         self, i: Instruction, operands: Arrays, devices: int, key: jax.Array
     ) -> Arrays:
         """Return the results of a collective, or of a kernel with collectives. Operands
-        are [devices, *local shape]; `key` is the key of the block that contains it."""
+        are [devices, *local shape]; `key` is the key of the surrounding block."""
         with jax.disable_jit(False):
             if self._run.stochastic and i.ordinal:
                 key = fold(key, jnp.uint32(i.ordinal))

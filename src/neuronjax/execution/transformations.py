@@ -1,8 +1,8 @@
 """An emulated function of flat arrays, with its rules for JAX's transformations.
 
 `vmap(emulated f)` is the emulation of `vmap(f)`. `grad(emulated f)` is what the chip
-would do: the forward and backward programs of `jax.vjp(f)`, both emulated. It is built
-as a `custom_vjp` around a `custom_vmap`, with the residuals as flat leaves. Forward and
+would do: the forward and backward programs of `jax.vjp(f)`, both emulated. An emulation
+is a `custom_vjp` around a `custom_vmap`, with the residuals as flat leaves. Forward and
 backward are emulations themselves, so grad of grad, vmap of grad and grad of vmap work
 too. Forward mode is refused with a clear error wherever it is taken, and so is the
 transpose of an emulation.
@@ -40,7 +40,12 @@ from neuronjax.capture.trace import (
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import interpreter, stages
 from neuronjax.execution.device_sharding import active_real_devices
-from neuronjax.execution.inputs_outputs import CallContext, Outcome, check_history
+from neuronjax.execution.inputs_outputs import (
+    CallContext,
+    Outcome,
+    check_history,
+    split_complex,
+)
 from neuronjax.execution.probes.plan import Collector
 from neuronjax.hardware import Target
 from neuronjax.ir.collection import no_collection
@@ -219,7 +224,7 @@ class Emulation:
         mapped = jax.vmap(self._by_line, in_axes=axes, axis_size=axis_size)
         if all(batched):
             return self.of_function(mapped), []
-        # Use one trace: another may keep other residuals for the backward pass.
+        # Use this trace: another one may keep other residuals for the backward pass.
         with self._surrounded():
             traced = trace(mapped, leaves)
         depends = _depend_on(traced.jaxpr, batched)
@@ -236,15 +241,15 @@ class Emulation:
 
     @property
     def _by_line(self) -> Callable[..., list[Any]]:
-        """The function with the source line of every op kept. If JAX traced the
+        """The function, with the user's source line for every op. If JAX traced the
         function itself to differentiate it, all ops would have the call's line."""
         return jaxpr_as_fun(self.traced.stage.jaxpr) if self.traced else self.function
 
     def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:
         if self.collector is not None:
             raise UnsupportedError(
-                f"{transformation} of a function that collects statistics, which are "
-                "those of one whole program",
+                f"{transformation} of a function that collects statistics, which "
+                "belong to one whole program",
                 remedy=f"put the {transformation} inside the emulated function, "
                 "nj.jit(train_step, collect=True)",
             )
@@ -377,7 +382,8 @@ def _check_context(program: InstructionProgram, context: CallContext) -> None:
 
 
 def _check_loss_scale(program: Program) -> None:
-    """Refuse a loss scale for a captured step, since it acts where gradients enter."""
+    """Refuse a loss scale for a program that computes gradients itself: the scale acts
+    on cotangents that enter a backward pass from outside."""
     for op in program.walk():
         if is_cotangent_scope(op.location.scope):
             raise InvalidProgramError(
@@ -394,8 +400,8 @@ def _check_loss_scale(program: Program) -> None:
 
 
 def _without_unused(traced: Traced, leaves: Leaves) -> Leaves:
-    """Return the arguments, with zeros for those that the function does not use. So
-    JAX, which passes no array there either, sees that nothing uses them."""
+    """Return the arguments, with zeros for those that the function does not use. JAX
+    then sees that nothing uses them, and passes no array for them either."""
     return [
         x if is_used or is_key(x.dtype) else jnp.zeros(x.shape, x.dtype)
         for x, is_used in zip(leaves, traced.used, strict=True)
@@ -405,17 +411,6 @@ def _without_unused(traced: Traced, leaves: Leaves) -> Leaves:
 def is_inexact(leaf: Any) -> bool:
     """Return whether an argument has a gradient."""
     return dtypes.issubdtype(leaf.dtype, np.inexact)
-
-
-def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Return arguments as a lowered program takes them, complex ones in two parts."""
-    return [
-        part
-        for array in arrays
-        for part in (
-            (lax.real(array), lax.imag(array)) if jnp.iscomplexobj(array) else (array,)
-        )
-    ]
 
 
 def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:

@@ -19,7 +19,7 @@ from neuronjax.ir.traversal import DataFlow, Functions, entries, walk
 
 
 class _InstructionFacts(NamedTuple):
-    """The facts about an instruction that do not depend on where it stands.
+    """The facts about an instruction that do not depend on the values it reads.
 
     Attributes:
         instruction: kept alive, so that its id is not reused.
@@ -60,8 +60,8 @@ class Uniformity:
     def alone(
         self, i: Instruction, differs: Callable[[int], bool], devices: int
     ) -> list[bool] | None:
-        """Return which results may differ, or None for an instruction that runs
-        collectives. `differs` says which buffers may differ."""
+        """Return for each result whether it may differ, or None for an instruction that
+        runs collectives. `differs` says whether a buffer may differ."""
         if isinstance(i, Collective):
             return [not is_same_for_all(i, devices)] * len(i.results)
         if _is_joint(i):

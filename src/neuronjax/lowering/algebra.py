@@ -77,8 +77,8 @@ def host_call(op: Op, context: Context) -> Instructions:
 
 
 def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
-    """Lower a callback that does not run: raise an error, or return recognizable fill
-    values."""
+    """Lower a callback that does not run: raise an error, or fill its results with a
+    recognizable value."""
     if context.policy.callbacks == "error":
         on_host = _changed(context.policy, "callbacks", "host")
         raise _refused(
@@ -86,8 +86,7 @@ def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
             f"{function.name}, here of {function.shown} ({function.line})",
             "return the values and call it outside; or run it on the host, "
             f'{on_host}; or leave it out, callbacks="drop"'
-            + _EQUINOX
-            * ("equinox" in function.line),
+            f"{_EQUINOX if 'equinox' in function.line else ''}",
         )
     for result in context.results(op):
         value = np.broadcast_to(_unmistakable(result.type.dtype), result.type.shape)

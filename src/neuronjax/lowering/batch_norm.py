@@ -85,11 +85,11 @@ class _Features:
         return self._fp32(TensorReduce, (x, init), shape, **fields)
 
     def wide(self, x: View) -> View:
-        """Return a tensor in FP32, which sums need."""
+        """Return a tensor in FP32."""
         return converted(self.context, x, np.float32)
 
     def written(self, op: Op, *values: View) -> Instructions:
-        """Yield the last roundings, to the declared dtypes."""
+        """Yield the instructions that round results to their declared dtypes."""
         write = self.context.arithmetic
         for x, result in zip(values, self.context.results(op), strict=True):
             yield write(TensorCopy, (x,), (result,), engine="vector")

@@ -43,7 +43,8 @@ def simple_combiner(region: Region) -> str | None:
 def lowered_bodies(
     regions: Sequence[Region], context: Context
 ) -> tuple[list[Block], tuple[View, ...]]:
-    """Return the blocks of regions, and the captured views that each takes."""
+    """Return the blocks of regions, and the captured views, which are further arguments
+    of every block."""
     blocks = [_lowered(region, context) for region in regions]
     captured: dict[int, Buffer] = {}
     for block in blocks:
@@ -57,7 +58,7 @@ def lowered_bodies(
 
 def _lowered(region: Region, context: Context) -> Block:
     child = context.child()
-    child.memo = ChainMap()  # constants of its own, rather than captured ones
+    child.memo = ChainMap()  # the block writes its constants, and captures none
     return lower_region(inlined(region, context.shared.program.functions), child)
 
 

@@ -124,7 +124,7 @@ def _check_partitions(op: Op) -> None:
 
 
 def _listed(op: Op, context: Context) -> Groups:
-    """Return the groups in whichever form the op has them."""
+    """Return the groups that an op lists in a table or gives as axes of a mesh."""
     groups = _device_attributes(op)["replica_groups"]
     if isinstance(groups, AxisGroups):
         return _groups_of_axes(op, context, groups)
@@ -243,8 +243,8 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
 
 
 def _bytes(operands: tuple[View, ...], travels: str | None) -> int:
-    """Return the bytes that one rank reduces. ASSUMPTION: the sizes of all
-    tensors add up."""
+    """Return the bytes that one rank reduces. ASSUMPTION: the sizes of all tensors add
+    up."""
     types = [v.type for v in operands]
     return sum(
         prod(t.shape) * (get_format(travels).dtype if travels else t.dtype).itemsize
@@ -291,7 +291,7 @@ def all_to_all(op: Op, context: Context) -> Instructions:
 
 @_between_devices
 def ragged_all_to_all(op: Op, context: Context) -> Instructions:
-    """Lower the custom call of that name, which `lowering.custom_call` finds."""
+    """Lower the custom call "ragged_all_to_all"."""
     groups = _joined_groups(op, context)
     parts = [value.type.shape for value in op.operands[-4:]]
     if any(shape != parts[0] or shape[0] % len(groups[0]) for shape in parts):

@@ -76,7 +76,7 @@ class Builder:
     def constant(
         self, number: complex, shape: tuple[int, ...], dtype: Any = FLOAT
     ) -> Real:
-        """Return a number everywhere; equal constants of a region share one op."""
+        """Return a tensor of one number; equal constants of a region share one op."""
         array = np.array(number, dtype)
         key = (array.dtype, array.tobytes(), shape)
         if key not in self._constants:
@@ -124,7 +124,7 @@ class Real:
         return self.builder.constant(number, self.shape, self.value.type.dtype)
 
     def broadcast(self, shape: tuple[int, ...]) -> Real:
-        """Repeat a scalar everywhere."""
+        """Return a scalar repeated to a shape."""
         if shape == self.shape:
             return self
         dimensions: dict[str, Any] = {"broadcast_dimensions": ()}
@@ -191,7 +191,7 @@ class Real:
 
 
 def where(predicate: Real, on_true: Real | float, on_false: Real | float) -> Real:
-    """Select element by element; both sides are computed."""
+    """Return elements of `on_true` or `on_false`; both are computed."""
     constant = predicate.builder.constant
     sides = [
         side if isinstance(side, Real) else constant(side, predicate.shape)

@@ -49,8 +49,8 @@ def divide(z: Pair, w: Pair) -> Pair:
 
     z is only scaled near the ends of the range. Factors of 2^64 and the scale of w are
     undone on the quotient, in an order that cannot overflow before the result does. An
-    infinite z or w is replaced by its direction and the quotient multiplied with Inf or
-    0; z / 0 is z * Inf (C99, Annex G.5.1).
+    infinite z or w is replaced by the signs of its infinite parts, and the quotient is
+    multiplied by Inf or 0; z / 0 is z * Inf (C99, Annex G.5.1).
     """
     numerator, outer = _numerator(z)
     denominator, inner = _denominator(w)
@@ -72,30 +72,26 @@ def _numerator(z: Pair) -> tuple[Pair, Real]:
     huge, small = magnitude > 2.0**100, magnitude < 2.0**-90
     scale = where(huge, 2.0**-64, where(small, 2.0**64, 1.0))
     undo = where(huge, 2.0**64, where(small, 2.0**-64, 1.0))
-    infinite, direction = _direction(z)
-    re, im = (
-        where(infinite, d, part * scale) for d, part in zip(direction, z, strict=True)
-    )
-    return Pair(re, im), where(infinite, np.inf, undo)
+    scaled, infinite = _scaled(z, scale)
+    return scaled, where(infinite, np.inf, undo)
 
 
 def _denominator(w: Pair) -> tuple[Pair, Real]:
     """Return s w, and the scale s by which a quotient by s w must be multiplied."""
     _, scale = power_of_two(_larger(w))
-    infinite, direction = _direction(w)
-    re, im = (
-        where(infinite, d, part * scale) for d, part in zip(direction, w, strict=True)
-    )
-    return Pair(re, im), where(infinite, 0.0, scale)
+    scaled, infinite = _scaled(w, scale)
+    return scaled, where(infinite, 0.0, scale)
 
 
-def _direction(z: Pair) -> tuple[Real, Pair]:
-    """Return whether a part is infinite, and the sign of each infinite part; 0 for
-    finite parts."""
+def _scaled(z: Pair, scale: Real) -> tuple[Pair, Real]:
+    """Return z * scale, and whether a part of z is infinite; if so, the first result
+    has the signs of the infinite parts, and 0 for a finite one."""
     re, im = z.re.is_infinite(), z.im.is_infinite()
     signs = (part.function("sign") for part in z)
     ones = [where(i, s, 0.0) for i, s in zip((re, im), signs, strict=True)]
-    return re | im, Pair(*ones)
+    infinite = re | im
+    parts = [where(infinite, d, p * scale) for d, p in zip(ones, z, strict=True)]
+    return Pair(*parts), infinite
 
 
 def _larger(z: Pair) -> Real:
@@ -161,13 +157,9 @@ _LARGE = 80.0
 
 
 def _product(a: Real, b: Real, *, infinite_wins: bool = False) -> Real:
-    """Return a * b, where zero times Inf or NaN gives zero.
-
-    Args:
-        a: a factor that grows, such as exp(x).
-        b: a sine or cosine, which is NaN if its argument is infinite.
-        infinite_wins: whether an infinite `a` times a NaN gives `a`.
-    """
+    """Return a * b, where zero times Inf or NaN gives zero. `a` grows, like exp(x); `b`
+    is a sine or cosine, which is NaN if its argument is infinite. `infinite_wins` says
+    whether an infinite `a` times a NaN gives `a`."""
     product = a * b
     special = where(b.equals(0.0), where(a < 0.0, -b, b), product)
     special = where(a.equals(0.0), a, special)
@@ -208,8 +200,7 @@ def exponential_minus_one(z: Pair) -> Pair:
 
 def logarithm(z: Pair) -> Pair:
     """Return log|z| + i atan2(y, x)."""
-    larger = abs(z.re).maximum(abs(z.im))
-    smaller = abs(z.re).minimum(abs(z.im))
+    larger, smaller = _larger(z), abs(z.re).minimum(abs(z.im))
     excess = (larger - 1.0) * (larger + 1.0) + smaller * smaller
     return Pair(_log_modulus(z, excess), z.im.function("atan2", z.re))
 
@@ -253,7 +244,7 @@ def reciprocal_square_root(z: Pair) -> Pair:
 def _scaled_root(z: Pair) -> tuple[Pair, Real, Real]:
     """Return sqrt(s z), |s z| and 1 / sqrt(s), with s = 1/4 for a large z, else s = 4.
     With this scale neither |s z| nor its half is out of range."""
-    large = abs(z.re).maximum(abs(z.im)) > 1.0
+    large = _larger(z) > 1.0
     scale, undo = where(large, 0.25, 4.0), where(large, 2.0, 0.5)
     x, y = z.re * scale, z.im * scale
     length = modulus(Pair(x, y))
@@ -265,7 +256,7 @@ def _scaled_root(z: Pair) -> tuple[Pair, Real, Real]:
 
 def cube_root(z: Pair) -> Pair:
     """Return the principal cube root: cbrt|z| at a third of the angle."""
-    large = abs(z.re).maximum(abs(z.im)) > 1.0
+    large = _larger(z) > 1.0
     scale, undo = where(large, 0.125, 1.0), where(large, 2.0, 1.0)
     radius = modulus(Pair(z.re * scale, z.im * scale)).function("cbrt") * undo
     angle = z.im.function("atan2", z.re) / 3.0
@@ -367,7 +358,7 @@ def logistic(z: Pair) -> Pair:
 
 
 def _root_around_one(z: Pair) -> tuple[Pair, Pair]:
-    """Return sqrt(1 - z) and sqrt(1 + z); signs of zeros decide the cut's side."""
+    """Return sqrt(1 - z) and sqrt(1 + z); the sign of a zero selects the branch."""
     minus = square_root(Pair(1.0 - z.re, -z.im))
     return minus, square_root(Pair(z.re + 1.0, z.im))
 

@@ -28,15 +28,8 @@ FIRST_SDK = "2.32"
 
 
 def real_program(program: Program, *, sdk: str) -> Program:
-    """Return the same program without complex types.
-
-    Args:
-        program: may hold complex64.
-        sdk: the SDK of the policy.
-
-    Returns:
-        A program whose main takes and returns two float32 tensors in place of each
-        complex one; the argument "x" is then "x.real" and "x.imag".
+    """Return the same program without complex types. Its main takes and returns two
+    float32 tensors for each complex64 one; an argument "x" becomes "x.real", "x.imag".
 
     Raises:
         UnsupportedError: the SDK has no complex numbers, they are complex128, or an op
@@ -78,7 +71,7 @@ def _argument_names(program: Program) -> tuple[str, ...]:
 
 
 def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
-    """Return the indices in the rewritten program of these arguments of main."""
+    """Return the indices that arguments of main have in the rewritten program."""
     arguments = program.entry.body.arguments
     sizes = [2 if is_complex(value) else 1 for value in arguments]
     starts = list(itertools.accumulate(sizes, initial=0))

@@ -28,7 +28,7 @@ def is_complex(value: Value) -> bool:
 
 
 def defined_values(region: Region) -> Iterator[Value]:
-    """Yield the arguments and the results of ops, including nested ones."""
+    """Yield the values that a region and its nested regions define."""
     yield from region.arguments
     for op in region.ops:
         yield from op.results
@@ -152,7 +152,7 @@ def _combination(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _in_place(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Emit the op on the parts of everything, with its regions rewritten."""
+    """Emit the op with two parts for each complex value, and rewrite its regions."""
     regions = [rewriting.region(region, builder.child()) for region in op.regions]
     operands = rewriting.expand(op.operands)
     results = rewriting.define(op.results, builder)
@@ -173,8 +173,8 @@ def _manual_computation(rewriting: ComplexRewriting, op: Op, builder: Builder) -
 
 
 def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite in place; a comparator takes both sides of one operand, then of the
-    next."""
+    """Rewrite in place; a comparator takes the left and the right element of the first
+    operand, then of the next."""
     (region,) = op.regions
     inner = builder.child()
     parts = [rewriting.define([a], inner) for a in region.arguments]
@@ -297,7 +297,7 @@ def _bitcast(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 # The attribute that lists which operands and results of a custom call were complex.
 COMPLEX = "neuronjax.complex"
 
-# Ops that take and return pairs by a rule of their own.
+# Ops that get another name on pairs of parts, under which they have a lowering rule.
 RENAMED = {
     "stablehlo.fft": "neuronjax.fft",
     "stablehlo.cholesky": "neuronjax.complex_cholesky",

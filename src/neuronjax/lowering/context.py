@@ -45,7 +45,7 @@ from neuronjax.policy import Policy
 from neuronjax.policy.policy import idle_rule_error, unmatched_rule_error
 from neuronjax.policy.scopes import active_policy, has_policy_scope, policy_from_scope
 
-# A rule yields these.
+# The result of a lowering rule.
 Instructions = Iterator[Instruction]
 
 
@@ -178,7 +178,7 @@ class ProgramContext:
 
     @property
     def tracks_provenance(self) -> bool:
-        """Whether a function's calls may be lowered differently by provenance."""
+        """Whether the provenance of a call's arguments may change its lowering."""
         policy = self.policy
         by_role = policy.auto_cast_type.startswith(("fp8", "mx"))
         return by_role or bool(policy.rules or policy.sparsity) or self._has_scopes
@@ -237,11 +237,9 @@ class Context:
         return Context(self.shared, prefix, self, self.caller)
 
     def view(self, value: Value) -> View:
-        """Return the operand view of an SSA value."""
         return self.views[value]
 
     def operands(self, op: Op) -> tuple[View, ...]:
-        """Return the operand views of all operands of an op."""
         return tuple([self.views[value] for value in op.operands])
 
     def define(self, value: Value) -> Buffer:
@@ -251,7 +249,6 @@ class Context:
         return buffer
 
     def results(self, op: Op) -> tuple[Buffer, ...]:
-        """Return the buffers of all results of an op."""
         return tuple([self.define(value) for value in op.results])
 
     def alias(self, value: Value, view: View) -> None:
@@ -320,7 +317,8 @@ class Context:
 
     @property
     def integer_path(self) -> str:
-        """How integers are computed: as the policy says, else as on the chip."""
+        """How integers are computed: as the policy says, or as on the chip if the
+        policy is "auto"."""
         path = self.policy.integer_path
         return "fp32" if path == "auto" and self.core.gpsimd is None else path
 
@@ -410,7 +408,7 @@ class Context:
         dtype: Any,
         **fields: Any,
     ) -> View:
-        """Emit an instruction whose only result is a temporary, and return that."""
+        """Emit an instruction whose only result is a temporary, and return the view."""
         result = self.temporary(shape, dtype)
         self.emit(self.make(cls, operands, (result,), **fields))
         return View(result)
@@ -436,23 +434,15 @@ class Context:
         return dataclasses.replace(instruction, ordinal=self._ordinal)
 
     def nested_ordinal(self) -> int:
-        """Return an ordinal for a call or region, part of the rounding keys inside."""
+        """Return an ordinal for a call or region, from which inner keys derive."""
         self._ordinal += 1
         return self._ordinal
 
     # -- limits ------------------------------------------------------------------------
 
     def require(self, capability: str, what: str, instead: str = "") -> None:
-        """Refuse an op that needs a capability which the chip's cores do not have.
-
-        Args:
-            capability: one of `hardware.CAPABILITIES`.
-            what: what the chip lacks, for the message.
-            instead: what to do on this chip.
-
-        Raises:
-            UnsupportedError: names the chips that have it.
-        """
+        """Refuse an op if the chip's cores lack one of `hardware.CAPABILITIES`. The
+        message says `what` is missing, `instead` what to do on this chip."""
         if capability in self.core.capabilities:
             return
         either = f"{instead}, or use" if instead else "use"
@@ -488,15 +478,11 @@ class Context:
         )
 
     def check_types(self, op: Op) -> None:
-        """Refuse dtypes that the chip does not have.
-
-        Raises:
-            UnsupportedError: names the dtype, the chip and a legal dtype.
-        """
+        """Refuse an op whose results have a dtype that the chip does not have."""
         legal = self.shared.legal_dtypes
         for value in op.results:
             if value.type.dtype not in legal:
-                # Constants come first in the program, without a line of the user.
+                # Constants come first in the program, and have no line of the user.
                 constant = op.name == "stablehlo.constant"
                 used = self.shared.first_use(value) if constant else ""
                 source = used or op.location.source

@@ -22,7 +22,6 @@ from neuronjax.ir.instruction import Buffer, Engine, Instruction, View
 from neuronjax.ir.instruction_set import (
     FP32_ROWS,
     DotDimensions,
-    Memset,
     NcMatmul,
     Sizes,
     TensorReduce,
@@ -32,7 +31,7 @@ from neuronjax.ir.program import Op
 from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import engine_of, vector_tile
-from neuronjax.lowering.moves import converted, reshaped, spread, transposed
+from neuronjax.lowering.moves import converted, filled, reshaped, spread, transposed
 from neuronjax.lowering.operand_casts import as_float, is_byte, prepare_operands
 from neuronjax.lowering.psum import MatmulOperand, check_operand, from_psum, into_psum
 from neuronjax.lowering.registry import lowers
@@ -75,8 +74,8 @@ def dot(op: Op, context: Context) -> Instructions:
 def contract(
     op: Op, context: Context, dimensions: DotDimensions, result: Buffer
 ) -> Instructions:
-    """Contract the op's two operands into `result`, [batch, lhs free, rhs free]. The
-    dtype of the result and the policy say how."""
+    """Contract the op's two operands into `result`, [batch, lhs free, rhs free]. Its
+    dtype and the policy select the engine and the casts."""
     lhs, rhs = context.operands(op)
     is_integer = result.type.dtype.kind in "iub"
     through_fp32 = is_integer and context.integer_path == "fp32"
@@ -99,12 +98,8 @@ def _is_matmul(context: Context, lhs: View, rhs: View, d: DotDimensions) -> bool
 def integer_matmul(
     op: Op, context: Context, operands: Any, dimensions: DotDimensions, result: Buffer
 ) -> Instruction:
-    """Return a contraction with an integer or boolean result.
-
-    Raises:
-        UnsupportedError: the integers have 32 bits and the policy forbids FP32 for
-            them.
-    """
+    """Return a contraction with an integer or boolean result. Refuse integers of 32
+    bits if the policy forbids FP32 for them."""
     dtype = result.type.dtype
     if (
         context.policy.implicit_integer_downcast == "none"
@@ -146,8 +141,8 @@ def matmul(
     held: Sizes | None = None,
 ) -> Instructions:
     """Multiply on TensorE, rescale, and write in the declared dtype. `psum` and
-    `k_tile` are those of an explicit algorithm, else the policy's and the array's;
-    `held` is that of `NcMatmul`."""
+    `k_tile` are those of an explicit algorithm, else the policy's and the array's.
+    `held` is the field of `NcMatmul` of that name."""
     scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
 
     def datapath(psum: Buffer) -> Instructions:
@@ -267,7 +262,7 @@ def _summed(
     terms = context.computed(
         TensorTensor, operands, shape, wide, op="multiply", **fields
     )
-    zero = context.computed(Memset, (), (), wide, engine="gpsimd", value=wide.type(0))
+    zero = filled(context, (), wide, 0)
     op = "or" if dtype == np.bool_ else "add"
     fields |= dict(op=op, axes=sums, tile=vector_tile(context.policy))
     yield context.arithmetic(TensorReduce, (terms, zero), (result,), **fields)

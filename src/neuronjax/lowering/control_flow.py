@@ -33,8 +33,8 @@ def while_(op: Op, context: Context) -> Instructions:
 
 
 def carried_facts(context: Context, value: Any) -> Facts:
-    """Return the provenance of a carry, which is that of its initial value. If that is
-    a constant, the loop's scope decides whether the carry is a cotangent."""
+    """Return the provenance of a carry, which is that of its initial value. For a
+    constant the loop's scope decides whether the carry is a cotangent."""
     facts = context.fact(value)
     if facts.cotangent is None:
         facts = facts._replace(cotangent=is_cotangent_scope(context.scope))
@@ -79,8 +79,8 @@ def call(op: Op, context: Context) -> Instructions:
 
 @contextlib.contextmanager
 def _placed_at(op: Op) -> Iterator[None]:
-    """Give the line of the call to an error in a library's function, which has no line
-    of the user."""
+    """Replace the location of an error in a library's function by the user's line that
+    calls it."""
     try:
         yield
     except NeuronJaxError as error:
@@ -91,7 +91,8 @@ def _placed_at(op: Op) -> Iterator[None]:
 
 
 def _callee(op: Op, context: Context) -> tuple[str, tuple[Facts, ...]]:
-    """Lower a callee once for each mesh, policy and provenance of its calls."""
+    """Return the name of a lowered callee, and the provenance of its results. It is
+    lowered once for each mesh, policy and provenance of its calls."""
     shared, name = context.shared, op.callee
     assert name is not None
     scope = context.scope
@@ -107,9 +108,7 @@ def _callee(op: Op, context: Context) -> tuple[str, tuple[Facts, ...]]:
         child.facts.update(zip(body.arguments, arguments, strict=True))
         with _placed_at(op):
             block = lower_region(body, child)
-        unique = (
-            name if name not in shared.functions else f"{name}.{len(shared.callees)}"
-        )
+        unique = name + f".{len(shared.callees)}" * (name in shared.functions)
         shared.functions[unique] = block
         facts = tuple([child.fact(v) for v in body.results])
         shared.callees[key] = (unique, facts)

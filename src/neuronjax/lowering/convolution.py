@@ -1,6 +1,6 @@
 """Convolution as a matmul whose K is the kernel positions, then the input channel.
 
-Positions are in row-major order, and padding zeros take part. Groups become a batch
+Positions are in row-major order, and zeros of the padding count. Groups become a batch
 dimension. The input is laid out once as [groups, batch, *spatial, channels], its
 patches are gathered (`Im2col`), and the kernel becomes [groups, K, outputs]. Gradients
 of convolutions are convolutions with dilations and take the same path. Integers use
@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.ir.instruction import Buffer, View
-from neuronjax.ir.instruction_set import DotDimensions, Im2col, Memset, Sizes, Window
+from neuronjax.ir.instruction_set import DotDimensions, Im2col, Sizes, Window
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.contraction import integer_matmul, matmul
+from neuronjax.lowering.elementwise import constant_result
 from neuronjax.lowering.moves import into, reshaped, reversed_along, transposed
 from neuronjax.lowering.operand_casts import prepare_operands
 from neuronjax.lowering.psum import MatmulOperand
@@ -33,16 +34,14 @@ from neuronjax.lowering.registry import lowers
 
 @lowers("stablehlo.convolution")
 def convolution(op: Op, context: Context) -> Instructions:
-    """Lower a convolution as a matmul."""
     conv = _Convolution.of(op)
     (result,) = context.results(op)
     is_integer = result.type.dtype.kind in "iub"
     groups = conv.feature_groups * conv.batch_groups
     positions = prod(conv.output_spatial)
-    k = prod(conv.kernel_spatial) * conv.group_channels
+    k = prod(conv.window.sizes) * conv.group_channels
     if k == 0 or 0 in result.type.shape:
-        zeros = np.zeros(result.type.shape, result.type.dtype)
-        yield context.make(Memset, (), (result,), engine="gpsimd", value=zeros)
+        yield constant_result(context, result, 0)
         return
     if is_integer:
         lhs, rhs = (MatmulOperand(v, v.type.dtype.name) for v in context.operands(op))
@@ -110,11 +109,11 @@ class _Convolution(NamedTuple):
         )
 
     def groups_side_by_side(self, lanes: int) -> int:
-        """Return how many groups the array takes at once. The gradient with respect to
-        a kernel has a batch group for each channel of the image."""
-        held = self.group_batch if self.batch_groups > 1 else self.group_channels
+        """Return how many groups fit on the array's diagonal. In the gradient of a
+        kernel there is a batch group for each channel of the image."""
+        rows = self.group_batch if self.batch_groups > 1 else self.group_channels
         groups = self.feature_groups * self.batch_groups
-        return max(1, min(groups, lanes // max(held, self.group_outputs)))
+        return max(1, min(groups, lanes // max(rows, self.group_outputs)))
 
     def sizes_side_by_side(self, sizes: Sizes, count: int) -> Sizes:
         """Return the sizes of the matmul that has `count` groups on its diagonal."""
@@ -138,10 +137,6 @@ class _Convolution(NamedTuple):
     def group_outputs(self) -> int:
         outputs = self.kernel_shape[self.numbers["kernel_output_feature_dimension"]]
         return outputs // (self.feature_groups * self.batch_groups)
-
-    @property
-    def kernel_spatial(self) -> tuple[int, ...]:
-        return self.window.sizes
 
     @property
     def output_spatial(self) -> tuple[int, ...]:

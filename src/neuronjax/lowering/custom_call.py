@@ -22,7 +22,7 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir import host_functions, kernel_call
 from neuronjax.ir.collective_set import DeviceMesh
 from neuronjax.ir.instruction import Engine, Instruction, View
-from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions, Memset
+from neuronjax.ir.instruction_set import BitcastCopy, DotDimensions
 from neuronjax.ir.json_text import json_object
 from neuronjax.ir.kernel_call import KernelFunction, NkiKernel
 from neuronjax.ir.program import Op, TensorType
@@ -30,7 +30,7 @@ from neuronjax.lowering import microscaling
 from neuronjax.lowering.algebra import host_call
 from neuronjax.lowering.collective import ragged_all_to_all
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, pass_through
+from neuronjax.lowering.elementwise import CHLO_FUNCTIONS, constant_result, pass_through
 from neuronjax.lowering.microscaling import QuantizedMatrix
 from neuronjax.lowering.moves import MatrixView, into, matrix, reshaped, transposed
 from neuronjax.lowering.psum import from_psum
@@ -122,7 +122,7 @@ def _listed(types: tuple[TensorType, ...]) -> str:
 
 
 def _busiest(kernel: KernelFunction) -> Engine:
-    """Return the engine, DMA aside, with the most instructions of a kernel."""
+    """Return the engine that computes most instructions of a kernel; else DMA."""
     engines = Counter[str](i.engine for i in kernel.program.body.walk())
     computing = [e for e, _ in engines.most_common() if e not in ("dma", "sync")]
     return computing[0] if computing else "dma"  # type: ignore[return-value]
@@ -192,7 +192,7 @@ def _blocks(
     contract: tuple[int, ...],
     element: str,
 ) -> QuantizedMatrix:
-    """Return one side as quantized matrices."""
+    """Return one operand as a batch of quantized matrices."""
     if elements.type.dtype == np.uint32:
         elements = _unpacked(op, context, elements, contract[0], element)
     if elements.type.dtype.name not in _FORMATS:
@@ -284,7 +284,7 @@ def _packed(
 
 # -- calls in programs of other origin -------------------------------------------------
 
-# These say where a value lives or how it is sharded, not what it is.
+# These say in which memory a value is or how it is sharded, which changes no value.
 _MEANINGLESS = (
     "LayoutConstraint",
     "Sharding",
@@ -295,10 +295,7 @@ _MEANINGLESS = (
 
 def _allocate_buffer(op: Op, context: Context) -> Instructions:
     """Lower `lax.empty`, whose contents are undefined, as zeros."""
-    (result,) = context.results(op)
-    zeros = np.zeros((), result.type.dtype)
-    zeros = np.broadcast_to(zeros, result.type.shape)
-    yield context.make(Memset, (), (result,), engine="gpsimd", value=zeros)
+    yield constant_result(context, context.results(op)[0], 0)
 
 
 def _chlo_function(op: Op, context: Context) -> Iterable[Instruction]:

@@ -7,12 +7,12 @@ algorithms in the operands' own dtype.)
 - Operands are rounded to the algorithm's formats.
 - Algorithms of several primitive operations (BF16_BF16_F32_X3, X6, X9,
   TF32_TF32_F32_X3) split both operands into parts: p0 = round(x), p1 = round(x - p0),
-  p2 = round(x - p0 - p1). The rest of a part that is not finite is zero. One operation
-  multiplies two parts. Operations are ordered by i + j of lhs part i and rhs part j,
-  then by i, as many as the algorithm has: hi.hi, hi.lo, lo.hi, ...
+  p2 = round(x - p0 - p1). After a part that is not finite the next ones are zero. One
+  operation multiplies two parts. Operations are ordered by i + j of lhs part i and rhs
+  part j, then by i, as many as the algorithm has: hi.hi, hi.lo, lo.hi, ...
 - PSUM adds tile by tile of K, and in each tile operation by operation, as with the four
-  passes of FP32 operands. A pass is rows of the moving and the stationary matrix, so
-  the parts are laid side by side along K.
+  passes of FP32 operands. A pass multiplies rows of K of both matrices, so the parts
+  are laid side by side along K.
 - The accumulation format is PSUM's: float32, or bfloat16 on chips that add in it.
   `allow_imprecise_accumulation` has no effect on TensorE.
 """

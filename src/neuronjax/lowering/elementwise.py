@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.instruction import Engine, View, contents
+from neuronjax.ir.instruction import Buffer, Engine, Instruction, View, contents
 from neuronjax.ir.instruction_set import (
     SOFTWARE_FUNCTIONS,
     Activation,
@@ -65,7 +65,8 @@ def vector_tile(policy: Policy) -> int | None:
 
 
 def integer_path(context: Context, op: str, dtype: np.dtype) -> str:
-    """Return how integers of an op are computed; "exact" if without arithmetic."""
+    """Return how the integers of an op are computed, "exact" unless it is a sum, a
+    difference or a product."""
     if dtype.kind not in "iu" or op not in ("add", "subtract", "multiply"):
         return "exact"
     path = context.integer_path
@@ -200,7 +201,8 @@ def _before_cast(op: Op, context: Context) -> Value | None:
 
 
 def holds(target: np.dtype, source: np.dtype) -> bool:
-    """Return whether a dtype holds every number of another, so no cast rounds."""
+    """Return whether a cast never rounds to a float, since `target` has every number of
+    `source` or is no float."""
     if target.kind in "iub" or source == np.bool_:
         return True
     fmt = get_format(target)
@@ -227,7 +229,7 @@ def reduce_precision(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.constant", "chlo.constant")
 def constant(op: Op, context: Context) -> Instructions:
-    """Write equal constants of a block by one memset."""
+    """Write a constant, unless the block has written an equal one."""
     value = op.attributes["value"]
     key = ("constant", contents(value))
     if key in context.memo:
@@ -241,10 +243,14 @@ def constant(op: Op, context: Context) -> Instructions:
 
 @lowers("chlo.constant_like")
 def constant_like(op: Op, context: Context) -> Instructions:
-    (result,) = context.results(op)
-    shape, dtype = result.type.shape, result.type.dtype
-    value = np.full(shape, op.attributes["value"], dtype)
-    yield context.make(Memset, (), (result,), engine="gpsimd", value=value)
+    yield constant_result(context, context.results(op)[0], op.attributes["value"])
+
+
+def constant_result(context: Context, result: Buffer, value: Any) -> Instruction:
+    """Return the instruction that fills a result with one value."""
+    number = np.asarray(value).astype(result.type.dtype)
+    whole = np.broadcast_to(number, result.type.shape)
+    return context.make(Memset, (), (result,), engine="gpsimd", value=whole)
 
 
 @lowers("stablehlo.iota")
@@ -275,6 +281,4 @@ def part_of_a_real_number(op: Op, context: Context) -> Instructions:
     if op.name == "stablehlo.real":
         context.alias(result, context.view(op.operands[0]))
         return
-    zeros = np.zeros(result.type.shape, result.type.dtype)
-    fields: dict[str, Any] = dict(engine="gpsimd", value=zeros)
-    yield context.make(Memset, (), (context.define(result),), **fields)
+    yield constant_result(context, context.define(result), 0)

@@ -30,7 +30,7 @@ from neuronjax.numerics.microscaling import BLOCK_SIZE, MX_FORMATS, ON_DEVICE_FO
 from neuronjax.numerics.mx_scales import ALTERNATIVE
 from neuronjax.policy import Policy
 
-#: The elements of a cell, and their distance in K under the interleaved layout.
+#: The number of elements of a cell, and their distance in K if interleaved.
 QUAD, APART = 4, 128
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from neuronjax.ir.block_set import ScatterBlock
 from neuronjax.ir.instruction import Instruction
-from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Memset, Rng
+from neuronjax.ir.instruction_set import DmaCopy, LocalGather, LocalScatter, Rng
 from neuronjax.ir.program import Op
 from neuronjax.lowering.bodies import lowered_bodies, promoted, simple_combiner
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.elementwise import integer_path
+from neuronjax.lowering.elementwise import constant_result, integer_path
 from neuronjax.lowering.registry import lowers
 
 
@@ -101,10 +101,8 @@ def torch_index_select(op: Op, context: Context) -> Instructions:
 
 @lowers("stablehlo.get_dimension_size")
 def get_dimension_size(op: Op, context: Context) -> Instructions:
-    (result,) = op.results
     size = op.operands[0].type.shape[op.attributes["dimension"]]
-    value = np.full(result.type.shape, size, result.type.dtype)
-    yield context.make(Memset, (), context.results(op), engine="gpsimd", value=value)
+    yield constant_result(context, context.results(op)[0], size)
 
 
 @lowers("stablehlo.scatter")

@@ -34,14 +34,14 @@ def moved(
 
 
 def reshaped(context: Context, source: View, shape: tuple[int, ...]) -> View:
-    """Return the same elements in row-major order."""
+    """Return the elements of `source`, in row-major order, as an array of `shape`."""
     if shape == source.type.shape:
         return source
     return moved(context, "reshape", source, shape)
 
 
 def transposed(context: Context, source: View, permutation: tuple[int, ...]) -> View:
-    """Return the axes in another order."""
+    """Return the tensor with its axes permuted."""
     if permutation == tuple(range(len(permutation))):
         return source
     shape = tuple(source.type.shape[i] for i in permutation)
@@ -49,10 +49,10 @@ def transposed(context: Context, source: View, permutation: tuple[int, ...]) -> 
 
 
 def reversed_along(context: Context, source: View, axes: tuple[int, ...]) -> View:
-    """Return the elements of some axes in reverse."""
-    return (
-        moved(context, "reverse", source, source.type.shape, axes) if axes else source
-    )
+    """Return the tensor reversed along some axes."""
+    if not axes:
+        return source
+    return moved(context, "reverse", source, source.type.shape, axes)
 
 
 def zero_padded(context: Context, source: View, axis: int, length: int) -> View:
@@ -60,8 +60,7 @@ def zero_padded(context: Context, source: View, axis: int, length: int) -> View:
     shape, dtype = source.type.shape, source.type.dtype
     if shape[axis] == length:
         return source
-    zeros: dict[str, Any] = dict(engine="gpsimd", value=np.zeros((), dtype))
-    zero = context.computed(Memset, (), (), dtype, **zeros)
+    zero = filled(context, (), dtype, 0)
     high = tuple((length - n) * (d == axis) for d, n in enumerate(shape))
     none = (0,) * len(shape)
     return context.computed(
@@ -107,9 +106,8 @@ def matrix(
     free = tuple(d for d in range(len(shape)) if d not in batch + contract)
     k_last = bool(contract) and contract[-1] == len(shape) - 1
     order = (*batch, *free, *contract) if k_last else (*batch, *contract, *free)
-    sizes = [prod(shape[d] for d in dims) for dims in (batch, contract, free)]
     view = transposed(context, source, order)
-    b, k, f = sizes
+    b, k, f = (prod(shape[d] for d in dims) for dims in (batch, contract, free))
     view = reshaped(context, view, (b, f, k) if k_last else (b, k, f))
     return MatrixView(view, 2 if k_last else 1)
 

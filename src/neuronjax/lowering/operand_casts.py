@@ -1,7 +1,7 @@
 """Casts and scales the operands of a contraction before TensorE reads them.
 
 The policy decides the format by role: an operand that carries a gradient is a
-cotangent, one that comes from a checkpoint is a weight, every other one is forward. FP8
+cotangent, one from a checkpoint is a weight, and any other one is forward. FP8
 operands are scaled per tensor by a power of two, with explicit instructions. Integers
 that are multiplied with floats, or give floats, are read as numbers: TensorE takes no
 integers, so they are first written in BF16 if it holds them all, else in FP32.
@@ -10,9 +10,9 @@ A weight is what a checkpoint holds, prepared before the program runs (MXFP4 ele
 compressed sparse values). A program does not say which operand that is. The operand
 that counts as the weight descends, through casts and movement, from the argument that a
 `Rule` names by `param`; else from a program argument inside a pytree
-("params/head/kernel"); if both do, it is the right one, as in `x @ w`. If no argument
-is inside a pytree, it is the right operand if that is an argument, in contractions
-without gradients.
+("params/head/kernel"). If both operands do, the right one counts, as in `x @ w`. If
+none does, the right operand of a contraction without gradients counts if it is an
+argument.
 """
 
 from __future__ import annotations
@@ -94,10 +94,7 @@ def compatible(
     op: Op, context: Context, lhs: MatmulOperand, rhs: MatmulOperand
 ) -> tuple[MatmulOperand, MatmulOperand]:
     """Return operands in formats that TensorE multiplies, with the policy's sparsity.
-
-    Raises:
-        UnsupportedError: the two E4M3 formats meet in one contraction.
-    """
+    Refuse the two E4M3 formats in one contraction."""
     if {lhs.format, rhs.format} >= {"float8_e4m3", "float8_e4m3fn"}:
         raise op.error(
             UnsupportedError,
@@ -201,7 +198,8 @@ def _same_width(
 # -- scaling ---------------------------------------------------------------------------
 
 # "current" scales by the amax of the tensor itself. "delayed" records that amax for
-# later steps and scales by the largest of the previous ones, so the cast need not wait.
+# later steps and scales by the largest of previous steps, so the cast does not wait for
+# the amax.
 
 
 def scale(context: Context, view: View, format: str) -> tuple[View, View]:

@@ -27,7 +27,7 @@ class MatmulOperand(NamedTuple):
         format: the format of its numbers; other than the dtype's only for tfloat32 and
             MX.
         inverse_scale: a float32 scalar by which the result is multiplied, or None.
-        pattern: the N:M sparsity to which it is to be compressed, or None.
+        pattern: the N:M sparsity of the weight, which is not compressed yet, or None.
     """
 
     view: View
@@ -37,14 +37,8 @@ class MatmulOperand(NamedTuple):
 
 
 def check_operand(context: Context, name: str, *, is_integer: bool = False) -> None:
-    """Refuse an operand in a format that the chip's TensorE does not take.
-
-    If TensorE does not take an integer dtype, the compiler casts it to a float dtype:
-    BF16 if that holds all of its numbers, else FP32.
-
-    Raises:
-        UnsupportedError: names the format and the chips that take it.
-    """
+    """Refuse an operand in a format that the chip's TensorE does not take. The compiler
+    casts integers that it does not take to BF16 if that holds all, else to FP32."""
     if context.policy.accumulation == "host":  # XLA multiplies
         return
     taken = context.core.tensor.dtypes
@@ -65,26 +59,9 @@ def check_operand(context: Context, name: str, *, is_integer: bool = False) -> N
     )
 
 
-def psum_dtype(context: Context) -> np.dtype:
-    """Return the dtype in which the policy adds tiles.
-
-    Raises:
-        UnsupportedError: the chip's PSUM does not add in it.
-    """
-    return check_psum(context, context.policy.psum_dtype, 'psum_dtype="float32", or ')
-
-
 def check_psum(context: Context, name: str, instead: str) -> np.dtype:
-    """Return the dtype of a format in which PSUM is to add.
-
-    Args:
-        context: the context of the op.
-        name: the name of the format.
-        instead: what to use on this chip, for the error; ends with "or ".
-
-    Raises:
-        UnsupportedError: the chip's PSUM does not add in it.
-    """
+    """Return the dtype of a format in which PSUM is to add. Refuse one in which the
+    chip's PSUM does not add; `instead` says what to use there, and ends with "or "."""
     if name == "float32":
         return np.dtype(np.float32)
     if name == "bfloat16" and "bf16_psum" in context.core.capabilities:
@@ -112,24 +89,21 @@ def from_psum(
     `datapath` yields the instructions that leave the sums in a buffer; `scales` are
     float32 scalars by which they are multiplied; `psum` overrides the policy's dtype of
     sums."""
-    dtypes = [psum or psum_dtype(context), *[np.dtype(np.float32) for _ in scales]]
+    if psum is None:
+        wanted = context.policy.psum_dtype
+        psum = check_psum(context, wanted, 'psum_dtype="float32", or ')
+    dtypes = [psum, *[np.dtype(np.float32)] * len(scales)]
     if dtypes[-1] == result.type.dtype:
         dtypes.pop()
     buffers = [context.temporary(result.type.shape, d) for d in dtypes] + [result]
     yield from datapath(buffers[0])
     for i, (source, target) in enumerate(itertools.pairwise(buffers)):
+        views, results = (View(source), *scales[i : i + 1]), (target,)
         if i < len(scales):
-            yield context.make(
-                TensorScalar,
-                (View(source), scales[i]),
-                (target,),
-                engine="vector",
-                op="multiply",
-            )
+            fields: dict[str, Any] = dict(engine="vector", op="multiply")
+            yield context.make(TensorScalar, views, results, **fields)
         else:
-            yield context.arithmetic(
-                TensorCopy, (View(source),), (target,), engine="scalar"
-            )
+            yield context.arithmetic(TensorCopy, views, results, engine="scalar")
 
 
 def into_psum(

@@ -1,7 +1,7 @@
 """Rules of reductions and sliding windows, and of elementwise regions.
 
-One binary op has an instruction of its own; any other region runs as a block
-(`bodies`). A window that reaches from each element back to the first is a running fold.
+A region of one binary op has an instruction of its own; any other region runs as a
+block (`bodies`). A window from the first element to each element is a running fold.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def reduce(op: Op, context: Context) -> Instructions:
 
 
 def _combiner(op: Op) -> str | None:
-    """Return the binary op of a reduction that has one and keeps its dtype, or None."""
+    """Return the name of the binary op that is a reduction's region, or None if it is
+    more than one op or changes the dtype."""
     name = simple_combiner(op.regions[0])
     keeps = op.operands[0].type.dtype == op.results[0].type.dtype
     return name if keeps and name != "assign" else None

@@ -118,7 +118,6 @@ REFUSED: Mapping[str, RefusedOp] = {
 
 @lowers(*REFUSED)
 def refused(op: Op, context: Context) -> NoReturn:
-    """Raise the error of the op."""
     del context
     refusal = REFUSED[op.name]
     raise op.error(refusal.error, refusal.reason, refusal.remedy)

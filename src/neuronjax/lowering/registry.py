@@ -92,10 +92,9 @@ def lower_by_op(
     policy: Policy,
     obeys_scopes: bool = True,
 ) -> tuple[InstructionProgram, Mapping[Block, LoweredRegion]]:
-    """Lower a program without complex numbers; return instructions and regions of
-    blocks. So the instructions of two policies for one program can be compared op by
-    op. `obeys_scopes` says whether a `policy_scope` in the program overrides the
-    policy."""
+    """Return the instructions of a program without complex numbers, and the region of
+    every block with the instructions of each op. `obeys_scopes` says whether a
+    `policy_scope` in the program overrides the policy."""
     shared = ProgramContext(program, target, policy, obeys_scopes=obeys_scopes)
     lowered = _lowered(shared, policy, frozenset())
     shared.check_rules()

@@ -77,8 +77,8 @@ def _key_views(
     context: Context,
     operands: tuple[View, ...],
 ) -> list[View]:
-    """Return the keys as tensors: operands, or functions of them that are computed
-    first."""
+    """Return the keys as tensors: operands, or functions of operands, which are
+    computed."""
     left = comparator.arguments[::2]
     known = dict(zip(left, operands, strict=True))
     computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in known))
@@ -255,14 +255,8 @@ def top_k(op: Op, context: Context) -> Instructions:
 
 
 def approx_top_k(op: Op, context: Context) -> Instructions:
-    """Lower the custom call ApproxTopK exactly, which is a legal answer.
-
-    Its operands are n tensors and n padding values, which an exact answer does not
-    need.
-
-    Raises:
-        InvalidProgramError: more elements are requested than there are.
-    """
+    """Lower the custom call ApproxTopK exactly, which is a legal result. Its operands
+    are n tensors, and n padding values that an exact result does not need."""
     config = op.attributes["mhlo.backend_config"]
     (name,) = op.attributes["called_computations"]
     comparator = context.shared.program.functions[name].body

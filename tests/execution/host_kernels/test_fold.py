@@ -104,7 +104,7 @@ def contracted(
     order = FoldOrder(k_tile, apart=options.get("rows_per_cell") == 2, **options)
     call = jax.jit(
         lambda x, y: tensor.contract(
-            Matrix(x, orders[0]), Matrix(y, orders[1]), order, settles=True
+            Matrix(x, orders[0]), Matrix(y, orders[1]), order, canonical=True
         )
     )
     return np.asarray(call(a.array, b.array))
@@ -193,7 +193,7 @@ def test_a_batch_of_calls_is_one_call(mapped):
 
     def call(a, b):
         return tensor.contract(
-            Matrix(a, False), Matrix(b, True), FoldOrder(16), settles=True
+            Matrix(a, False), Matrix(b, True), FoldOrder(16), canonical=True
         )
 
     got = np.asarray(jax.jit(jax.vmap(call, mapped))(*map(jnp.asarray, many)))

@@ -130,7 +130,7 @@ def test_a_contraction_of_blocks(name, draw, orders):
             Matrix(a, orders[0], a_scales),
             Matrix(b, orders[1], b_scales),
             FoldOrder(64, rows_per_cell=4),
-            settles=True,
+            canonical=True,
         )
 
     got = np.asarray(jax.jit(call)(*sides[0][:2], *sides[1][:2]))

@@ -11,8 +11,8 @@ the sum is rounded: a fused multiply-add, as in every host's matmul kernels. (Wh
 hardware does with products outside the range of FP32 is not documented.) With several
 rows per cell every product is rounded, then every sum. A sum that is zero is +0.
 
-`folded` is this loop in XLA, correct by construction on every device. On hosts with
-compiled kernels these compute the same, many times faster (`tensor.contract`).
+`folded` is this loop in XLA, correct by construction on every device. Where the host
+has compiled kernels, they compute the same bits many times faster (`tensor.contract`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FoldOrder(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """A batch of matrices in the memory order that they have.
+    """A batch of matrices in either memory order.
 
     Attributes:
         array: [batch, K, free] if `k_first`, else [batch, free, K].
@@ -116,13 +116,8 @@ ROWS_AT_ONCE = 16
 @functools.partial(jax.jit, static_argnames="order")
 def folded(lhs: Matrix, rhs: Matrix, order: FoldOrder, zero: jax.Array) -> jax.Array:
     """Return the fold of one pass of the array over all of K, float32 [batch, M, N].
-
-    Args:
-        lhs: float32 numbers of at most 12 significant bits.
-        rhs: likewise; batch and K are those of `lhs`.
-        order: which rows a cell holds.
-        zero: the scalar of `numerics.exact.opaque_zero`.
-    """
+    The operands are float32 numbers of at most 12 significant bits; `order` says which
+    rows a cell holds."""
     # A +0 whose value the compiler does not know.
     start = lax.broadcast(lax.neg(zero), (lhs.batch, lhs.free, rhs.free))
     cells = (_by_cell(lhs, order), _by_cell(rhs, order))
@@ -136,8 +131,8 @@ def folded(lhs: Matrix, rhs: Matrix, order: FoldOrder, zero: jax.Array) -> jax.A
 def _rounded(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return the total after adding the sums of all cells, [cells, J, batch, free], in
-    order."""
+    """Return `total` plus the sums of all cells in order; the operands are [cells, J,
+    batch, free]."""
     width = max(1, ROWS_AT_ONCE // lhs.shape[1])
     whole = lhs.shape[0] // width * width
     groups = [x[:whole].reshape(-1, width, *x.shape[1:]) for x in (lhs, rhs)]
@@ -165,7 +160,7 @@ def _add_cells(
 def _exact(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return the same as `_rounded` for cells of one row, with products of any size."""
+    """Return the same sums for cells of one row, with products of any size."""
 
     def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
         a, b = row
@@ -199,8 +194,8 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
 
     A product in range is exact; it is sealed and then added. If the product is out of
     range, factor and total are first scaled by 2^60 or 2^-60, where the total is small
-    or large enough for the product to matter. Elsewhere the smaller of the two is lost
-    in the other.
+    or large enough for the product to matter. Elsewhere the smaller of product and
+    total is too small to change the sum.
     """
     plain = total + seal(a * b, zero)
     # The seal keeps XLA from scaling `b` instead where `b` is smaller than `a`: zero

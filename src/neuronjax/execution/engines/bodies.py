@@ -21,8 +21,8 @@ from neuronjax.ir.instruction import Block
 from neuronjax.ir.instruction_set import Rng
 from neuronjax.numerics.random_bits import fold
 
-# A function of arrays; its first argument is the number of a step in a loop, which
-# enters the keys of stochastic rounding.
+# A function (step, *arrays) -> arrays; the number of the step enters the keys of
+# stochastic rounding.
 Body = Callable[..., Arrays]
 
 
@@ -84,8 +84,8 @@ def reduce_block(i: ReduceBlock, x: Sequence[jax.Array], r: Registers) -> Arrays
 
 @execute.register
 def rng(i: Rng, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Return random bits; XLA defines the integer algorithms Philox and threefry
-    exactly."""
+    """Return a new state, and random bits by Philox or threefry, whose integer
+    algorithms XLA defines exactly."""
     algorithms = {
         "DEFAULT": lax.RandomAlgorithm.RNG_DEFAULT,
         "PHILOX": lax.RandomAlgorithm.RNG_PHILOX,

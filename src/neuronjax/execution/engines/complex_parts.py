@@ -21,7 +21,7 @@ Parts = tuple[jax.Array, ...]
 
 
 def each(function: Callable[[jax.Array], jax.Array], parts: Parts) -> Parts:
-    """Apply a function to every part."""
+    """Return the results of a function for each part."""
     return tuple([function(x) for x in parts])
 
 
@@ -64,7 +64,7 @@ def ratio(a: Parts, b: Parts, zero: jax.Array) -> Parts:
 
 
 def write_parts(parts: Parts, i: Instruction, r: Registers) -> Arrays:
-    """Round each part once to the result type; a key per part if stochastic."""
+    """Round each part once to the result type, with its own key if stochastically."""
     keys = [r.key, *(fold(r.key, jnp.uint32(n)) for n in range(1, len(parts)))]
     return tuple(
         write(x, i, r._replace(key=key)) for x, key in zip(parts, keys, strict=True)

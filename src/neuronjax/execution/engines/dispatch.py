@@ -27,7 +27,7 @@ Arrays = tuple[jax.Array, ...]
 
 #: Convert a float operand to FP32, as the engine reads it.
 wide = widen
-#: Do the same in fewer operations, where the payload of a NaN does not matter.
+#: Convert in fewer operations, for uses where the payload of a NaN does not matter.
 wide_or_nan = widen_finite
 
 
@@ -52,11 +52,7 @@ class Registers(NamedTuple):
 def execute(
     instruction: Instruction, operands: Sequence[jax.Array], registers: Registers
 ) -> Arrays:
-    """Return one array per result.
-
-    Raises:
-        InternalError: no engine executes this class of instruction.
-    """
+    """Return one array per result; an engine registers each class of instruction."""
     raise InternalError(f"no engine executes {instruction.name}")
 
 

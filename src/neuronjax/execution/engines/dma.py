@@ -168,7 +168,7 @@ def window_positions(window: Window) -> list[tuple[int, ...]]:
 
 @execute.register
 def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    """Gather the patches of a convolution; groups are part of the batch. The patches
+    """Return the patches of a convolution; groups are part of the batch. The patches
     are moved as integers: XLA widens floats of fewer than 32 bits when it moves them,
     which changes the bits of a NaN."""
     window, (groups, batch, *spatial, channels) = i.window, x[0].shape

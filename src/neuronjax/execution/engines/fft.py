@@ -116,7 +116,7 @@ def _inverse(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
 
 
 def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
-    """Transform the axes, the last one first."""
+    """Return the transform over the axes, the last one first."""
     for axis in reversed(axes):
         shape = x[0].shape
         batch, n, rest = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -156,7 +156,7 @@ def _middle_axis(x: Parts, zero: jax.Array) -> Parts:
 
 
 def _twiddled(blocks: Blocks, length: int, zero: jax.Array) -> Blocks:
-    """Multiply all frequencies but the first by W^(j k)."""
+    """Return the blocks with all frequencies but the first multiplied by W^(j k)."""
     first, *others = blocks
     j, k = np.arange(first[0].shape[2]), 1
     twiddled = [first]
@@ -199,8 +199,8 @@ def _radix_2(x: Parts, zero: jax.Array) -> Blocks:
 
 
 def _radix_4(x: Parts, zero: jax.Array) -> Blocks:
-    """Return e + f, g - i h, e - f, g + i h with the sums and differences below. e = a
-    + c, f = b + d, g = a - c, h = b - d."""
+    """Return e + f, g - i h, e - f and g + i h, where e, g = a + c, a - c and f, h = b
+    + d, b - d."""
     a, b, c, d = _split(x)
     even, odd = _sum(a, c), _sum(b, d)
     straight, crossed = difference(a, c), _times_i(difference(b, d))
@@ -213,17 +213,19 @@ def _radix_4(x: Parts, zero: jax.Array) -> Blocks:
 
 
 def _odd_radix(x: Parts, zero: jax.Array) -> Blocks:
-    """Transform an odd prime length p by sums and differences of mirrored elements. y_0
-    = ((x_0 + t_1) + t_2) + ... a_k = ((x_0 + cos(k) t_1) + cos(2k) t_2) + ... b_k =
-    (sin(k) u_1 + sin(2k) u_2) + ... (angles in units of 2 pi / p) y_k = a_k - i b_k and
-    y_(p-k) = a_k + i b_k, k = 1 ... h."""
+    """Transform an odd prime length p = 2 h + 1, with angles in units of 2 pi / p.
+
+    t_q = x_q + x_(p-q)                            u_q = x_q - x_(p-q)
+    a_k = (x_0 + cos(k) t_1) + cos(2k) t_2 + ...   b_k = sin(k) u_1 + sin(2k) u_2 + ...
+    y_k = a_k - i b_k, y_(p-k) = a_k + i b_k       y_0 = (x_0 + t_1) + t_2 + ...
+    """
     p = x[0].shape[1]
     h = p // 2
     head = each(lambda a: a[:, :1], x)
     front = each(lambda a: a[:, 1 : h + 1], x)
     back = each(lambda a: jnp.flip(a[:, h + 1 :], 1), x)
     index = np.arange(1, h + 1)
-    cosines, sines = _table(np.outer(index, index), p)  # the sines' sign is -
+    cosines, sines = _table(np.outer(index, index), p)  # cos and -sin
     t, u = _sum(front, back), difference(front, back)
     constant, even, odd = _odd_sums(head, t, u, cosines, -sines, zero)
     odd = _times_i(odd)

@@ -30,7 +30,7 @@ IDENTITIES = {"add": np.float32(-0.0), "multiply": np.float32(1.0)}
 
 
 def combiner(op: str, zero: jax.Array) -> Combine:
-    """Return a function that combines two float32 partial results and seals them."""
+    """Return a function that combines two float32 partial results, sealed."""
     if op == "multiply":
         return functools.partial(sealed_product, zero=zero)
     return lambda a, b: seal(lax.add(a, b), zero)
@@ -60,9 +60,9 @@ def left_fold(
 
 
 def sum_rows(x: Matrix, zero: jax.Array) -> jax.Array:
-    """Return the left fold from +0 of each sum over K, [batch, free]. A product with
+    """Return the sums over K, [batch, free], each a left fold from +0. A product with
     one is exact, so a host kernel for the array's fold (`array_fold`) also computes
-    this sum."""
+    these sums."""
     if has_host_kernels(x.k):
         ones = Matrix(jnp.ones((x.batch, 1, x.k), jnp.float32), k_first=False)
         return contract(ones, x, FoldOrder(x.k))[:, 0]

@@ -12,6 +12,7 @@ import jax
 from jax import lax
 
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute
+from neuronjax.execution.inputs_outputs import split_complex
 from neuronjax.ir.algebra_set import HostCall
 
 
@@ -19,7 +20,7 @@ from neuronjax.ir.algebra_set import HostCall
 def host_call(i: HostCall, x: Sequence[jax.Array], r: Registers) -> Arrays:
     value = i.function.call(*_joined(x, i.complex_operands))
     results = value if isinstance(value, tuple | list) else (value,)
-    return _split(results, i.complex_results)
+    return tuple(split_complex(results))
 
 
 def _joined(x: Sequence[jax.Array], is_complex: Sequence[bool]) -> list[jax.Array]:
@@ -29,13 +30,3 @@ def _joined(x: Sequence[jax.Array], is_complex: Sequence[bool]) -> list[jax.Arra
     return [
         lax.complex(next(parts), next(parts)) if c else next(parts) for c in is_complex
     ]
-
-
-def _split(x: Sequence[jax.Array], is_complex: Sequence[bool]) -> Arrays:
-    if not any(is_complex):
-        return tuple(x)
-    return tuple(
-        part
-        for a, c in zip(x, is_complex, strict=True)
-        for part in ((a.real, a.imag) if c else (a,))
-    )

@@ -34,9 +34,8 @@ def largest_magnitude(x: jax.Array) -> jax.Array:
 
 
 def casts(i: TensorScalar) -> bool:
-    """Return whether a kernel executes an instruction: a product rounded to FP8. The
-    scale must never be NaN (a power of two, for instance); a scale made from an amax is
-    not."""
+    """Return whether a kernel executes an instruction: a product rounded to FP8. Its
+    scale must not be NaN; a power of two made from an amax never is."""
     dtype = i.results[0].type.dtype
     if i.op != "multiply" or i.rounding != "rne" or i.write_format is not None:
         return False

@@ -44,14 +44,8 @@ def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
     if i.transcendentals == "scalar_engine" and name is not None:
         return (write(scalar_engine.function(name)(operand, r.zero), i, r),)
     result = UNARY[i.function](operand, r.zero)
-    if _rounds_to_nearest(i):
-        dtype = i.results[0].type.dtype
+    dtype = i.results[0].type.dtype
+    rounds_once = i.write_format is None and i.rounding == "rne"
+    if rounds_once and i.operands[0].type.dtype == dtype:
         result = nearest(i.function, operand, result, dtype.name)
     return (write(result, i, r),)
-
-
-def _rounds_to_nearest(i: Activation) -> bool:
-    """Return whether the write rounds once, to nearest even, to the argument's own
-    format."""
-    same = i.operands[0].type.dtype == i.results[0].type.dtype
-    return same and i.write_format is None and i.rounding == "rne"

@@ -47,8 +47,7 @@ def local_scatter(i: LocalScatter, x: Sequence[jax.Array], r: Registers) -> Arra
         operand, updates = (a.astype(jnp.float32) for a in (operand, updates))
     combines = i.op != "assign" and operand.dtype.kind not in "iub"
     if combines:
-        operand, updates = wide(operand), wide(updates)
-        operand, updates = (opaque(a, r.zero) for a in (operand, updates))
+        operand, updates = (opaque(wide(a), r.zero) for a in (operand, updates))
     if combines and i.op in ("minimum", "maximum"):
         operand, updates = flush(operand), flush(updates)
     out = scattered(i, operand, indices, updates)

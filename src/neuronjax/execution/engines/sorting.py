@@ -32,7 +32,7 @@ def sort(i: Sort, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def _key(x: jax.Array, total: bool, descending: bool) -> jax.Array:
-    """Return integer keys; sorting them in ascending order gives the order wanted."""
+    """Return integer keys whose ascending order is the required order of `x`."""
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
     if x.dtype.kind not in "iu":
@@ -98,10 +98,10 @@ def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
         number: jax.Array, mine: Sequence, other: Sequence, partner: jax.Array
     ) -> jax.Array:
         pairs = [a for pair in zip(mine[1:], other[1:], strict=True) for a in pair]
-        (says,) = body(number, *pairs)
+        (is_less,) = body(number, *pairs)
         real = (mine[0] < n) & (other[0] < n)  # padding never moves forward
-        opposite = says[partner]
-        return jnp.where(real & (says != opposite), says, mine[0] < other[0])
+        differs = is_less != is_less[partner]
+        return jnp.where(real & differs, is_less, mine[0] < other[0])
 
     def step(carry: tuple, stage: tuple) -> tuple[tuple, None]:
         number, run, distance = stage

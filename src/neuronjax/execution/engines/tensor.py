@@ -94,13 +94,8 @@ class Psum(NamedTuple):
     def add(
         self, passes: list[jax.Array], total: jax.Array | None = None, tile: Any = 0
     ) -> jax.Array:
-        """Return the sum so far plus the results of a tile, pass by pass.
-
-        Args:
-            passes: each [batch, M, N] float32.
-            total: the sum so far, [batch, M, N] float32.
-            tile: the number of the tile, for the rounding keys.
-        """
+        """Return the sum so far plus the results of a tile, pass by pass, all float32
+        [batch, M, N]. The number of the tile enters the rounding keys."""
         add = _adder(self.format, self.rounding, self.overflow)
         add = add if len(passes) == 1 and total is None else own_kernel(add)
         return add(passes, total, jnp.uint32(tile), self.zero, self.key)
@@ -128,18 +123,18 @@ def _add_passes(
     *,
     rounded: Callable[..., jax.Array] | None,
 ) -> jax.Array:
-    """Add the stored results of the passes one by one, rounding each new sum if asked.
-    Nothing here can be contracted or reassociated."""
+    """Return the sum after adding the stored results of the passes one by one, each new
+    sum rounded by `rounded`. Nothing here can be contracted or reassociated."""
     for n, stored in enumerate(passes):
         total = stored if total is None else total + stored
         if rounded is not None:
             write = tile * jnp.uint32(len(passes)) + jnp.uint32(n)
             total = rounded(total, fold(key, write))
     assert total is not None
-    return settled(total, zero)
+    return canonical_sum(total, zero)
 
 
-def settled(total: jax.Array, zero: jax.Array) -> jax.Array:
+def canonical_sum(total: jax.Array, zero: jax.Array) -> jax.Array:
     """Return a sum as it leaves TensorE: zeros are +0, NaNs have one bit pattern. Hosts
     differ in whether a sum of -0 starts from +0, and in which NaN they keep."""
     total = total + lax.neg(zero)  # a +0 that the compiler does not know
@@ -161,7 +156,7 @@ def _rounded(
 
 
 def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
-    """Return a sum in the dtype of the result, which holds it exactly."""
+    """Return a sum in the dtype of the result, which represents it exactly."""
     dtype = i.results[0].type.dtype
     if dtype == np.float32:
         return total
@@ -177,19 +172,18 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
         # wraps.
         lhs, rhs = (a.astype(result.dtype) for a in x)
         return (_plain(lhs, rhs, i.dimensions, result.dtype),)
+    if i.accumulation == "host":
+        lhs, rhs = map(wide, x)
+        return (as_psum(_plain(lhs, rhs, i.dimensions), i),)
     integers = result.dtype.kind in "iu"
     psum = Psum.of(i, r)
     lhs, rhs = x
     if integers:
         lhs, rhs = (a.astype(jnp.float32) for a in x)
-    elif i.accumulation == "host":
-        lhs, rhs = map(wide, x)
     elif not by_kernel(psum):
         # A sum that leaves PSUM has one NaN pattern, whatever the NaNs of the operands
         # were.
         lhs, rhs = map(wide_or_nan, x)
-    if i.accumulation == "host":
-        return (as_psum(host_dot(lhs, rhs, i.dimensions), i),)
     operands = matrices(lhs, rhs, i.dimensions)
     total = lax.reshape(accumulate(*operands, FoldOrder.of(i), psum), result.shape)
     return (round_to_int(total, result.dtype) if integers else as_psum(total, i),)
@@ -216,17 +210,17 @@ def _by_identity(i: NcTranspose, source: jax.Array, r: Registers) -> jax.Array:
 def through_identity(x: Matrix, zero: jax.Array) -> jax.Array:
     """Return the transposes of K-first matrices, [batch, free, K], as a product."""
     identity = jnp.broadcast_to(jnp.eye(x.k, dtype=jnp.float32), (x.batch, x.k, x.k))
-    return settled(one_pass(x, Matrix(identity, True), FoldOrder(x.k), zero), zero)
+    return canonical_sum(
+        one_pass(x, Matrix(identity, True), FoldOrder(x.k), zero), zero
+    )
 
 
-def _plain(lhs: jax.Array, rhs: jax.Array, d: DotDimensions, dtype: Any) -> jax.Array:
+def _plain(
+    lhs: jax.Array, rhs: jax.Array, d: DotDimensions, dtype: Any = jnp.float32
+) -> jax.Array:
+    """Return the sums in the order that XLA chooses."""
     numbers = ((d.lhs_contract, d.rhs_contract), (d.lhs_batch, d.rhs_batch))
     return lax.dot_general(lhs, rhs, numbers, preferred_element_type=dtype)
-
-
-def host_dot(lhs: jax.Array, rhs: jax.Array, d: DotDimensions) -> jax.Array:
-    """Return the sums in the order that XLA chooses."""
-    return _plain(lhs, rhs, d, jnp.float32)
 
 
 def matrices(lhs: jax.Array, rhs: jax.Array, d: DotDimensions) -> tuple[Matrix, Matrix]:
@@ -249,30 +243,25 @@ def _matrix(x: jax.Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> 
 
 
 def has_host_kernels(rows: int = 0) -> bool:
-    """Return whether programs traced now may use host kernels for `rows` rows."""
+    """Return whether programs traced now may use host kernels to sum `rows` rows."""
     on_cpu = jax.default_backend() == "cpu"
     return rows <= MOST_ROWS and on_cpu and choice.usable()
 
 
 def contract(
-    lhs: Matrix, rhs: Matrix, order: FoldOrder, *, settles: bool = False
+    lhs: Matrix, rhs: Matrix, order: FoldOrder, *, canonical: bool = False
 ) -> jax.Array:
-    """Return the sums of the tiles, added in order, float32 [batch, M, N].
-
-    Args:
-        lhs: numbers of any float format, with or without scales; of at most 12
-            significant bits unless there are four passes.
-        rhs: likewise; batch and K are those of `lhs`.
-        order: the order in which products are added.
-        settles: whether zeros become +0 and NaNs one bit pattern, as they leave PSUM.
-    """
+    """Return the sums of the tiles, added in order, float32 [batch, M, N]. Operands
+    have any float format, with or without scales, of at most 12 significant bits unless
+    there are four passes. If `canonical`, zeros become +0 and NaNs one bit pattern, as
+    when they leave PSUM."""
     from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
 
     if 0 in (lhs.batch, lhs.free, rhs.free, lhs.k):
         return jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
     if lhs.free > rhs.free and rhs.free < FEW_COLUMNS and order.passes == 1:
-        return jnp.swapaxes(fold(rhs, lhs, order, settles), 1, 2)
-    return fold(lhs, rhs, order, settles)
+        return jnp.swapaxes(fold(rhs, lhs, order, canonical), 1, 2)
+    return fold(lhs, rhs, order, canonical)
 
 
 def by_kernel(psum: Psum) -> bool:
@@ -283,7 +272,7 @@ def by_kernel(psum: Psum) -> bool:
 def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Array:
     """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM."""
     if by_kernel(psum):
-        return contract(lhs, rhs, order, settles=True)
+        return contract(lhs, rhs, order, canonical=True)
     shape = (lhs.batch, lhs.free, rhs.free)
     if 0 in (*shape, lhs.k):
         return jnp.zeros(shape, jnp.float32)
@@ -414,7 +403,7 @@ def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
     else:
         lhs, rhs = dequantized(x[0], x[2], lhs_k), dequantized(x[1], x[3], rhs_k)
         if i.accumulation == "host":
-            return (as_psum(host_dot(lhs, rhs, d), i),)
+            return (as_psum(_plain(lhs, rhs, d), i),)
         left, right = Matrix(lhs, lhs_k == 1), Matrix(rhs, rhs_k == 1)
     total = accumulate(left, right, FoldOrder(i.k_tile, rows_per_cell=4), psum)
     return (as_psum(lax.reshape(total, i.results[0].type.shape), i),)

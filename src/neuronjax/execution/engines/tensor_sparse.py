@@ -2,10 +2,9 @@
 
 Each compressed value is multiplied by the moving row that its tag selects, and the
 products are summed down the column as in a dense matmul, 128 compressed rows to a K
-tile. It is computed as the fold of the expanded operand with K tiles of 128 M/N rows,
-which is equal, because rows of zeros add nothing to a sum. If the moving operand holds
-an Inf or NaN, rows that no tag selects would spoil that sum; then the selected rows are
-gathered one by one.
+tile. The fold of the expanded operand with K tiles of 128 M/N rows has the same bits,
+because rows of zeros add nothing to a sum. If the moving operand has an Inf or NaN,
+which times zero would be NaN, the selected rows are gathered one by one instead.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def integer_power(x: jax.Array, y: jax.Array) -> jax.Array:
         square, remaining = square * square, lax.shift_right_logical(remaining, one)
     if jnp.iinfo(x.dtype).min == 0:
         return result
-    sign = jnp.where((y & one) != 0, x, one)  # if x is 1 or -1
+    sign = jnp.where((y & one) != 0, x, one)  # x^y for x = 1 or -1
     return jnp.where(y >= 0, result, jnp.where((x == 1) | (x == -1), sign, zero))
 
 
@@ -111,8 +111,8 @@ INTEGERS: dict[str, Function] = {
     "shift_right_arithmetic": lax.shift_right_arithmetic,
 }
 # XLA's constant folding of these gives other numbers than its code computes: it counts
-# -32 leading zeros of an int32 -1. Every other integer op may be folded, as indices
-# must be: `test_constant_operands` tests them all.
+# -32 leading zeros of an int32 -1. Every other integer op may be folded, which indices
+# need: `test_constant_operands` tests them all.
 FOLDED_WRONGLY = frozenset({"count_leading_zeros"})
 BOOLEANS: dict[str, Function] = {
     **INTEGERS,
@@ -157,7 +157,8 @@ SUMS = frozenset({"add", "subtract"})
 
 @execute.register
 def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    x = _scalars_broadcast(x)
+    shape = max((a.shape for a in x), key=len)  # a clamp may have scalar bounds
+    x = [a if a.shape == shape else jnp.broadcast_to(a, shape) for a in x]
     dtype = x[0].dtype
     if dtype == jnp.bool_:
         return (BOOLEANS[i.op](*x),)
@@ -184,12 +185,6 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
     if i.op in SUMS and i.write_format is None and dtype == jnp.float32:
         return (result,)
     return (write(result, i, r),)
-
-
-def _scalars_broadcast(x: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Broadcast scalar bounds of a clamp to the shape of the tensor."""
-    shape = max((a.shape for a in x), key=len)
-    return [a if a.shape == shape else jnp.broadcast_to(a, shape) for a in x]
 
 
 COMPARISONS: dict[str, Function] = {
@@ -234,7 +229,7 @@ def tensor_copy(i: TensorCopy, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
-    """Convert between any two dtypes."""
+    """Return numbers of any dtype in the dtype of the result."""
     source, target = x.dtype, i.results[0].type.dtype
     from_float, to_float = source.kind not in "iub", target.kind not in "iub"
     if to_float:
@@ -258,16 +253,13 @@ def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
 def reduce_precision(
     i: ReducePrecision, x: Sequence[jax.Array], r: Registers
 ) -> Arrays:
-    return (with_precision(x[0], i.exponent_bits, i.mantissa_bits),)
-
-
-def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.Array:
     """Round to fewer bits, to nearest even, with integers of the operand's own width.
     Numbers below the smallest normal number of the narrower format become zeros,
     numbers above its largest become Inf (NaN in a format without Inf). FP32 and BF16
     subnormals become zeros. NaNs stay NaN; without mantissa bits they become Inf."""
-    fmt = get_format(x.dtype)
-    code = (to_codes(x) if fmt.width < 8 else bits_of(x)).astype(jnp.uint32)
+    exponent_bits, mantissa_bits = i.exponent_bits, i.mantissa_bits
+    fmt = get_format(x[0].dtype)
+    code = (to_codes(x[0]) if fmt.width < 8 else bits_of(x[0])).astype(jnp.uint32)
     sign = code & jnp.uint32(1 << (fmt.width - 1))
     size = code ^ sign
     last = fmt.overflow_code if fmt.has_inf else fmt.max_code
@@ -289,7 +281,7 @@ def with_precision(x: jax.Array, exponent_bits: int, mantissa_bits: int) -> jax.
     size = jnp.where(is_infinite | (size > fmt.max_code), overflowed, size)
     nan = fmt.nan_code if mantissa_bits else fmt.overflow_code
     size = jnp.where(is_nan, jnp.uint32(nan), size)
-    return from_codes(size | sign, fmt)
+    return (from_codes(size | sign, fmt),)
 
 
 @execute.register
@@ -317,13 +309,11 @@ def scale_from_amax(i: ScaleFromAmax, x: Sequence[jax.Array], r: Registers) -> A
 @execute.register
 def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arrays:
     operand, init = x
-    dtype = operand.dtype
+    dtype, shape = operand.dtype, i.results[0].type.shape
     if i.integer_path == "fp32":
-        floats = (a.astype(jnp.float32) for a in (operand, init))
-        operand, init = floats
+        operand, init = (a.astype(jnp.float32) for a in x)
         total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
-        total = lax.reshape(total, i.results[0].type.shape)
-        return (round_to_int(total, dtype, mode="rne"),)
+        return (round_to_int(lax.reshape(total, shape), dtype, mode="rne"),)
     if dtype.kind in "iub":
         reduced = reduce_integers(i.op, operand, tuple(i.axes))
         table = BOOLEANS if dtype == jnp.bool_ else INTEGERS
@@ -334,7 +324,6 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
     if i.op in ("maximum", "minimum"):
         result = _extreme(i.op, operand, init, i.axes)
         return (result if dtype == jnp.float32 else write(result, i, r),)
-    shape = i.results[0].type.shape
     total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
     return (write(lax.reshape(total, shape), i, r),)
 

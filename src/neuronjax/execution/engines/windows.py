@@ -2,8 +2,8 @@
 
 A window is reduced like a tensor (`fold`): tiles of 512 positions, each a left fold
 from its own first element; the result is a left fold of (initial value, tile, tile,
-...). Padding takes part. A running fold, such as a cumulative sum, keeps one state per
-line (`nki.isa.tensor_tensor_scan`) instead of one reduction per element.
+...). Padding counts as elements. A running fold, such as a cumulative sum, keeps one
+state per line (`nki.isa.tensor_tensor_scan`) instead of one reduction per element.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ def _fold(
     body: Body,
     first: jax.Array,
 ) -> Arrays:
-    """Return the left fold of every window over positions [P, rank]. For each
-    position the body gets its number, counted from `first`, as a key of rounding; the
-    addition of a tile has the number of the tile's first position."""
+    """Return the left fold of every window over positions [P, rank]. The step that the
+    body gets is the number of the position, counted from `first`; where a tile is added
+    to the result, that of the tile's first position."""
     places = positions * np.array(window.window_dilations, np.int32)
     seen = lambda place: tuple(_seen(b, place, counts, window.strides) for b in bases)  # noqa: E731
 

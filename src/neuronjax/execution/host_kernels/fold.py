@@ -31,10 +31,11 @@ PANELS = 1 << 20
 NARROW = 2
 
 
-def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array:
+def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, canonical: bool) -> jax.Array:
     """Return the result of `tensor.contract` for operands that are not empty."""
     sides = [_readable(x) for x in (lhs, rhs)]
-    stored = [_stored(x) for x in sides]
+    names = [x.array.dtype.name for x in sides]
+    stored = [n if n in ("float32", "bfloat16") else "table" for n in names]
     kind = FoldKind(
         lhs=stored[0],
         rhs=stored[1],
@@ -48,19 +49,16 @@ def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool) -> jax.Array
     registers = fold_kernel.register_tile(kind, compiled.lanes())
     write = functools.partial(fold_kernel.write, kind=kind, registers=registers)
     result = jax.ShapeDtypeStruct((lhs.batch, lhs.free, rhs.free), jnp.float32)
-    plan = _plan(sides[0], sides[1], order, settles, registers)
+    plan = _plan(sides[0], sides[1], order, canonical, registers)
     # JAX keeps a reference to `again`, so it must hold no arrays.
     arrays, structure = jax.tree.flatten(tuple(sides))
 
     def again(*arrays: jax.Array) -> jax.Array:
         left, right = structure.unflatten(arrays)
-        return fold(left, right, order, settles)
+        return fold(left, right, order, canonical)
 
-    tables = [
-        _table(x.array.dtype.name)
-        for x, how in zip(sides, stored, strict=True)
-        if how == "table"
-    ]
+    pairs = zip(names, stored, strict=True)
+    tables = [_table(name) for name, how in pairs if how == "table"]
     return called(kind.name, write, result, plan, again, *arrays, tables=tables)
 
 
@@ -77,12 +75,6 @@ def _readable(x: Matrix) -> Matrix:
     return Matrix(array, x.k_first, x.scales)
 
 
-def _stored(x: Matrix) -> str:
-    """Return how elements are stored, a key of `compiled.SIZES`, or "table"."""
-    name = x.array.dtype.name
-    return name if name in ("float32", "bfloat16") else "table"
-
-
 @functools.cache
 def _table(name: str) -> np.ndarray:
     """Return the float32 values of the codes of a format."""
@@ -91,7 +83,7 @@ def _table(name: str) -> np.ndarray:
 
 
 def _plan(
-    lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool, registers: RegisterTile
+    lhs: Matrix, rhs: Matrix, order: FoldOrder, canonical: bool, registers: RegisterTile
 ) -> np.ndarray:
     batch, m, n, k = lhs.batch, lhs.free, rhs.free, lhs.k
     k_tile, j = order.k_tile, order.rows_per_cell
@@ -117,7 +109,7 @@ def _plan(
         group=order.group_rows or cells,
         cell_stride=strides[0],
         row_stride=strides[1],
-        settles=settles,
+        canonical=canonical,
         **_strides("lhs", lhs.array, lhs.k_first),
         **_strides("lhs_scale", lhs.scales, lhs.k_first),
         **_strides("rhs", rhs.array, rhs.k_first),
@@ -140,6 +132,7 @@ def _strides(name: str, x: jax.Array | None, k_first: bool) -> dict[str, int]:
 
 
 def _part(size: int, most: int, multiple: int) -> int:
-    """Return the length of parts: the fewest equal ones of about `most` or less."""
+    """Return the length of the fewest equal parts of at most `most`, rounded up to a
+    multiple."""
     part = -(-size // -(-size // most))
     return -(-part // multiple) * multiple

@@ -52,12 +52,12 @@ Value = Any
 #: The fields of the plan that the kernel reads: a contraction [batch, m, k] x [batch,
 #: k, n], and how it is cut into blocks. A pass of the array has `k_tile` rows in
 #: `cells`, of which `group` form one sum. Row j of cell p of a K tile is its row `p *
-#: cell_stride + j * row_stride`. `settles` says whether zeros become +0 and NaNs one
+#: cell_stride + j * row_stride`. `canonical` says whether zeros become +0 and NaNs one
 #: bit pattern, as a sum leaves PSUM. Strides count elements; batch strides are
 #: distances between matrices.
 FOLD_FIELDS = (
     *("m", "n", "k", "k_tile", "tiles", "cells", "group"),
-    *("cell_stride", "row_stride", "settles"),
+    *("cell_stride", "row_stride", "canonical"),
     *(
         f"{side}_{axis}"
         for side in ("lhs", "lhs_scale", "rhs", "rhs_scale")
@@ -128,7 +128,6 @@ _ROWS = {
 
 
 def register_tile(kind: FoldKind, lanes: int) -> RegisterTile:
-    """Return the part of a result that the registers hold."""
     if kind.narrow:
         return RegisterTile(rows=1, vectors=4, lanes=lanes)
     return RegisterTile(_ROWS[lanes][kind.rows_per_cell], vectors=2, lanes=lanes)
@@ -154,8 +153,8 @@ def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -
 
 
 class _BlockOperand(NamedTuple):
-    """One operand of a block: where it begins, how many rows exist, and its panels.
-    `whole` is the number of floats of all panels, for one half."""
+    """One operand of a block: its `first` row, how many rows are `there`, and its
+    panels: their width, their number, and the floats of one and of all (of a half)."""
 
     operand: PanelOperand
     first: Value
@@ -239,7 +238,7 @@ class _FoldBuilder:
         return [c.splat(c.read(F32, c.at(base, n, WORD)), lanes) for n in range(count)]
 
     def _distance(self) -> ir.Function:
-        """Return `i32 (ptr panels, i64 floats)`, computing `array_fold.distance`."""
+        """Build `i32 (ptr panels, i64 floats)`, which is `array_fold.distance`."""
         function = self._function("distance", I32, (POINTER, I64))
         panels, floats = function.args
         c, lanes = Code.of(function), self._registers.lanes
@@ -297,7 +296,8 @@ class _FoldBuilder:
         function = handler.block(self._module, kind.name)
         index, operands, plan, scratch = function.args
         self._exact, self._rounded = self._cells(True), None
-        # With one row per cell all products are exact to a processor that rounds first.
+        # With one row per cell a fused multiply-add is right for any product, unless
+        # the processor flushes before it rounds.
         looks = kind.rows_per_cell > 1 or self._processor.flushes_first
         if looks and not kind.in_range:
             self._rounded, self._far = self._cells(False), self._distance()
@@ -324,7 +324,7 @@ class _FoldBuilder:
     def _side(
         self, where: dict[str, Value], side: str, batch: Value, first: Value, axis: str
     ) -> _BlockOperand:
-        """Return a block's operand: as many rows as a block has, from `first` on."""
+        """Return a block's operand, which begins at row or column `first`."""
         c, p = self._c, self._p
         stored = getattr(self._kind, side)
         data = c.at(where[side], c.mul(batch, p[f"{side}_batch"]), SIZES[stored])
@@ -360,7 +360,7 @@ class _FoldBuilder:
             is_first = c.icmp_signed("==", t, int64(0))
             is_last = c.and_(
                 c.icmp_signed("==", t, c.sub(p["tiles"], int64(1))),
-                c.icmp_signed("!=", p["settles"], int64(0)),
+                c.icmp_signed("!=", p["canonical"], int64(0)),
             )
             in_range = None
             if self._rounded is not None:

@@ -105,9 +105,9 @@ class PanelPacker:
                 if not self._by_vectors:
                     self._strided()
                     return
-                with c.if_else(self._is_turned()) as (turned, other):
-                    with turned:
-                        self._turn()
+                with c.if_else(self._is_transposable()) as (squares, other):
+                    with squares:
+                        self._transpose()
                     with other:
                         self._strided()
 
@@ -123,7 +123,7 @@ class PanelPacker:
 
     # -- K along the memory ------------------------------------------------------------
 
-    def _is_turned(self) -> Value:
+    def _is_transposable(self) -> Value:
         """Return whether squares of the operand can be transposed in registers. The
         panel must be whole, and its rows must be contiguous and in order along K."""
         c = self.c
@@ -135,7 +135,7 @@ class PanelPacker:
         ]
         return functools.reduce(c.and_, conditions)
 
-    def _turn(self) -> None:
+    def _transpose(self) -> None:
         """Transpose squares of as many rows as lanes, then the rows that are left."""
         c, lanes = self.c, self.lanes
         squares = c.sdiv(self.left, int64(lanes))
@@ -143,7 +143,7 @@ class PanelPacker:
             row, column = (c.mul(n, int64(lanes)) for n in (s, g))
             k, free = c.add(self.k0, row), c.add(self.first, column)
             at = c.add(c.mul(row, int64(self.width)), column)
-            self._turn_square(k, free, c.at(self.out, at, WORD))
+            self._transpose_square(k, free, c.at(self.out, at, WORD))
         done = c.mul(squares, int64(lanes))
         with c.loop(c.mul(self.cells, int64(self.rows_per_cell)), done) as row:
             inside = c.icmp_signed("<", row, self.left)
@@ -152,7 +152,7 @@ class PanelPacker:
             with c.loop(self.width) as f:
                 self._one(k, inside, to, f)
 
-    def _turn_square(self, k: Value, free: Value, out: Value) -> None:
+    def _transpose_square(self, k: Value, free: Value, out: Value) -> None:
         c, lanes = self.c, self.lanes
         rows = []
         for n in range(lanes):

@@ -35,13 +35,9 @@ FIELDS = len(ROW_FIELDS) + 1 + 2 * MOST_AXES
 
 
 def copied(base: jax.Array, window: Window, counts: tuple[int, ...]) -> jax.Array:
-    """Return the windows of a base: [outer, *counts, *window.sizes, channels].
-
-    Args:
-        base: [outer, *spatial, channels], with elements of whole bytes.
-        window: at most three dimensions.
-        counts: the number of windows along each dimension.
-    """
+    """Return the windows, [outer, *counts, *window.sizes, channels], of a base [outer,
+    *spatial, channels] with elements of whole bytes. `counts` are the numbers of
+    windows along each of at most three dimensions."""
     outer, *_, channels = base.shape
     shape = (outer, *counts, *window.sizes, channels)
     run, axes = _runs(base, window, counts)

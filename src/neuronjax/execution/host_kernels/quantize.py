@@ -1,6 +1,6 @@
 """Microscaling as machine code: a scale and codes for blocks of 32 along an axis.
 
-The kernel computes `numerics.microscaling.quantize_mx` to nearest and saturating, for
+The kernel computes `numerics.microscaling.quantize_mx`, to nearest with saturation, for
 the rules of `numerics.mx_scales` that bound the scale. It works on the bits of FP32: it
 finds the largest magnitude of a block, derives the scale, divides every element by it
 and rounds once. Elements that are side by side in memory are computed together: blocks
@@ -46,14 +46,9 @@ QUANTIZE_FIELDS = ("outer", "k", "inner", "blocks", "rows")
 def quantize(
     x: jax.Array, axis: int, element: str, rule: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Return uint8 codes of the shape of `x`, and scales, whose axis is a 32nd as long.
-
-    Args:
-        x: float32 or bfloat16.
-        axis: the axis along which blocks of 32 extend.
-        element: the name of the elements' format.
-        rule: one of `mx_scales.BOUNDED`.
-    """
+    """Return uint8 codes of the shape of `x`, which is float32 or bfloat16, and scales
+    of blocks of 32 along `axis`. `element` is the name of the format of the codes;
+    `rule` is one of `mx_scales.BOUNDED`."""
     axis %= x.ndim
     before, k, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     rows = x.reshape(prod(before), k, prod(after))
@@ -100,7 +95,7 @@ class _Quantizer:
         self._format: FloatFormat = get_format(kind.element)
 
     def block(self, p: dict[str, Value], index: Value) -> None:
-        """Write one row of blocks: all columns of 32 rows, or all of K of some rows."""
+        """Write all blocks of the matrices, `rows` of `outer`, that `index` selects."""
         c = self._c
         first = c.mul(index, p["rows"])
         last = c.smaller(c.add(first, p["rows"]), p["outer"])
@@ -214,7 +209,7 @@ class _Quantizer:
         low = c.add(divisor, like(IMPLICIT))
         high = c.add(magnitude, like(BIAS << MANTISSA_BITS))
         # The highest bit of either may be set, so the maximum is unsigned.
-        larger = c.select(c.icmp_unsigned(">", high, low), high, low)
-        quotient = c.sub(larger, divisor)
+        dividend = c.select(c.icmp_unsigned(">", high, low), high, low)
+        quotient = c.sub(dividend, divisor)
         subnormal = c.icmp_signed("<", magnitude, like(IMPLICIT))
         return c.select(subnormal, like(0), quotient)

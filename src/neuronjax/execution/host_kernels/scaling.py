@@ -71,14 +71,9 @@ def largest_magnitudes(x: jax.Array) -> jax.Array:
 def scaled_codes(
     x: jax.Array, scale: jax.Array, element: str, saturates: bool
 ) -> jax.Array:
-    """Return uint8 codes [outer, size] of the elements times the scale of their row.
-
-    Args:
-        x: float32 or bfloat16, [outer, size].
-        scale: float32 [outer], without NaN.
-        element: the name of a format of 8 bits.
-        saturates: whether an overflow becomes the largest value.
-    """
+    """Return uint8 codes of `x`, float32 or bfloat16 [outer, size], times the scale of
+    each row, float32 [outer] without NaN. `element` is the name of a format of 8 bits,
+    whose largest value replaces an overflow if it `saturates`."""
     kind = ElementKind("scaled", x.dtype.name, element, saturates)
     kernel = functools.partial(write, kind=kind)
     result = jax.ShapeDtypeStruct(x.shape, jnp.uint8)
@@ -108,7 +103,7 @@ def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
 
 @dataclass(frozen=True)
 class _Scaler:
-    """A part of a row: its first element, and how many elements it has."""
+    """Writes the code for a part of a row, `count` elements from `first` on."""
 
     c: Code
     kind: ElementKind
@@ -117,7 +112,7 @@ class _Scaler:
     count: Value
 
     def largest(self, x: Value, result: Value, index: Value) -> None:
-        """Find the largest with four running maxima: two comparisons fit a cycle."""
+        """Write the largest magnitude, by four running maxima that are independent."""
         c, lanes = self.c, self.lanes
         width = 4 * lanes
         whole = c.sdiv(self.count, int64(width))

@@ -54,21 +54,15 @@ class AccessBox(NamedTuple):
 
     def fits(self, starts: tuple[int, ...]) -> bool:
         """Return whether the window lies within every dimension."""
-        for start, extent, size in zip(starts, self.extents, self.sizes, strict=True):
-            if start + extent > size:
-                return False
-        return True
+        windows = zip(starts, self.extents, self.sizes, strict=True)
+        return all(start + extent <= size for start, extent, size in windows)
 
 
 @functools.lru_cache(1 << 14)
 def box(total: int, pattern: Pattern, moving: int = 0) -> AccessBox | None:
-    """Return the box of a pattern over `total` elements, or None if there is none.
-
-    Args:
-        total: the number of elements of the storage, in the dtype of the access.
-        pattern: (stride, count) pairs.
-        moving: the stride of a runtime offset, which gets a dimension too; 0 for none.
-    """
+    """Return the box of a pattern over a storage of `total` elements in the dtype of
+    the access, or None if there is none. `moving` is the stride of a runtime offset,
+    which gets a dimension too; 0 for none."""
     pairs = [(s, n) for s, n in pattern if n > 1 and s != 0]
     if any(s < 0 for s, _ in pairs) or total < 1:
         return None
@@ -153,13 +147,11 @@ class AccessPlan(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the view."""
         return tuple(n for _, n in self.pattern)
 
     @property
     def static(self) -> Pattern:
-        """The pattern, with stride 0 for a dimension whose place is known only at run
-        time."""
+        """The pattern, with stride 0 for a dimension that is placed at run time."""
         if self.kind != "vector":
             return self.pattern
         return ((0, self.pattern[0][1]), *self.pattern[1:])
@@ -176,16 +168,16 @@ def relative_elements(pattern: Pattern) -> np.ndarray:
 
 
 def slot_elements(shape: tuple[int, ...], stored: str, dtype: str) -> int:
-    """Return how many elements of `dtype` a storage of elements of `stored` holds."""
+    """Return the size of a storage of dtype `stored` in elements of `dtype`."""
     return prod(shape) * dtypes.itemsize(stored) // dtypes.itemsize(dtype)
 
 
 def used_indices(
     index: _Array, kind: str, shape: tuple[int, ...], group: int
 ) -> _Array:
-    """Return the runtime indices that a view uses, with one dimension for each of the
-    view's. `group` is the number of partitions that share the offsets of a tensor
-    indirection."""
+    """Return the runtime indices that a view uses: a single one ("scalar"), one per
+    element of the first dimension ("vector"), or one per element of the first two (an
+    indirection, in which `group` partitions share offsets)."""
     if kind == "scalar":
         return index.reshape(())
     if kind == "vector":  # column by column
@@ -197,9 +189,9 @@ def used_indices(
 def shared_offsets(
     partitions: int, count: int, group: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column of the index where a tensor indirection finds its offsets.
-    Each is an array [partitions, count]. `group` partitions share offsets: offset i is
-    index[i % group, i // group] within the group."""
+    """Return the rows and the columns, each [partitions, count], at which a tensor
+    indirection finds its offsets in the index. `group` partitions share offsets: offset
+    i is index[i % group, i // group] within the group."""
     partition, number = np.ogrid[:partitions, :count]
     row = partition // group * group + number % group
     return row, np.broadcast_to(number // group, row.shape)

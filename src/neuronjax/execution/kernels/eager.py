@@ -29,9 +29,8 @@ FEWEST_REGISTERS = 16
 
 
 class _Numbered(Mapping[Storage, PoolSlot]):
-    """Storages as slot 0 of pools, numbered from 0 on in order of appearance. The
-    numbers begin anew with every instruction, so equal instructions on other storages
-    are the same step."""
+    """Storages as slot 0 of pools, which every instruction numbers from 0 on in order
+    of appearance. So equal instructions on other storages are the same step."""
 
     def __init__(self) -> None:
         self.storages: dict[Storage, int] = {}
@@ -92,7 +91,6 @@ class EagerMachine:
             self._arrays[storage] = carried(jnp.asarray(array), storage.dtype)[None]
 
     def execute(self, instruction: KernelInstruction) -> None:
-        """Execute one instruction."""
         faults.check_now(instruction, self)
         call = self.call_of(instruction)
         with jax.disable_jit(False):
@@ -167,12 +165,10 @@ class EagerMachine:
         return self._arrays[storage]
 
     def _make_room(self, number: int) -> None:
-        missing = number + 1 - len(self._registers)
-        if missing > 0:
-            grown = max(missing, len(self._registers))
-            self._registers = np.concatenate(
-                [self._registers, np.zeros(grown, np.int32)]
-            )
+        length = len(self._registers)
+        if number >= length:
+            added = max(number + 1 - length, length)
+            self._registers = np.pad(self._registers, (0, added))
 
 
 def _registers_of(i: KernelInstruction) -> Iterator[Register]:

@@ -1,8 +1,8 @@
-"""Runtime indices out of bounds: `oob_mode.error`, and every access without a mode.
+"""Faults of runtime indices out of bounds, except with `oob_mode.skip`.
 
 A compiled kernel cannot raise. It records the first instruction with such an index, and
-its results become poison: NaN, or all bits one. `Kernel.__call__` then raises. Under a
-transformation of JAX and inside other programs only the poison shows the fault. Op by
+all its results become poison: NaN, or all bits one. `Kernel.__call__` then raises. In a
+transformation of JAX or inside another program only the poison shows the fault. Op by
 op the instruction raises before it runs.
 """
 
@@ -22,7 +22,7 @@ from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Register
 if TYPE_CHECKING:
     from neuronjax.execution.kernels.splitting import KernelStep
 
-# The state under this key is 0, or one more than the number of the instruction.
+# The state has under this key 0, or 1 + the number of the first faulty instruction.
 KEY = "fault"
 PROGRAM_BITS = 24
 

@@ -41,7 +41,7 @@ def runner(plan: KernelPlan) -> Runner:
         context = TileContext(opaque_zero(), plan.core, key, **numerics._asdict())
         state = _initial_state(plan, list(arguments))
         keys = rank_keys(key, plan.ranks)
-        for joint, nodes in itertools.groupby(plan.nodes, _is_joint):
+        for joint, nodes in itertools.groupby(plan.nodes, lambda n: is_joint(n.kind)):
             _run(list(nodes), joint, state, keys, context)
         results = [
             _mapped(functools.partial(steps.read_at, access, ints), state)
@@ -61,10 +61,6 @@ def rank_keys(key: jax.Array, ranks: int) -> jax.Array:
     return steps.derived_key(key, jnp.arange(ranks, dtype=jnp.uint32))
 
 
-def _is_joint(node: Node) -> bool:
-    return is_joint(node.kind)
-
-
 def _initial_state(plan: KernelPlan, arguments: list[jax.Array]) -> State:
     def one(number: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
         state = running.initial_state(plan, arrays)
@@ -76,7 +72,7 @@ def _initial_state(plan: KernelPlan, arguments: list[jax.Array]) -> State:
 
 
 def _mapped(function: Any, state: State) -> jax.Array:
-    """Apply a function to the state of every rank."""
+    """Return the results of a function for the states of all ranks, stacked."""
     names = list(state)
     one = lambda arrays: function(dict(zip(names, arrays, strict=True)))  # noqa: E731
     return jax.vmap(one)([state[name] for name in names])
@@ -123,7 +119,6 @@ class RankedMachine:
             machine.load(storage, part)
 
     def execute(self, instruction: KernelInstruction) -> None:
-        """Execute one instruction on all ranks."""
         for machine, key in zip(self.machines, np.asarray(self.key), strict=True):
             machine.key = key
         if instruction.engine == "cc":
@@ -150,20 +145,14 @@ class RankedMachine:
             machine.finish(call, own, registers[rank])
 
     def read(self, access: Access) -> np.ndarray:
-        """Return the current elements of a view on all ranks."""
         return np.stack([machine.read(access) for machine in self.machines])
 
     def value(self, storage: Storage) -> jax.Array:
-        """Return all of a storage on all ranks."""
         values = [np.asarray(machine.value(storage)) for machine in self.machines]
         return jnp.asarray(np.stack(values))
 
     def register(self, register: Register) -> int:
-        """Return the value that a register has on all ranks.
-
-        Raises:
-            UnsupportedError: the ranks have different values.
-        """
+        """Return the value of a register; refuse one that differs among the ranks."""
         values = {machine.register(register) for machine in self.machines}
         if len(values) > 1:
             raise UnsupportedError(
@@ -174,7 +163,6 @@ class RankedMachine:
         return values.pop()
 
     def set_register(self, register: Register, value: int) -> None:
-        """Set a register on all ranks."""
         for machine in self.machines:
             machine.set_register(register, value)
 
@@ -187,7 +175,7 @@ def _run_jointly(
     row: Row,
     keys: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
-    def one(own: list[jax.Array], held: jax.Array, key: jax.Array) -> tuple:
-        return run_step(static, own, held, row, key)
+    def one(own: list[jax.Array], values: jax.Array, key: jax.Array) -> tuple:
+        return run_step(static, own, values, row, key)
 
     return jax.vmap(one, axis_name=AXIS)(arrays, registers, keys)

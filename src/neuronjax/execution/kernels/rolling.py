@@ -3,10 +3,10 @@
 An unrolled loop repeats the signatures of its body. `roll` folds repeats from the
 inside: the shortest period that repeats anywhere is folded first, everywhere, then the
 next, so nested loops are recovered. The number of repetitions is not part of a
-signature, so triangular loops fold too. A list that stays long because its turns differ
-(tiles at the edge of a mask) becomes a dispatch: a loop over positions that contains
-each kind of element once. `tabulate` then turns equal elements into one node with a
-table of rows. Offsets need not be affine.
+signature, so triangular loops fold too. A list that stays long because its iterations
+differ (tiles at the edge of a mask) becomes a dispatch: a loop over positions that
+contains each kind of element once. `tabulate` then makes of equal elements one node
+with a table of rows. Offsets need not be affine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def roll(elements: Sequence[Element], numbering: Numbering) -> list[Element]:
 
 
 def _dispatched(items: list[Element], numbering: Numbering) -> list[Element]:
-    """Return a long list of a few kinds as one element."""
+    """Return one `Dispatch` for a long list of a few kinds, or else the list."""
     kinds: dict[int, int] = {}
     for e in items:
         kinds.setdefault(e.key, len(kinds))
@@ -89,7 +89,8 @@ def _fold(
     done = 0
     for start, length in runs:
         count = length // period + 1
-        if start < done or not _is_worth(items[start : start + period], count):
+        weight = sum(map(_weight, items[start : start + period]))
+        if start < done or (count - 1) * weight < FEWEST_SAVED:
             continue
         result += items[done:start]
         done = start + count * period
@@ -108,11 +109,8 @@ def _runs(equal: np.ndarray, period: int) -> list[tuple[int, int]]:
     return list(zip(starts[long].tolist(), (ends - starts)[long].tolist(), strict=True))
 
 
-def _is_worth(body: list[Element], count: int) -> bool:
-    return (count - 1) * sum(map(_weight, body)) >= FEWEST_SAVED
-
-
 def _weight(e: Element) -> int:
+    """Return the number of instructions and loops in an element."""
     if isinstance(e.kind, KernelStep):
         return 1
     return 1 + sum(map(_weight, e.turns[0]))
@@ -131,10 +129,10 @@ class Node(NamedTuple):
         kind: the kind of the elements.
         ints: int32 [instances, columns].
         floats: float32 [instances, columns].
-        starts: for a repeat, the number of the first turn of each instance.
-        counts: for a repeat, the number of turns of each instance.
-        body: the nodes of the body, whose instances are all turns of all instances; for
-            a dispatch one node for each kind.
+        starts: for a repeat, the number of the first iteration of each instance.
+        counts: for a repeat, the number of iterations of each instance.
+        body: the nodes of the body, whose instances are all iterations of all
+            instances; for a dispatch one node for each kind.
     """
 
     kind: KernelStep | Counted | Conditional | Repeat | Dispatch

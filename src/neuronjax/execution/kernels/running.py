@@ -32,9 +32,9 @@ from neuronjax.execution.kernels.steps import Index, InstanceRow, State
 from neuronjax.execution.tiles.registry import TileContext
 from neuronjax.hardware import CoreSpec, resolve_target
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.ir.kernel import Access, KernelProgram, Storage
+from neuronjax.ir.kernel import Access, KernelProgram
 from neuronjax.ir.kernel_numerics import KernelNumerics
-from neuronjax.numerics.exact import opaque_zero
+from neuronjax.numerics.exact import opaque, opaque_zero
 
 # The second argument is any uint32 scalar, from which random bits are derived.
 Runner = Callable[
@@ -67,7 +67,7 @@ class KernelPlan:
         pools: the arrays.
         initials: data with which a pool starts, by number.
         nodes: the nodes that are executed.
-        results: how each result is read: a step plan and its row.
+        results: how each result is read: an `AccessPlan` and the integers of its row.
         written: the numbers of the arguments that the kernel writes.
         registers: the number of registers.
         core: the core.
@@ -135,9 +135,7 @@ def _result(splitter: Splitter, access: Access) -> tuple:
 
 
 def _written_arguments(program: KernelProgram) -> list[int]:
-    written: set[Storage] = set()
-    for i in program.body.walk():
-        written.update(a.storage for a in i.outputs)
+    written = {a.storage for i in program.body.walk() for a in i.outputs}
     return [n for n, s in enumerate(program.arguments) if s in written]
 
 
@@ -171,16 +169,15 @@ def initial_state(plan: KernelPlan, arguments: Sequence[jax.Array]) -> State:
         if pool.argument is not None:
             state[number] = carried(arguments[pool.argument], pool.dtype)[None]
         elif number in plan.initials:
-            state[number] = carried(jnp.asarray(plan.initials[number]), pool.dtype)[
-                None
-            ]
+            initial = jnp.asarray(plan.initials[number])
+            state[number] = carried(initial, pool.dtype)[None]
         else:
             state[number] = fresh(pool, plan.memory)
     return state
 
 
 def carried(array: jax.Array, dtype: str) -> jax.Array:
-    """Return an array of the numeric dtype as a slot: [elements] of the carrier."""
+    """Return an array of the numeric dtype as [elements] of the carrier dtype."""
     carrier = dtypes.info(dtype).carrier
     if array.dtype != carrier:
         array = lax.bitcast_convert_type(array, carrier)
@@ -260,7 +257,7 @@ def _row(node: Node, instance: Index, zero: jax.Array) -> InstanceRow:
     ints = [_column(node.ints, n, instance) for n in range(node.ints.shape[1])]
     floats: list[jax.Array] = []
     if node.floats.shape[1]:
-        table = steps.opaque_floats(node.floats, zero)
+        table = opaque(jnp.asarray(node.floats), zero)
         row = steps.entry(table, instance)
         floats = [row[n] for n in range(node.floats.shape[1])]
     return InstanceRow(ints, floats)
@@ -287,17 +284,15 @@ def _run_repeat(node: Node, instance: Index, state: State, c: TileContext) -> No
     first = _column(node.starts[:, None], 0, instance)
     count = _column(node.counts[:, None], 0, instance)
 
-    def body(turn: jax.Array, inner: State) -> None:
-        run_nodes(node.body, turn, inner, c)
-
+    body = functools.partial(run_nodes, node.body, c=c)
     _loop(first, first + count, 1, writes(node), state, body)
 
 
 def _run_dispatch(
     kind: Dispatch, node: Node, instance: Index, state: State, c: TileContext
 ) -> None:
-    """Run, for each position, the child that matches. Every child runs in a loop of one
-    turn, or of none if it does not match: a conditional would copy its results."""
+    """Run the child that matches each position. Every child is in a loop of one
+    iteration, or of none if it does not match: a conditional would copy its results."""
     positions = np.array([kind.kinds, kind.ordinals], np.int32)
 
     def body(position: jax.Array, inner: State) -> None:
@@ -305,14 +300,10 @@ def _run_dispatch(
         for n, child in enumerate(node.body):
             first = instance * kind.counts[n] + ordinal
             stop = first + (matching == n).astype(jnp.int32)
-            run = functools.partial(_run_one, child, c)
+            run = functools.partial(run_nodes, [child], c=c)
             _loop(first, stop, 1, writes(child), inner, run)
 
     _loop(0, len(kind.kinds), 1, writes(node), state, body)
-
-
-def _run_one(node: Node, c: TileContext, instance: jax.Array, state: State) -> None:
-    run_nodes([node], instance, state, c)
 
 
 def _run_counted(
@@ -340,8 +331,8 @@ def _loop(
     state: State,
     body: Callable[[jax.Array, State], None],
 ) -> None:
-    """Run a while loop over start, start + step, ...; it carries the state that it
-    writes."""
+    """Run a loop over start, start + step, ... below `stop`; it carries the `written`
+    part of the state."""
     bound = jnp.asarray(stop, jnp.int32)
     _while(lambda value, _: value < bound, start, step, written, state, body)
 
@@ -354,7 +345,8 @@ def _while(
     state: State,
     body: Callable[[jax.Array, State], None],
 ) -> None:
-    """Run a while loop as long as `goes_on(turn's number, written state)` holds."""
+    """Run a while loop as long as `goes_on(value, written state)` is true, with value =
+    start, start + step, ..."""
     keys = sorted(written & state.keys(), key=str)
 
     def turn(carry: tuple) -> tuple:

@@ -2,7 +2,7 @@
 
 Storages of equal memory, shape and dtype share a *pool*, an array of slots. A slot is
 free again after its storage's last use, and the lowest free slot is taken next, so
-equal turns of an unrolled loop use equal slots. Arguments have pools of their own.
+equal iterations of an unrolled loop use equal slots. Arguments have pools of their own.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Liveness:
                 self.loop(item.body)
 
     def loop(self, body: KernelBlock) -> None:
-        """Extend to a loop's end the life of every storage that exists before it."""
+        """Extend the live range of a storage that exists before a loop to its end."""
         start, ordinal = self.position, min((i.ordinal for i in body.walk()), default=0)
         self.block(body)
         used = {a.storage for i in body.walk() for a in i.every_access}
@@ -80,7 +80,7 @@ class _Liveness:
 def assign(
     program: KernelProgram, shared: bool = True
 ) -> tuple[list[SlotPool], dict[Storage, PoolSlot]]:
-    """Return the pools, and the place of every used storage; slots are reused if
+    """Return the pools, and pool and slot of every storage; slots are reused if
     `shared`."""
     liveness = _Liveness()
     liveness.block(program.body)

@@ -84,7 +84,7 @@ class Element:
         kind: the static part, without the bodies.
         key: a number that is equal for equal signatures, bodies included.
         ints, floats: the row.
-        turns: the bodies: one for a device loop or a dispatch, one per turn for a
+        turns: the bodies: one for a device loop or a dispatch, one per iteration for a
             repeat.
     """
 
@@ -102,7 +102,6 @@ class Numbering:
         self._numbers: dict[Any, int] = {}
 
     def of(self, thing: Any) -> int:
-        """Return the number of a thing."""
         return self._numbers.setdefault(thing, len(self._numbers))
 
 
@@ -238,8 +237,8 @@ class Splitter:
 
 
 def _stays(found: AccessBox, offset: int, dynamic: DynamicOffset) -> bool:
-    """Return whether the runtime offset moves the window within one dimension. Along
-    the outermost dimension it may leave the storage, which is an error of its own."""
+    """Return whether the runtime offset moves the window within one dimension. If it
+    leaves the outermost dimension, and so the storage, `faults` reports the index."""
     for dim, unit in enumerate(found.units):
         if dynamic.stride % unit == 0 and dynamic.stride >= unit:
             if dim == 0:

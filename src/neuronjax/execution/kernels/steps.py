@@ -1,9 +1,9 @@
 """One instruction on the pools: read, compute, round, write.
 
 Pools are arrays [slots, elements] of the carrier dtype. `InstanceRow` returns the
-integers of an element one by one, as Python ints if they are the same in every turn. A
-read gives the view's array in its numeric dtype; a write goes through the view's
-window.
+integers of an element one by one, as Python ints if they are the same in every
+iteration. A read gives the view's array in its numeric dtype; a write goes through the
+view's window.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from neuronjax.execution.tiles.registry import (
 )
 from neuronjax.execution.tiles.rounding import rounded
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.numerics.exact import opaque
 from neuronjax.numerics.random_bits import fold, random_bits
 
-# Copying a pool of this many bytes takes longer (100 us at 10 GB/s) than a turn of a
-# loop, some microseconds. ASSUMPTION: no size between 4 KiB and 1 MiB was compared.
+# Copying a pool of this many bytes takes longer (100 us at 10 GB/s) than an iteration
+# of a loop, some microseconds. ASSUMPTION: no size from 4 KiB to 1 MiB was compared.
 LONG_COPIED_BYTES = 1 << 20
 
 Index = int | jax.Array
@@ -46,21 +45,18 @@ State = dict[int | str, jax.Array]
 
 
 class InstanceRow:
-    """The integers of one execution of an element, taken in order."""
+    """The integers and floats of one execution of an element, returned in order."""
 
     def __init__(self, ints: list[Index], floats: list[jax.Array]) -> None:
         self._ints, self._floats = iter(ints), iter(floats)
 
     def int(self) -> Index:
-        """Return the next integer."""
         return next(self._ints)
 
     def ints(self, count: int) -> list[Index]:
-        """Return the next integers."""
         return [next(self._ints) for _ in range(count)]
 
     def float(self) -> jax.Array:
-        """Return the next float32 immediate."""
         return next(self._floats)
 
 
@@ -186,8 +182,8 @@ def _recast(x: jax.Array, stored: str, dtype: str) -> jax.Array:
 
 
 def _dense(place: ResolvedAccess, box: AccessBox, state: State) -> jax.Array:
-    """Return the pool as [slots, *box.sizes]; if the access reads another dtype than
-    is stored, only its slot in that dtype, as [1, *box.sizes]."""
+    """Return the pool as [slots, *box.sizes], or only the slot, as [1, *box.sizes], if
+    the access reads another dtype than is stored."""
     plan = place.plan
     if _same_carrier(plan):
         pool = state[plan.pool]
@@ -230,10 +226,6 @@ def _arranged(window: jax.Array, box: AccessBox) -> jax.Array:
     """Return a window's elements in the order of the view."""
     if any(step > 1 for step in box.steps):
         window = lax.slice(window, [0] * window.ndim, window.shape, box.steps)
-    return _view_of(window, box)
-
-
-def _view_of(window: jax.Array, box: AccessBox) -> jax.Array:
     used = [d for d in box.source if d is not None]
     kept = window.reshape([window.shape[d] for d in sorted(used)])
     order = [sorted(used).index(d) for d in used]
@@ -252,11 +244,13 @@ def write(
     place: ResolvedAccess, value: jax.Array, state: State, zero: jax.Array | None = None
 ) -> None:
     """Write an array in the carrier of the view's dtype into the pool. An opaque `zero`
-    is given if the same turn uses the pool again."""
+    is given if the same iteration uses the pool again."""
     plan = place.plan
     value = value.reshape(plan.shape)
     if plan.box is None or plan.box.repeats:
-        _scatter(place, value, state)
+        slot = _slot(place, state)
+        slot = slot.at[place.elements()].set(value, mode="drop")
+        _put_slot(place, slot, state)
         return
     box = plan.box
     window = _window_of(value, box)
@@ -270,19 +264,21 @@ def write(
         dense = lax.dynamic_update_slice(dense, window[None], **beginning)
     else:
         dense = _updated_alone(dense, window[None], beginning, zero)
-    _put_back(place, dense, state)
+    if _same_carrier(plan):
+        state[plan.pool] = dense.reshape(state[plan.pool].shape)
+    else:
+        _put_slot(place, dense.reshape(-1), state)
 
 
 def _updated_alone(
     dense: jax.Array, window: jax.Array, beginning: dict[str, Any], zero: jax.Array
 ) -> jax.Array:
-    """Return the array updated in place, in a loop of one turn.
+    """Return the array updated in place, in a loop of one iteration.
 
     XLA fuses an update with later reads and updates of the array, and then copies the
     whole array for each of them. It does not fuse across the end of a loop, and does
-    not unroll a loop whose number of turns it cannot know. The loop carries one bit
-    instead of a count, because XLA would compile additions and comparisons of a count
-    as functions.
+    not unroll a loop of unknown length. The loop carries one bit instead of a count,
+    because XLA would compile additions and comparisons of a count as functions.
     """
 
     def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -304,15 +300,6 @@ def _window_of(value: jax.Array, box: AccessBox) -> jax.Array:
     return kept.reshape(counts)
 
 
-def _put_back(place: ResolvedAccess, dense: jax.Array, state: State) -> None:
-    plan = place.plan
-    pool = state[plan.pool]
-    if _same_carrier(plan):
-        state[plan.pool] = dense.reshape(pool.shape)
-        return
-    _put_slot(place, dense.reshape(-1), state)
-
-
 def _put_slot(place: ResolvedAccess, slot: jax.Array, state: State) -> None:
     plan = place.plan
     pool = state[plan.pool]
@@ -321,12 +308,6 @@ def _put_slot(place: ResolvedAccess, slot: jax.Array, state: State) -> None:
         old = entry(pool, place.slot)
         slot = jnp.concatenate([slot, old[slot.shape[0] :]])
     state[plan.pool] = lax.dynamic_update_index_in_dim(pool, slot, place.slot, 0)
-
-
-def _scatter(place: ResolvedAccess, value: jax.Array, state: State) -> None:
-    slot = _slot(place, state)
-    slot = slot.at[place.elements()].set(value, mode="drop")
-    _put_slot(place, slot, state)
 
 
 # ---- The step.
@@ -346,14 +327,13 @@ def execute(
     c: TileContext,
     used_again: Set[int] = frozenset(),
 ) -> None:
-    """Execute one instruction; `state` is changed in place. The key of `c` is the one
-    from which the instruction's own is derived. `used_again` are the pools that later
-    instructions of the same turn read or write."""
+    """Execute one instruction; `state` is changed in place. The instruction's key is
+    derived from that of `c`. `used_again` are the pools that later instructions of the
+    same iteration read or write."""
     signature = step.signature
     ordinal = row.int()
-    if (
-        c.rounding != "rne"
-    ):  # only rounding reads the key, which takes twenty operations
+    if c.rounding != "rne":
+        # Nothing else reads the key, which takes twenty operations.
         c = c._replace(key=derived_key(c.key, ordinal))
     outputs = [ResolvedAccess(plan, row, state) for plan in step.outputs]
     target = row.int() if step.register else None
@@ -389,7 +369,7 @@ def _random_bits(
 
 
 def derived_key(key: jax.Array, number: Index) -> jax.Array:
-    """Return the key of an instruction or of a turn of a loop."""
+    """Return the key of an instruction or of an iteration of a loop."""
     return fold(key, jnp.asarray(number, jnp.uint32))
 
 
@@ -422,15 +402,10 @@ def _kept_where_illegal(
     sources: list[ResolvedAccess],
     state: State,
 ) -> jax.Array:
-    """Keep the old elements where an index is out of bounds (`oob_mode.skip`)."""
+    """Return `value`, or the old elements where an index is out of bounds."""
     masks = [moved(i, s.legal_elements()) for s in sources if s.index is not None]
     if target.index is not None:
         masks.append(target.legal_elements())
     for legal in masks:
         value = jnp.where(legal, value, _read_carried(target, state))
     return value
-
-
-def opaque_floats(table: Any, zero: jax.Array) -> jax.Array:
-    """Return immediates as numbers that the compiler does not know."""
-    return opaque(jnp.asarray(table, jnp.float32), zero)

@@ -56,7 +56,7 @@ class Observed:
     amaxes: jax.Array | None
 
     def with_more(self, more: Observed) -> Observed:
-        """Return this with the observations of another part merged in."""
+        """Return the observations of this part and another, merged."""
         rows = {slot: merged(self.rows[slot], row) for slot, row in more.rows.items()}
         return Observed(self.rows | rows, _larger(self.amaxes, more.amaxes))
 
@@ -97,7 +97,7 @@ class StepAccumulator:
         execute: Callable[[Instruction], Arrays],
         environment: Mapping[int, jax.Array],
     ) -> None:
-        """Count what an instruction did to the numbers, if it is to be measured.
+        """Count what an instruction did to the numbers, if the plan measures it.
         `execute` executes another instruction on the same operands."""
         slot = None if self.plan is None else self.plan.slot(i)
         if self.plan is None or slot is None:
@@ -161,13 +161,8 @@ class StepAccumulator:
         return Observed({slot: self._empty(slot) for slot in slots}, amaxes)
 
     def arrays(self, arguments: Arrays, results: Arrays) -> dict[str, jax.Array]:
-        """Return the counts of a step, as `Statistics.arrays`.
-
-        Args:
-            arguments: the arguments of main; an Inf or NaN in them is not a fault of an
-                op.
-            results: the results of main, which show whether an Inf or NaN has come
-                through.
+        """Return the counts of a step, as `Statistics.arrays`. Arguments and results of
+        main show whether an Inf or NaN was there before, and whether it came through.
         """
         assert self.plan is not None
         order = self.plan.order

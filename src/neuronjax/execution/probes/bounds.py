@@ -24,13 +24,13 @@ from neuronjax.numerics.float_format import FORMATS, INTEGERS, IntFormat, get_fo
 _BOUNDS = ("maximum", "minimum")
 _ROUNDS = ("round_nearest_even", "round_nearest_afz", "floor")
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")
-#: Widths of integers that quantizers keep in floats. A clip to fewer bits is not taken
-#: for a quantizer's.
+#: Widths of integers that quantizers keep in floats. A clip to fewer bits does not
+#: count as part of a quantizer.
 _WIDTHS = range(4, 9)
 
 
 class End(NamedTuple):
-    """The largest magnitude of one sign.
+    """The end of a format on one side of zero.
 
     Attributes:
         value: the magnitude.
@@ -66,11 +66,10 @@ class _Clipped(NamedTuple):
     """The last clip and rounding of a value.
 
     Attributes:
-        bounds: the last sides of clips, by identity, each with the number of the
-            clipped buffer.
+        bounds: (identity, number of the clipped buffer) of the last minima or maxima.
         numbers: the magnitudes at which they clip.
         rounded: whether the value is also rounded to whole numbers.
-        before: the buffer that is clipped, if nothing has happened since.
+        before: the clipped buffer, if no other operation follows the clip.
     """
 
     bounds: frozenset[tuple[int, int]] = frozenset()
@@ -122,11 +121,8 @@ class _BoundFinder(DataFlow[_Clipped]):
         """Return the fact for a minimum or maximum of a float and a constant."""
         numbers = list(map(self._numbers, i.operands))
         is_float = i.results[0].type.dtype.name in FORMATS
-        if (
-            not isinstance(i, TensorTensor)
-            or not is_float
-            or any(numbers) == all(numbers)
-        ):
+        one_constant = any(numbers) and not all(numbers)
+        if not (isinstance(i, TensorTensor) and is_float and one_constant):
             return self.nothing
         value = i.operands[0 if numbers[1] else 1]
         given = self.of(value)
@@ -141,7 +137,7 @@ class _BoundFinder(DataFlow[_Clipped]):
         if isinstance(i, DmaCopy) or i.operands[0].type.dtype == written:
             return given
         self._quantizes(given, ends_of(written))
-        # An index is meant to be clipped at the last place.
+        # A program clips an index to the last position on purpose.
         return given._replace(rounded=given.rounded and written.kind not in "iu")
 
     def _quantizes(self, given: _Clipped, ends: frozenset[End]) -> None:

@@ -86,7 +86,7 @@ class Collect:
         unknown = sorted(set(kinds) - KINDS.keys())
         if unknown or not kinds:
             raise InvalidProgramError(
-                f"Collect.kinds is {kinds!r}", remedy=f"of {', '.join(KINDS)}"
+                f"Collect.kinds is {kinds!r}", remedy=f"use some of {', '.join(KINDS)}"
             )
         for name, pattern in self.selectors.items():
             check_pattern(f"Collect.{name}", pattern)
@@ -162,7 +162,7 @@ class Probe:
         ends: the magnitudes at which a clip clips, each with the magnitude above which
             a number is clipped and not only rounded.
         blocked: the axis of MX blocks, or None.
-        running: whether the sum is carried by a loop to its next turn.
+        running: whether a loop carries the sum to its next iteration.
     """
 
     kind: str
@@ -173,7 +173,7 @@ class Probe:
     shape: tuple[int, ...]
     number: int = 0
     params: tuple[str, ...] = ()
-    # The place from which a program is called does not make it another program.
+    # These depend on where a program is called, so equal probes may differ in them.
     module: str = field(default="", compare=False)
     functions: tuple[str, ...] = field(default=(), compare=False)
     phase: str = field(default="", compare=False)
@@ -186,7 +186,7 @@ class Probe:
 
     @property
     def location(self) -> Location:
-        """The location of the instruction, as far as all paths to it agree."""
+        """The location of the instruction, without what differs between its calls."""
         file, _, line = self.source.rpartition(":")
         return Location(
             scope=self.scope,
@@ -209,7 +209,7 @@ class Probe:
 
     @property
     def is_update(self) -> bool:
-        """Whether the addend of this sum should not be lost."""
+        """Whether this sum should not lose its addend."""
         return self.kind == "update" or self.advances
 
     @property

@@ -85,7 +85,8 @@ class PlanFacts(NamedTuple):
         return bool(self.provenance.numbers(view))
 
     def advances(self, i: Instruction) -> bool:
-        """Return whether a write of a state's next value does not read the state."""
+        """Return whether an instruction writes the next value of a state that is not
+        its operand."""
         return id(i) in self.states.before and i in self.states and not _dithers(i)
 
     def before(self, i: Instruction) -> int | None:
@@ -160,7 +161,7 @@ def _kind(i: Instruction, facts: PlanFacts) -> str | None:
 
 
 def _is_counter(i: Instruction, facts: PlanFacts) -> bool:
-    """Return whether an instruction counts turns, for which 32 bits are enough."""
+    """Return whether an instruction counts iterations, which 32 bits are enough for."""
     type = i.results[0].type
     is_word = not type.shape and type.dtype.itemsize == 4
     return is_word and _is_sum(i) and any(map(facts.is_constant, i.operands))
@@ -183,7 +184,7 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
     if id(i) in facts.states.running or facts.advances(i):
         return True
     kept, shape = i in facts.states, i.results[0].type.shape
-    # Adding an epsilon only guards a division; a NaN constant is unequal to itself.
+    # Adding a constant, an epsilon, only guards a division; a NaN is no epsilon.
     guards = any(n == n for v in i.operands for n in facts.provenance.numbers(v))
     if not kept and (guards or not shape):
         return False
@@ -192,8 +193,8 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
 
 
 def _dithers(i: Instruction) -> bool:
-    """Return whether an instruction rounds stochastically; an unchanged state has then
-    lost nothing."""
+    """Return whether an instruction rounds stochastically to a narrow format. A state
+    that such a rounding leaves unchanged has lost nothing on average."""
     return is_narrow(i) and i.rounding == "stochastic"
 
 
@@ -202,7 +203,7 @@ def _is_float(buffer: Buffer) -> bool:
 
 
 def _narrows(i: TensorCopy) -> bool:
-    """Return whether the copy may lose something."""
+    """Return whether a copy may change a float."""
     if not _is_float(i.operands[0].buffer):
         return False
     source = get_format(i.operands[0].type.dtype)
@@ -219,7 +220,7 @@ def _is_sum(i: Instruction) -> bool:
 
 
 def is_widened(i: Instruction) -> bool:
-    """Return whether an instruction rounds a result that FP32 can recompute."""
+    """Return whether an instruction rounds a result that it can also write in FP32."""
     return (
         isinstance(i, (TensorTensor, TensorScalar))
         and i.op in _WIDENED

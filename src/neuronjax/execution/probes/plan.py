@@ -45,15 +45,11 @@ class ProbePlan:
         collect: Collect,
         argument_names: Sequence[str] = (),
     ) -> None:
-        """Find the probes; callees are searched when they are first called.
-
-        Args:
-            program: the instructions.
-            collect: what to measure.
-            argument_names: the names of main's arguments; unused unless one for each.
+        """Find the probes; callees are searched when they are first called. Names are
+        unused unless main has one for each argument.
 
         Raises:
-            InvalidProgramError: patterns that select nothing.
+            InvalidProgramError: the patterns of `collect` select nothing.
         """
         self.collect = collect
         self._program = program
@@ -66,14 +62,14 @@ class ProbePlan:
         self._before: dict[int, int] = {}
         self._called: dict[int, Slots] = {}
         self._callees: dict[str, list[int]] = {}
-        self._told: dict[int, Location] = {}
+        self._locations: dict[int, Location] = {}
         probes = self._found(program.main)
         order = [slot for slot in probes if collect.matches(self._known[slot])]
         if collect.selectors and not order:
             raise InvalidProgramError(
                 f"{collect!r} selects no result of the program",
-                remedy="see the sites of neuronjax.Collect(): their op, scope, source "
-                "and params are what the patterns are tried on",
+                remedy="compare the patterns with op, scope, source and params of the "
+                "sites that neuronjax.Collect() finds",
             )
         self.order = tuple(order)
         self.probes = _numbered([self._known[slot] for slot in order])
@@ -97,7 +93,6 @@ class ProbePlan:
         return self._slots.get(id(i))
 
     def probe(self, slot: int) -> Probe:
-        """Return the probe of a slot."""
         return self._known[slot]
 
     def wide(self, i: Instruction) -> Instruction | None:
@@ -184,12 +179,12 @@ class ProbePlan:
                     placed[slot] = self._new(probe)
             else:
                 placed[slot] = slot
-                self._tell(slot, here)
+                self._clear_different(slot, here)
         return placed
 
-    def _tell(self, slot: int, here: Location) -> None:
+    def _clear_different(self, slot: int, here: Location) -> None:
         """Clear module or phase of a shared probe if this call has another one."""
-        known = self._told.setdefault(slot, here)
+        known = self._locations.setdefault(slot, here)
         self._known[slot] = dataclasses.replace(
             self._known[slot],
             module=here.module if here.module == known.module else "",
@@ -208,7 +203,7 @@ def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
 
 
 class Collector:
-    """Passes a selection to the lowering of a program, and returns its probes.
+    """Makes the plan of a program for a selection, and keeps its probes.
 
     Attributes:
         collect: the selection.
@@ -244,7 +239,7 @@ def upstream(
     program: InstructionProgram, own: Slots, called: Callable[[Call], Slots]
 ) -> set[tuple[int, int]]:
     """Return pairs of slots: a measured result, and one that is computed from it. `own`
-    gives the slots of instructions by identity; `called` gives the slots of a call."""
+    has the slots of instructions by identity; `called` returns the slots at a call."""
     finder = _UpstreamFinder(program.functions, own, called)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.pairs
@@ -290,7 +285,7 @@ class _UpstreamFinder(DataFlow[_Sources]):
         return behind
 
     def _slot(self, i: Instruction) -> int | None:
-        """Return the slot of an instruction under the calls that are being followed."""
+        """Return the slot of an instruction inside the current calls."""
         slot = self._own.get(id(i))
         for called in reversed(self._calls):
             slot = None if slot is None else called.get(slot)

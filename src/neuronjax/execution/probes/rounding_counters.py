@@ -3,9 +3,9 @@
 `count_rounding` reads a tensor before and after its rounding once. It counts overflow,
 saturation, underflow to zero, subnormals, NaN, Inf, and updates that changed nothing,
 and sums the rounding errors. Only bit patterns are compared, so the counts are the same
-eagerly, compiled and on every host, and the program's results do not change. Four flags
-share a word while 128 elements (an MX block: 32) are summed, all sums in one pass.
-Counts have 64 bits, as two words.
+eagerly, compiled and on every host, and the program's results do not change. Where 128
+elements (32 of an MX block) are summed, four flags share a word; all sums take one
+pass. Counts have 64 bits, as two words.
 
     effective bits = -log2(2 * mean(|x - y| / 2^floor(log2 |x|)))
 
@@ -115,24 +115,21 @@ class CounterLayout:
             counts=jnp.zeros((len(COUNTERS), 2), jnp.uint32),
             amax=jnp.uint32(0),
             exponents=jnp.zeros((self.bins, 2), jnp.uint32) if self.bins else None,
-            scales=jnp.zeros((SCALES, 2), jnp.uint32) if self._has_scales else None,
+            scales=None
+            if self.blocked is None or not self.bins
+            else jnp.zeros((SCALES, 2), jnp.uint32),
         )
-
-    @property
-    def _has_scales(self) -> bool:
-        return bool(self.bins) and self.blocked is not None
 
 
 def empty_counters(probe: Probe, collect: Collect) -> Counters:
-    """Return the counters of a probe that was not run."""
     if not probe.counted:
         return Counters(None, jnp.uint32(0))
     return CounterLayout.of(probe, collect).empty()
 
 
 def exponent_bins(fmt: FloatFormat, bins: int) -> tuple[int, int]:
-    """Return (lowest exponent, binades) of the second bin; the first holds what is
-    below."""
+    """Return (lowest exponent, width in binades) of the second bin; the first bin
+    counts all smaller numbers."""
     low = max(math.frexp(fmt.min_subnormal)[1] - 1, -126)
     span, inner = fmt.max_exponent - low + 1, bins - 2
     binades = -(-span // inner)
@@ -146,23 +143,18 @@ def count_rounding(
     operands: Sequence[jax.Array] = (),
     scales: jax.Array | None = None,
 ) -> Counters:
-    """Count what a write did.
-
-    Args:
-        layout: what to count.
-        before: the numbers before rounding; `after` again if they are not known.
-        after: the written numbers, MX elements without their scales.
-        operands: the operands of a sum whose updates are counted, or the state before
-            its step.
-        scales: the scales of MX blocks, float8_e8m0fnu.
-    """
+    """Count what a write did to the numbers `before` rounding (`after` again if they
+    are not known). `after` has MX elements without their `scales`, float8_e8m0fnu.
+    `operands` are those of a sum whose updates are counted, or the state before its
+    step."""
     return _kernel(layout)(before, after, tuple(operands), scales)
 
 
 @jax.jit
 def revived(y: jax.Array, x: jax.Array) -> jax.Array:
-    """Replace zeros that a never-zero function produced by underflow with the smallest
-    normal. So they count as underflows. Zeros that float64 would also give stay."""
+    """Return the results y of a never-zero function of x, with zeros that float64 would
+    not give replaced by the smallest normal number, so that they count as underflows.
+    """
     flushed = (y == 0) & (x > LOWEST_EXPONENT) & (x < np.inf)
     return jnp.where(flushed, jnp.finfo(y.dtype).smallest_normal, y)
 
@@ -212,6 +204,11 @@ def _row(
     flagged, bins = fields[:, : len(names)], fields[:, len(fields[0]) - layout.bins :]
     totals = jnp.sum(flagged, axis=0, dtype=jnp.uint32)
     counts |= {name: _pair(totals[n]) for n, name in enumerate(names)}
+    exponents = scales = None
+    if layout.bins:
+        exponents = _pair(jnp.sum(bins, axis=0, dtype=jnp.uint32))
+        if codes is not None:
+            scales = _pair(jnp.zeros(SCALES, jnp.uint32).at[codes].add(np.uint32(1)))
     if codes is not None:
         counts["blocks"] = _pair(np.uint32(cut.kept))
         for name in ("underflow", "saturated", "nan"):
@@ -221,10 +218,8 @@ def _row(
     return Counters(
         counts=jnp.stack([counts.get(name, nothing) for name in COUNTERS]),
         amax=jnp.max(amax, initial=0),
-        exponents=_pair(jnp.sum(bins, axis=0, dtype=jnp.uint32))
-        if layout.bins
-        else None,
-        scales=_pair(_histogram(codes)) if layout._has_scales else None,
+        exponents=exponents,
+        scales=scales,
     )
 
 
@@ -287,7 +282,7 @@ class _Cut:
 
     @property
     def filled(self) -> np.ndarray | bool:
-        """[rows, width]: where there are elements; True if everywhere."""
+        """The mask [rows, width] of elements that are not padding; True for all."""
         if self.length % self.width == 0:
             return True
         places = np.arange(self.per_line * self.width) < self.length
@@ -353,9 +348,9 @@ def _stagnation(
 
 
 def _stays(state: jax.Array, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
-    """Return which steps of a state, before rounding, are not zero, and which changed
-    nothing. The rounding of two products and their sum in FP32 does not count as a
-    step."""
+    """Return which elements of a state x = state + step, before rounding, have a step,
+    and which of these have none in y. The rounding of two products and their sum in
+    FP32 does not count as a step."""
     step = jnp.where(x > state, x - state, state - x)
     updates = (step > _ROUNDED) & (_magnitude(state) < _INF)
     return {"updates": updates, "stagnant": updates & (y == state)}
@@ -433,11 +428,6 @@ def _sum_long(rows: jax.Array) -> jax.Array:
         rows = jnp.pad(rows, (0, -rows.size % _CHUNK)).reshape(-1, _CHUNK)
         rows = jnp.sum(rows, axis=1, dtype=jnp.uint32)
     return sum_words(rows)
-
-
-def _histogram(codes: jax.Array | None) -> jax.Array:
-    assert codes is not None
-    return jnp.zeros(SCALES, jnp.uint32).at[codes.reshape(-1)].add(np.uint32(1))
 
 
 def sum_words(words: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 #: A fault counts if at least this share of sums absorbs its addend.
 MOSTLY = 0.5
-#: At this share of underflows nothing useful is left.
+#: A fault counts if more than this share of nonzero numbers underflows.
 GONE = 0.9
 #: A fault counts if at least this share of numbers is lost or clipped.
 FEW = 0.05
@@ -37,7 +37,8 @@ class Finiteness(NamedTuple):
 
 
 def makes_nonfinite(result: Finiteness, operands: Iterable[Finiteness]) -> Finiteness:
-    """Return whether an op makes Inf or NaN of finite operands, and NaN of no NaN."""
+    """Return whether an op makes Inf or NaN of finite operands, and whether it makes
+    NaN of operands without NaN."""
     of_finite, of_numbers = result
     for operand in operands:
         of_finite = of_finite & ~operand.nonfinite

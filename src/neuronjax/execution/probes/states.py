@@ -1,9 +1,9 @@
 """Find the instructions that write the next value of a state.
 
 A state is an argument of the program, or a value that a loop carries. Its next value is
-a sum: one addend is the state as it was, perhaps cast or times one number. The sum, or
-a cast of it, is carried on in the same place, or returned with the type of the
-argument. Weights, moments, averages and running losses are such states.
+a sum: one addend is the state as it was, perhaps cast or times one number. The loop
+carries the sum, or a cast of it, as the next value, or the program returns it with the
+type of the argument. Weights, moments, averages and running losses are such states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from neuronjax.ir.provenance import Provenance
 from neuronjax.ir.traversal import DataFlow, Functions, entries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-#: Smallest decay of a state: below it, rounding loses less than the decay itself.
+#: Smallest decay factor of a state; by a smaller one the state loses more than by
+#: rounding.
 _LEAST_DECAY = 0.5
 #: An argument of main, or of the body of a loop or mesh: its owner's identity and its
 #: number.
@@ -44,7 +45,7 @@ class StateWrites:
     Attributes:
         sums: for sums that read the state unchanged, which operands are the state.
         before: for other writes, the number of the buffer that holds the state.
-        running: the writes that a loop carries to its next turn.
+        running: the writes that a loop carries to its next iteration.
         returned: the writes that the program, or the function of a mesh, returns.
     """
 
@@ -75,8 +76,8 @@ class _Carried(NamedTuple):
     Attributes:
         exact: the states that it equals, perhaps after a cast.
         scaled: the states of which it is a multiple, by a single number.
-        stepped: the states to which something was added to compute it.
-        writes: pairs of a state and a write of it on the way, by its identity.
+        stepped: the states to which something was added, with this value as the sum.
+        writes: (state, identity of a write of the state from which it is computed).
     """
 
     exact: frozenset[Place] = frozenset()
@@ -183,8 +184,8 @@ class _StateFinder(DataFlow[_Carried]):
     def _writes(
         self, i: Instruction, places: frozenset[Place]
     ) -> frozenset[tuple[Place, int]]:
-        """Return (state, write) pairs of an instruction: those of `places` that have
-        the type of its result and are in a buffer of this or a surrounding block."""
+        """Return (state, write) pairs of an instruction, for those of `places` that
+        have the type of its result and are in a buffer of an enclosing block."""
         type = i.results[0].type
         held = [p for p in places if p in self._holders and self._types[p] == type]
         if not held:
@@ -215,7 +216,7 @@ class _StateFinder(DataFlow[_Carried]):
         return fact
 
     def nested(self, i: Instruction) -> Sequence[_Carried]:
-        """Analyse a loop's turn once: the state added to a sum is in its carry."""
+        """Analyse the blocks of an instruction; the states of a loop are its carry."""
         if isinstance(i, Loop):
             for n, out in enumerate(self._given_states(id(i), i.body)):
                 self.running.update(w for p, w in out.writes if p == (id(i), n))

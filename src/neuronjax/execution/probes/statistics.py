@@ -172,15 +172,15 @@ class Statistics(Shown):
         """Return a plain dict of fractions, amax and effective bits for a logger or
         Flax metrics.
 
-        Keys are such as "cast/underflow"; values are floats, or float32 scalars inside
-        a trace. "faults/overflow" is the share of steps that show one, at the site that
-        does most often.
+        Keys look like "cast/underflow"; values are floats, or float32 scalars inside a
+        trace. "faults/overflow" is the share of steps with an overflow, at the site
+        that has most of them.
 
         Args:
             by: "kind", over all probes of a kind, or "site", by `Probe.key`.
 
         Raises:
-            InvalidProgramError: another `by`.
+            InvalidProgramError: `by` has another value.
         """
         if by not in ("kind", "site"):
             raise InvalidProgramError(f"by={by!r}", remedy='use "kind" or "site"')
@@ -209,7 +209,7 @@ class Statistics(Shown):
     # -- showing -----------------------------------------------------------------------
 
     def table(self, limit: int | None = 20) -> str:
-        """Return the `limit` worst results first (None for all), as text of 80
+        """Return the `limit` worst results (None: all), the worst first, as text of 80
         columns."""
         return str(self.display(limit=limit))
 

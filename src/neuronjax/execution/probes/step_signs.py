@@ -1,9 +1,9 @@
 """The signs (symptoms) of faults in one step, decided from the counts of its probes.
 
-Signs are recorded per step, so a report can say how many steps show one, and since
-when. The op that makes an Inf or NaN is the one whose operands have none, as far as
-these are measured. It counts only if a result of the program has it (not what a select
-drops or a step that is skipped), and only if no argument had it.
+Signs are recorded per step, so a report can say how many steps show a sign, and which
+step was the first. An op makes an Inf or NaN if its result has one and its measured
+operands have none. This is a sign only if a result of the program also has one (a
+select, or a skipped step, may drop it), and no argument has one.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def _broken(
     arguments: Sequence[jax.Array],
     results: Sequence[jax.Array],
 ) -> jax.Array:
-    """Return whether a result is not finite although the arguments are. Measured
-    results are known. Of the other results small ones, such as a loss, are examined, or
-    all if nothing is measured."""
+    """Return whether a result is not finite although the arguments are. Of the results
+    that no probe measures, those of at most `SMALL` elements, such as a loss, are
+    examined; larger ones are only if there is no other result."""
     known = [place for place in plan.results if place is not None]
     others = [x for x, n in zip(results, plan.results, strict=True) if n is None]
     small = [x for x in others if x.size <= SMALL]
@@ -104,13 +104,13 @@ def _broken(
 
 def first_step(signs: jax.Array) -> jax.Array:
     """Return [probes, signs, 2] for one step: how many steps show a sign (0 or 1), and
-    the first one."""
+    the number of the first of them."""
     never = jnp.where(signs, jnp.uint32(0), NEVER)
     return jnp.stack([signs.astype(jnp.uint32), never], axis=-1)
 
 
 def merged_signs(x: jax.Array, y: jax.Array, before: jax.Array) -> jax.Array:
-    """Merge the step counts and first steps of two runs, `before` steps apart."""
+    """Merge the step counts and first steps of two runs; x is of `before` steps."""
     later = jnp.where(y[..., 0] > 0, y[..., 1] + before, NEVER)
     since = jnp.where(x[..., 0] > 0, x[..., 1], later)
     return jnp.stack([x[..., 0] + y[..., 0], since], axis=-1)
@@ -138,11 +138,7 @@ def faults_of(
     probe: Probe, signs: Sequence[Sequence[int]]
 ) -> dict[str, dict[str, int]]:
     """Return, for each kind of fault, how many steps have it and which was the first.
-
-    Args:
-        probe: the probe that counted the signs.
-        signs: (number of steps, number of the first step) of each of `SIGNS`.
-    """
+    `signs` has both numbers for each of `SIGNS` that the probe counted."""
     faults: dict[str, dict[str, int]] = {}
     for sign, (steps, since) in zip(SIGNS, signs, strict=True):
         kind = fault_kind(sign, probe)

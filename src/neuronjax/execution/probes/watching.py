@@ -47,7 +47,6 @@ def top(x: jax.Array) -> jax.Array:
 
 
 def any_nonfinite(arrays: Sequence[jax.Array]) -> jax.Array:
-    """Return whether any of the arrays has an Inf or NaN."""
     tops = [jnp.uint32(0), *map(top, arrays)]
     return jnp.max(jnp.stack(tops)) >= INF_BITS
 
@@ -81,7 +80,7 @@ def may_wrap(i: Instruction) -> bool:
 def wraps(
     i: Instruction, operands: Sequence[jax.Array], result: jax.Array
 ) -> jax.Array:
-    """Return whether any element of a result wrapped, or is beyond its type."""
+    """Return whether the true value of any element is beyond the result's type."""
     if isinstance(i, TensorCopy):
         return _converts(operands[0], result)
     wide = [x.astype(jnp.float32) for x in operands]
@@ -99,7 +98,7 @@ def _is_off(exact: jax.Array, result: jax.Array) -> jax.Array:
 
 @jax.jit
 def _converts(x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return whether a conversion exceeds its type; Inf and NaN are another fault."""
+    """Return whether a conversion exceeds its type by a finite number."""
     info = np.iinfo(result.dtype)
     wide = widen_finite(x) if x.dtype.name in FORMATS else x.astype(jnp.float32)
     wide = jnp.trunc(wide)

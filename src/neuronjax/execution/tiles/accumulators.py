@@ -2,8 +2,8 @@
 
 An accumulator is one FP32 per partition. An instruction folds its values into it one
 after the other: register = op(register, value) (nki.isa, "Accumulator behavior"). The
-folded values are those in FP32 before their rounding on write. A reduction without a
-register (`tensor_reduce`) uses VectorE's tiles of 512 if the order matters.
+folded values are in FP32, not yet rounded for the write. A reduction without a register
+(`tensor_reduce`) uses VectorE's tiles of 512 if the order matters.
 """
 
 from __future__ import annotations
@@ -71,16 +71,10 @@ def _combine(op: str, zero: jax.Array) -> Any:
 def accumulating(
     i: Signature, op: str, values: jax.Array, state: Sequence[Any], c: TileContext
 ) -> tuple[jax.Array, ...]:
-    """Return the values, and the accumulators if the instruction has any. These are
-    returned twice: all of them, and those of the used partitions.
-
-    Args:
-        i: the instruction, whose `reduce_cmd` says what happens to the registers.
-        op: the reduction.
-        values: FP32 [P, N].
-        state: empty, or the registers and the value from which "load_reduce" starts.
-        c: the context.
-    """
+    """Return the values, FP32 [P, N], and the accumulators if the instruction has any:
+    first all of them, then those of the used partitions. `reduce_cmd` says what happens
+    to the registers; `state` is empty, or the registers and the value from which
+    "load_reduce" starts."""
     if not state:
         return (values,)
     registers, *init = state

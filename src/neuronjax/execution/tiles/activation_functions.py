@@ -31,7 +31,7 @@ _TANH_SCALE = np.float32(math.sqrt(2 / math.pi))
 _TANH_CUBIC = np.float32(0.044715)
 _SIGMOID_SCALE = np.float32(1.702)
 _ERF_SLOPE = np.float32(2 / math.sqrt(math.pi))
-# Above this, exp(x) overflows, or log(1 + exp(x)) is x in FP32.
+# Above this, log(1 + exp(x)) is x in FP32; far above, exp(x) overflows.
 _LINEAR = np.float32(20)
 _HALF, _ONE = np.float32(0.5), np.float32(1)
 
@@ -158,15 +158,9 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def function(name: str, transcendentals: str = "exact") -> Function:
-    """Return a function of (float32 array, opaque zero).
-
-    Args:
-        name: the name in nki.language.
-        transcendentals: "exact", or "scalar_engine" for the engine's tables.
-
-    Raises:
-        UnimplementedError: the function has no rule yet.
-    """
+    """Return the function of this name in nki.language, which takes a float32 array and
+    the opaque zero. `transcendentals` is "exact", or "scalar_engine" for the engine's
+    tables."""
     if name not in FUNCTIONS:
         raise UnimplementedError(
             f"activation function {name}",

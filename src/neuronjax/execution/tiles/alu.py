@@ -1,7 +1,7 @@
 """The operators of the ALUs, on FP32 and on bit patterns (nki.api.shared).
 
-Comparisons and logical operators give 1.0 and 0.0. Every result that another rewrite of
-XLA could reach is sealed.
+Comparisons and logical operators give 1.0 and 0.0. Every result that a rewrite by XLA
+could change is sealed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from neuronjax.numerics.exact import seal, sealed_product
 
 Function = Callable[[Any, Any, jax.Array], jax.Array]
 
-# Names of nki.language, and those of the operators on whole tensors (`engines.vector`).
+# Name of an operator in nki.language -> its name in `engines.vector`.
 _COMPARISONS = {
     "equal": "EQ",
     "not_equal": "NE",

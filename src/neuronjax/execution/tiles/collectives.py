@@ -59,7 +59,7 @@ def _made(cls: type, **fields: Any) -> Any:
     return cls(operands=(), results=(), engine="cc", **fields)
 
 
-#: Class of the collective, and its fields by the attribute that holds each.
+#: name -> (class of the collective, field -> the attribute that has its value).
 _IN_GROUPS: dict[str, tuple[type, dict[str, str]]] = {
     "all_reduce": (AllReduce, {"op": "op", "plan": "plan"}),
     "reduce_scatter": (
@@ -118,7 +118,7 @@ def collective_permute_implicit_reduce(
 
 
 def _combined(op: str, a: jax.Array, b: jax.Array, c: TileContext) -> jax.Array:
-    """Return one step of an all-reduce, between two operands that this rank holds."""
+    """Return the sum of two operands of this rank, as in one step of an all-reduce."""
     made = _made(AllReduce, op=op, groups=((0, 1),), plan=star(2))
     both = jnp.stack([a, b])
     return exchange(made, (both,), 2, c.zero, jnp.asarray(_NO_KEY))[0][0]
@@ -150,8 +150,8 @@ def rank_id(i: Signature, x: Operands, c: TileContext) -> Results:
     return (lax.axis_index(AXIS).astype(jnp.int32),)
 
 
-# ---- Lengths known only at run time. Rows of metadata: send counts, their starts in
-# src, receive counts, their starts in dst.
+# ---- Lengths known only at run time. The rows of the metadata are: counts to send,
+# their starts in src, counts to receive, their starts in dst.
 
 
 @executes("all_gather_v", "all_to_all_v")

@@ -1,7 +1,7 @@
 """GpSimdE: gathers, bounds of segments, nonzero elements, largest elements of a snake.
 
-A GpSimd core sees 16 partitions; VectorE shuffles within quadrants of 32. Values are
-moved, not computed.
+A GpSimd core sees 16 partitions, whose elements, column by column, are a snake. VectorE
+shuffles within quadrants of 32. Values are moved, not computed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CORE_PARTITIONS = 16
 
 @executes("local_gather")
 def local_gather(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Gather for all partitions of a GpSimd core the elements that the core's indices
-    name."""
+    """Return, in every partition of a GpSimd core, the elements of that partition at
+    the indices of the core."""
     a = i.attributes
     src, index = flat(x[0]), flat(x[1])
     cores = src.shape[0] // CORE_PARTITIONS
@@ -45,7 +45,7 @@ def local_gather(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_n_gather")
 def nc_n_gather(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Gather, in every partition, its own elements."""
+    """Return, in every partition, its elements at its own indices."""
     return (Bits(_taken(flat(x[0]), flat(x[1]).astype(jnp.int32))),)
 
 
@@ -58,8 +58,8 @@ def _taken(rows: jax.Array, picks: jax.Array) -> jax.Array:
 
 @executes("sequence_bounds")
 def sequence_bounds(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return where the elements with the same id begin and end (exclusive); padding: n,
-    -1."""
+    """Return where the elements with the same id begin and end (exclusive), or n and -1
+    for padding, whose id is 0."""
     ids = flat(x[0])[0].astype(jnp.int32)
     n = ids.shape[0]
     place = jnp.arange(n, dtype=jnp.int32)
@@ -74,8 +74,8 @@ def sequence_bounds(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nonzero_with_count")
 def nonzero_with_count(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return indices of nonzero elements, padding, and their count; one partition per
-    core."""
+    """Return, in one partition per core, the indices of nonzero elements, padding, and
+    their count."""
     src, offset, padding = x
     rows, old = flat(src), flat(c.previous[0])
     used = rows[::CORE_PARTITIONS]

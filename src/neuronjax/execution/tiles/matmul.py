@@ -41,16 +41,17 @@ def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
     exact = "exact_transpose" in c.core.capabilities
     if i.attributes["is_transpose"] and exact:
         return (_passed_through(stationary, moving, i.outputs[0]),)
-    total = None
-    if c.previous:
-        stationary_columns = i.outputs[0].shape[0]
-        total = wide(c.previous[0]).reshape(1, stationary_columns, -1)
-    passes = _passes(i, stationary, moving, c.zero)
+    return summed(i, _passes(i, stationary, moving, c.zero), c)
+
+
+def summed(i: Signature, passes: list[jax.Array], c: TileContext) -> Results:
+    """Return the results of the array, added to the contents of PSUM if `i` reads
+    them."""
     result = i.outputs[0]
+    total = wide(c.previous[0]).reshape(passes[0].shape) if c.previous else None
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    psum = Psum(c.zero, c.key, c.rounding, narrow)
-    summed = psum.add(passes, total)
-    return (summed.reshape(result.shape),)
+    total = Psum(c.zero, c.key, c.rounding, narrow).add(passes, total)
+    return (total.reshape(result.shape),)
 
 
 def _passes(
@@ -82,9 +83,8 @@ def _passed_through(
         raise TypeError("the front end lets only equal widths through")
     bits = rows if rows.dtype == word else lax.bitcast_convert_type(rows, word)
     ones = moving.reshape(k, -1) != 0
-    # The index of the first one is found by a maximum over counts that fall. XLA folds
-    # such a maximum of a constant, as an identity is, in a tenth of the time of an
-    # argmax.
+    # The first one is found by a maximum over falling counts. For a constant, such as
+    # an identity matrix, XLA folds a maximum in a tenth of the time of an argmax.
     down = jnp.arange(k, 0, -1, dtype=jnp.int32)
     left = jnp.where(ones, down[:, None], 0).max(axis=0)
     taken = jnp.take(bits, k - left, axis=0, mode="clip")

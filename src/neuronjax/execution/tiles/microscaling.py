@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.tensor import Psum, dequantized, one_pass
+from neuronjax.execution.engines.tensor import dequantized, one_pass
+from neuronjax.execution.tiles.matmul import summed
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -25,8 +26,7 @@ from neuronjax.execution.tiles.registry import (
     TileContext,
     executes,
 )
-from neuronjax.execution.tiles.rounding import wide
-from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import (
     MX_FORMATS,
     MXFormat,
@@ -69,12 +69,8 @@ def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
     split = 2 + i.attributes["stationary_scales"]
     left = _operand(x[0], _view(i, 0), x[2:split])
     right = _operand(x[1], _view(i, 1), x[split:])
-    result = i.outputs[0]
-    tile = one_pass(left, right, FoldOrder(left.k, rows_per_cell=4), c.zero)
-    total = wide(c.previous[0]).reshape(tile.shape) if c.previous else None
-    narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    summed = Psum(c.zero, c.key, c.rounding, narrow).add([tile], total)
-    return (summed.reshape(result.shape),)
+    order = FoldOrder(left.k, rows_per_cell=4)
+    return summed(i, [one_pass(left, right, order, c.zero)], c)
 
 
 def _view(i: Signature, operand: int) -> OperandView:
@@ -96,17 +92,12 @@ def _operand(
 
 def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
     """Return uint8 [P / 8, F] from one tensor, or from one per quadrant."""
-    rows = [_bytes(s).reshape(s.shape[0], free) for s in scales]
+    codes = [lax.bitcast_convert_type(s, jnp.uint8) for s in scales]
+    rows = [x.reshape(x.shape[0], free) for x in codes]
     quadrants = range(0, partitions, QUADRANT)
     if len(rows) == 1:
         rows = [rows[0][first : first + SCALES] for first in quadrants]
     return jnp.concatenate(rows)
-
-
-def _bytes(scale: jax.Array) -> jax.Array:
-    if scale.dtype == jnp.uint8:
-        return scale
-    return lax.bitcast_convert_type(scale, jnp.uint8)
 
 
 def _dequantized(words: jax.Array, scales: jax.Array, fmt: MXFormat) -> jax.Array:

@@ -86,12 +86,12 @@ def tensor_scalar_cumulative(i: Signature, x: Operands, c: TileContext) -> Resul
     values = alu.arithmetic(a["op0"], values, imm0, c.zero)
     state = start(a["reduce_cmd"], a["op1"], registers, partitions, c.zero, init)
 
-    def turn(state: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def step(state: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
         state = alu.arithmetic(a["op1"], value, state, c.zero)
         return state, state
 
     first = opaque(state[:, 0], c.zero)
-    last, running = lax.scan(turn, first, opaque(values.T, c.zero))
+    last, running = lax.scan(step, first, opaque(values.T, c.zero))
     after = jnp.concatenate([last[:, None], registers[partitions:]])
     return (running.T, after)
 
@@ -104,7 +104,7 @@ def tensor_tensor_scan(i: Signature, x: Operands, c: TileContext) -> Results:
     data0, data1 = (wide(flat(v), c.zero) for v in x[:2])
     first = lanes(x[2], data0.shape[0], c.zero)[:, 0]
 
-    def turn(
+    def step(
         state: jax.Array, pair: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         inner = alu.arithmetic(a["op0"], pair[0], state, c.zero, a["reverse0"])
@@ -112,5 +112,5 @@ def tensor_tensor_scan(i: Signature, x: Operands, c: TileContext) -> Results:
         return state, state
 
     pairs = opaque(data0.T, c.zero), opaque(data1.T, c.zero)
-    _, states = lax.scan(turn, opaque(first, c.zero), pairs)
+    _, states = lax.scan(step, opaque(first, c.zero), pairs)
     return (states.T,)

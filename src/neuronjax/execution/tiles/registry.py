@@ -26,7 +26,7 @@ import jax
 from neuronjax.errors import UnimplementedError
 from neuronjax.hardware import CoreSpec
 
-# Modules of this package that hold semantics; add yours.
+# The modules of this package that register semantics; add new ones here.
 MODULES: tuple[str, ...] = (
     "activation",
     "collectives",
@@ -74,7 +74,6 @@ class Signature:
 
     @functools.cached_property
     def attributes(self) -> Mapping[str, Any]:
-        """The attributes by name."""
         return dict(self.items)
 
 
@@ -131,11 +130,7 @@ def _load() -> None:
 
 
 def semantics_of(name: str) -> Semantics:
-    """Return the function of an instruction.
-
-    Raises:
-        UnimplementedError: there is none.
-    """
+    """Return the function of an instruction; raise UnimplementedError without one."""
     _load()
     if name not in _REGISTRY:
         raise UnimplementedError(
@@ -145,6 +140,5 @@ def semantics_of(name: str) -> Semantics:
 
 
 def has_semantics(name: str) -> bool:
-    """Return whether an instruction has a function."""
     _load()
     return name in _REGISTRY

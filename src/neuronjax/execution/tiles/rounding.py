@@ -23,12 +23,7 @@ from neuronjax.numerics.widening import widen
 
 def wide(x: jax.Array, zero: jax.Array | None = None) -> jax.Array:
     """Return an operand in FP32, as an engine reads it; integers beyond 2^24 are
-    rounded.
-
-    Args:
-        x: any numeric dtype.
-        zero: if given, an integer operand is made opaque, since it may be a constant.
-    """
+    rounded. With `zero` an integer operand, which may be a constant, is made opaque."""
     if x.dtype == jnp.float32:
         return x
     if x.dtype.kind in "iub":
@@ -43,14 +38,8 @@ def rounded(
     zero: jax.Array,
     random: jax.Array | None = None,
 ) -> jax.Array:
-    """Return a result as an array in the carrier of the dtype that is written.
-
-    Args:
-        x: float32, integers, or the bits of an array of the dtype.
-        dtype: the dtype of the view.
-        zero: the opaque -0.0.
-        random: uint32 bits of the shape of `x`, for stochastic rounding.
-    """
+    """Return a result, float32 or integers or `Bits`, in the carrier of the dtype that
+    is written. `random` has uint32 bits of its shape for stochastic rounding."""
     if isinstance(x, Bits):
         same = x.array.dtype == dtype.carrier
         return x.array if same else lax.bitcast_convert_type(x.array, dtype.carrier)
