@@ -42,12 +42,13 @@ class GoldenReport:
         path: the path of its files, without the ending.
         written: whether this run wrote them.
         program: "same" or "changed": today's program compared with the stored one.
-        today: "same bits" or "other bits" of today's program, "" if it is the stored
-            one.
+        today: "same bits" or "other bits", the results of today's program if it is not
+            the stored one, else "".
         leaves: differences in the results of today's program on the stored arguments,
             the largest first; for an update, differences from the results stored
             before.
-        drift: how today's arguments differ from the stored ones, which results use.
+        drift: differences of today's arguments from the stored ones; all results here
+            are those of the stored arguments.
         renamed: arguments and results that have another name now.
         change: the cause of the program's change, and the edits; None if it is the
             same.
