@@ -34,4 +34,4 @@ REDUCTIONS: Mapping[str, tuple[int, str]] = {
     for ranks in (2, 4, 8, 16)
     for dtype in ("float32", "bfloat16")
 }
-"""Name -> (number of ranks, dtype) of a sum over ranks that the kit's `ranks.py` runs."""
+"""Name -> (number of ranks, dtype) of a sum over ranks, run by the kit's `ranks.py`."""

@@ -1,4 +1,4 @@
-"""GpSimdE: eight freely programmable processors of 512 bits.
+"""Computes the cycles of GpSimdE, eight freely programmable processors of 512 bits.
 
 A documented instruction takes 150 cycles to start, plus its formula [V26]. Software is
 counted in operations on vectors of 128 lanes, all partitions together, and reads or
@@ -27,7 +27,7 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles; for software those of the bytes that it reads or writes."""
+    """Return N cycles, or, for software, the cycles of its reads or writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
@@ -39,7 +39,7 @@ def pace(task: LaneTask, core: Core) -> Pace:
 
 
 def software_cycles(item_bytes: float) -> float:
-    """Return the cycles of software for an element with `item_bytes` of operands."""
+    """Return software's cycles per element, which has `item_bytes` of operands."""
     return item_bytes / (a.GPSIMD_BYTES.value * a.GPSIMD_SHARE.value)
 
 
