@@ -59,7 +59,7 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Record a transfer, of the first step that needs it or the one that made it."""
+        """Record a transfer, of the step that first needs it or that made it."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1
