@@ -79,17 +79,15 @@ class ArtifactFamily:
         """
         avals, name = self.exported.in_avals, self.exported.name
         if not _fit([x.shape for x in types], [aval.shape for aval in avals]):
-            given, saved = map(_shapes_text, (types, avals))
+            given, saved = (
+                ", ".join(str(x.shape) for x in every) or "none"
+                for every in (types, avals)
+            )
             raise InvalidProgramError(
                 f"{name} was saved for {saved}, and is called with {given}",
                 remedy="give arrays whose sizes fit, the same for equal letters",
             )
         return _from_exported(self.exported, self.file, types)
-
-
-def _shapes_text(every: Sequence[Any]) -> str:
-    """Return shapes as text, "(4,), (b, 16)"."""
-    return ", ".join(str(each.shape) for each in every) or "none"
 
 
 def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:
@@ -318,16 +316,12 @@ def _decoded(code: bytes, file: str) -> Program:
     for argument, name in zip(
         program.entry.body.arguments, program.argument_names, strict=True
     ):
-        _check_argument(argument.type, name)
+        try:
+            check_argument(argument.type, name)
+        except NeuronJaxError as error:
+            remedy = "save the program for float32 (complex numbers as pairs)"
+            raise type(error)(error.what, remedy=remedy) from error
     return program
-
-
-def _check_argument(kind: Any, name: str) -> None:
-    try:
-        check_argument(jax.ShapeDtypeStruct(kind.shape, kind.dtype), name)
-    except NeuronJaxError as error:
-        remedy = "save the program for float32 (complex numbers as pairs)"
-        raise type(error)(error.what, remedy=remedy) from error
 
 
 def _types(program: Program) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -131,14 +131,6 @@ def _scalar(attribute: Any, dtype: np.dtype) -> Any:
     return np.array(value).astype(dtype)[()]
 
 
-def _complex_or_resource(attribute: Any) -> np.ndarray:
-    if isinstance(attribute, ir.DenseResourceElementsAttr):
-        kind: Any = attribute.type
-        dtype = element_dtype(str(kind.element_type))
-        return np.array(attribute).view(dtype).reshape(tuple(kind.shape))
-    raise UnimplementedError(f"constant {str(attribute)[:60]} cannot be decoded")
-
-
 # Decoders by the class of the attribute.
 _BY_CLASS: dict[type, Callable[[Any], Any]] = {
     ir.DenseI64ArrayAttr: tuple,
@@ -308,8 +300,6 @@ def decode_attribute(op: str, attribute: Any, name: str) -> Any:
     text = str(attribute)
     if text.startswith(("#stablehlo<", "#chlo<")):
         return _enum(attribute)
-    if text.startswith("dense"):
-        return _complex_or_resource(attribute)
     if "." in name:  # a discardable attribute of some dialect: mhlo.*, sdy.*, jax.*
         return text
     raise UnimplementedError(f"attribute {name} = {text[:80]} cannot be decoded", op=op)

@@ -75,7 +75,8 @@ def decode_module(
     names = tuple(argument_names) or _argument_names(by_name[main])
     locations = _Locations(file)
     functions = {
-        name: _Decoder(locations).function(name, op) for name, op in by_name.items()
+        name: Function(name, _Decoder(locations).region(op.regions[0]))
+        for name, op in by_name.items()
     }
     functions = _with_lent_lines(functions)
     body = functions[main].body
@@ -174,9 +175,6 @@ class _Decoder:
         self._types: dict[Any, TensorType] = {}
         self._attributes: dict[tuple[str, str, Any], Any] = {}
 
-    def function(self, name: str, op: Any) -> Function:
-        return Function(name, self._region(op.regions[0]))
-
     def _value(self, value: Any) -> Value:
         mlir_type = value.type
         known = self._types.get(mlir_type)
@@ -185,7 +183,7 @@ class _Decoder:
         new = self._values[value] = Value(len(self._values), known)
         return new
 
-    def _region(self, region: Any) -> Region:
+    def region(self, region: Any) -> Region:
         block = _only_block(region)
         arguments = tuple([self._value(a) for a in block.arguments])
         operations = list(block.operations)
@@ -199,7 +197,7 @@ class _Decoder:
         location = self._locations.of(op.location)
         try:
             operands = tuple([self._values[v] for v in operation.operands])
-            regions = tuple([self._region(r) for r in operation.regions])
+            regions = tuple([self.region(r) for r in operation.regions])
             attributes = self._attributes_of(operation, name)
             results = tuple([self._value(r) for r in operation.results])
         except NeuronJaxError as error:

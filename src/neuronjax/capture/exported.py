@@ -70,7 +70,6 @@ class FlatBuffer:
         return at + self.unsigned(at, 4)
 
     def slice(self, at: int, length: int) -> bytes:
-        """Return `length` bytes."""
         if at < 0 or at + length > len(self.data):
             malformed(f"offset {at} + {length} is beyond its {len(self.data)} bytes")
         return self.data[at : at + length]
@@ -134,12 +133,10 @@ class Table:
         return start + 4, count
 
     def bytes(self, slot: int) -> bytes:
-        """Return the bytes of a vector of bytes."""
         start, count = self._vector(slot, 1)
         return self._buffer.slice(start, count)
 
     def text(self, slot: int) -> str:
-        """Return a string."""
         return self._buffer.text(*self._vector(slot, 1))
 
     def integers(self, slot: int, width: int) -> tuple[int, ...]:
@@ -149,13 +146,11 @@ class Table:
         return tuple([read(start + width * i, width) for i in range(count)])
 
     def tables(self, slot: int) -> list[Table]:
-        """Return a vector of tables."""
         start, count = self._vector(slot, 4)
         targets = [self._buffer.offset(start + 4 * i) for i in range(count)]
         return [Table(self._buffer, target) for target in targets]
 
     def texts(self, slot: int) -> tuple[str, ...]:
-        """Return a vector of strings."""
         start, count = self._vector(slot, 4)
         buffer = self._buffer
         strings = []

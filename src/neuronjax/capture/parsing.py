@@ -111,10 +111,6 @@ class _Worker:
             ) from error
         self._started = True
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
     def request(self, header: dict, data: bytes) -> tuple[dict[str, Any], bytes]:
         """Send one frame and wait for the answer.
 
@@ -216,7 +212,7 @@ _workers: list[_Worker] = []
 
 def _worker() -> _Worker:
     """Return the running child, or start one; the caller has the lock."""
-    if _workers and _workers[0].alive:
+    if _workers and _workers[0]._process.poll() is None:
         return _workers[0]
     stop()
     _workers.append(_Worker())

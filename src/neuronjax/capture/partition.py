@@ -199,7 +199,6 @@ class _PartitionRequest:
     Attributes:
         key: a digest of the code and of the locations of its ops, without outer stack
             frames: equal programs that are called on different lines share a result.
-        devices: the number of devices.
         code: MLIR bytecode.
     """
 

@@ -31,7 +31,7 @@ from neuronjax.testing.bits import LeafDifference, compared, type_text
 
 VERSION = 1
 MANIFEST = "manifest.json"
-_ARRAYS = ("inputs", "outputs")
+
 PUBLISHED = Path(__file__).with_name("vectors")
 _SHOWN, _SHOWN_INPUTS, _MX_BLOCK = 8, 8, 32
 Outcome = Literal["passed", "failed", "skipped"]
@@ -168,7 +168,7 @@ def _cases(folder: Path, manifest: dict[str, Any]) -> list[Case]:
     arrays = {name.removesuffix(".npz"): read_npz(d) for name, d in data.items()}
     for entry in manifest["cases"]:
         family = arrays[entry["family"]]
-        for kind in _ARRAYS:
+        for kind in ("inputs", "outputs"):
             entry[kind] = {name: family[key] for name, key in entry[kind].items()}
     return [Case(**entry) for entry in manifest["cases"]]
 

@@ -103,8 +103,7 @@ def golden(
         raise InvalidProgramError(
             f"golden {name!r}", remedy="use letters, digits and _.+=,[]-"
         )
-    setting = {"target": target, "policy": policy, **jit_options}
-    asked = Asked.of(function, **setting)
+    asked = Asked.of(function, target=target, policy=policy, **jit_options)
     path = Path(directory) / name
     writes = bool(os.environ.get(UPDATE)) if update is None else update
     choice = changed_program or os.environ.get(CHANGED) or "edits"

@@ -46,7 +46,6 @@ class Leaf:
     Attributes:
         path: its path in the pytree, "params/w".
         dtype: the name of the dtype.
-        shape: the array's shape.
         sha256: the hash of its bytes.
         seed: the seed of an input that is drawn and not stored, else None.
         figures: its norm, range and first values, for reviewers.
@@ -116,8 +115,6 @@ class GoldenFile:
     Attributes:
         program: the portable artifact.
         fingerprint: the program's fingerprint.
-        target: the target's name.
-        policy: the numerics.
         rounding_seed: the call index of stochastic rounding.
         x64: whether 64-bit types were on.
         inputs: the arguments, flat.

@@ -31,7 +31,6 @@ class SourceBlock(NamedTuple):
 
     @property
     def lines(self) -> dict[int, str]:
-        """The lines by number."""
         return dict(enumerate(self.text.splitlines(), self.first))
 
     def statement(self, line: int) -> range:

@@ -64,11 +64,7 @@ class BoxMap:
         self._whole: list[int] = []
         self._axis = -1  # the first box defines axis and cells
 
-    def __bool__(self) -> bool:
-        return bool(self.entries())
-
     def add(self, b: Box, entry: int) -> None:
-        """Add an entry with its box."""
         if b is None:
             self._whole.append(entry)
             return
@@ -82,7 +78,6 @@ class BoxMap:
             self._cells.setdefault(cell, []).append((b, entry))
 
     def entries(self) -> list[int]:
-        """Return all entries."""
         found = self._whole.copy()
         if self._axis >= 0:
             for part in (self._wide, *self._cells.values()):
@@ -104,9 +99,8 @@ class BoxMap:
         found = self._whole.copy()
         if self._axis < 0:
             return found
-        found += [entry for other, entry in self._wide if overlap(other, b)]
-        for cell in self._places(b, wide=False):
-            found += [e for other, e in cell if other is b or overlap(other, b)]
+        for part in self._places(b):
+            found += [e for other, e in part if other is b or overlap(other, b)]
         return found
 
     def drop_within(self, b: Box) -> None:
@@ -140,10 +134,9 @@ class BoxMap:
         cells = range(first // self._width, (last - 1) // self._width + 1)
         return cells if len(cells) <= _MOST_CELLS else None
 
-    def _places(self, b: Box, wide: bool = True) -> Iterator[_Found]:
+    def _places(self, b: Box) -> Iterator[_Found]:
         """Yield the lists of boxes that may overlap a box."""
-        if wide:
-            yield self._wide
+        yield self._wide
         cells = self._range(b)
         if cells is None:
             yield from self._cells.values()

@@ -50,14 +50,12 @@ def _operands(block: Block, count: int) -> tuple[View, ...]:
 
 
 def _cast(block: Block, core: Core) -> Instruction:
-    del core  # every engine converts
     results = tuple([view.buffer for view in block.results])
     return TensorCopy(operands=_operands(block, 1), results=results, engine="vector")
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
     """Return a fill, which costs nothing if only a cast reads the bits."""
-    del core
     results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
@@ -86,7 +84,6 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 def _dequantize(block: Block, core: Core) -> Instruction:
     """Return a product of elements; the scales, of 1/32 of their size, are ignored."""
-    del core
     elements = View(block.arguments[0])
     return TensorTensor(
         operands=(elements, elements),

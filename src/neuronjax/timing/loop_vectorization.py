@@ -318,7 +318,7 @@ class LoopVectorization:
                 if not self._stack(self.stacked[value], target):
                     return False
             elif result == value:
-                self._alias(self.given[n], target)
+                self._write(self.loop, self.given[n], target, "reshape", ())
             else:
                 self._last(self.known[result], target)
         return True
@@ -347,10 +347,7 @@ class LoopVectorization:
         rank = len(shape)
         part = ((0,) * (rank - 1) + (self.trips - 1,), shape, (1,) * rank)
         last = self._move(i, value.buffer, (*shape[:-1], 1), "slice", part)
-        self._alias(last, target)
-
-    def _alias(self, source: Buffer, target: Buffer) -> None:
-        self._write(self.loop, source, target, "reshape", ())
+        self._write(i, last, target, "reshape", ())
 
     # -- instructions ------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from neuronjax.errors import UnsupportedError
@@ -103,15 +104,13 @@ class Network:
                 "network joins",
                 remedy="keep a group within one instance, or use one with EFA",
             )
-        load: dict[tuple[int, int], float] = {}
+        load: defaultdict[tuple[int, int], float] = defaultdict(float)
         for ends, size in flows.items():
             for direction, chip in enumerate(ends):
-                key = (chip, direction)
-                load[key] = load.get(key, 0.0) + size
-        sharing: dict[int, int] = {}
+                load[chip, direction] += size
+        sharing: Counter[int] = Counter()
         for chip, ranks in step.senders.items():
-            interface = chip // self.chips_per_interface
-            sharing[interface] = sharing.get(interface, 0) + ranks
+            sharing[chip // self.chips_per_interface] += ranks
         return (
             max(
                 size / step.senders[chip] * sharing[chip // self.chips_per_interface]

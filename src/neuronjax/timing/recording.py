@@ -41,7 +41,6 @@ class EventRecorder:
         pieces: int,
         wait: float,
     ) -> None:
-        """Record a work of a step."""
         if not self.on:
             return
         number = self._number(step)

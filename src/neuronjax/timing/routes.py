@@ -92,9 +92,7 @@ def _ways(
     forward, backward = (b - a) % size, (a - b) % size
     if forward == backward and forward:
         return [(1, forward, 0.5), (-1, backward, 0.5)]
-    if forward < backward:
-        return [(1, forward, 1.0)]
-    return [(-1, backward, 1.0)]
+    return [(1, forward, 1.0) if forward < backward else (-1, backward, 1.0)]
 
 
 def place_of(topology: Topology, chip: int) -> tuple[int, ...]:

@@ -136,13 +136,15 @@ class _Schedule:
         prices = self.pricing.unit(plan, unit)
         if prices.block is not None:
             self._blocks(prices.block, state, times)
-            return
+        else:
+            self._steps(prices, state, times)
+
+    def _steps(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
+        """Schedule the loads, steps and stores of a region or of one row block."""
         arrived = self._load(prices, state, times)
         self._tables(prices, state)
-        if prices.pieces > 1:
-            self._tiled(prices, state, times, arrived)
-        else:
-            self._streamed(prices, state, times, arrived)
+        run = self._tiled if prices.pieces > 1 else self._streamed
+        run(prices, state, times, arrived)
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
@@ -163,10 +165,7 @@ class _Schedule:
 
     def _one_block(self, block: PricedUnit, state: QueueState, times: _Times) -> float:
         """Schedule one row block, and return when the next one can use its memory."""
-        arrived = self._load(block, state, times)
-        self._tables(block, state)
-        self._streamed(block, state, times, arrived)
-        self._store(block, state, times)
+        self._steps(block, state, times)
         state.dma = max(state.dma, state.end)
         return state.dma
 

@@ -75,7 +75,6 @@ class Timeline:
         total_seconds: the end of the last event, plus `around_seconds`.
         around_seconds: time that belongs to no event, see `Core`.
         notes: assumptions about trip counts and branches.
-        memory: the memory plan.
     """
 
     events: Sequence[Event]
@@ -104,7 +103,6 @@ class Timeline:
         return MappingProxyType(busy)
 
     def of(self, queue: Queue) -> Iterator[Event]:
-        """Return the events of a queue."""
         return (event for event in self.events if event.queue == queue)
 
     @property

@@ -34,7 +34,6 @@ _MOVED = "movement, gather, sort, top-k, control flow"
 
 
 def values() -> Iterator[Question]:
-    """Yield the questions of this module."""
     for family in (_arithmetic, _specials, _integers, _transposed, _ranks):
         yield from family()
     for name in probes.FUNCTIONS:

@@ -35,12 +35,8 @@ def pace(task: LaneTask, core: Core) -> Pace:
     least = 0.0
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
-    return Pace(task.elements * software_cycles(item), least=least)
-
-
-def software_cycles(item_bytes: float) -> float:
-    """Return software's cycles per element, which has `item_bytes` of operands."""
-    return item_bytes / (a.GPSIMD_BYTES.value * a.GPSIMD_SHARE.value)
+    cycles = item / (a.GPSIMD_BYTES.value * a.GPSIMD_SHARE.value)
+    return Pace(task.elements * cycles, least=least)
 
 
 def operations_cycles(core: Core, operations: float, moved_bytes: float) -> float:

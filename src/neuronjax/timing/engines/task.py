@@ -93,7 +93,6 @@ class LaneTask:
 
     @property
     def streams(self) -> tuple[LaneStream, ...]:
-        """Return all streams."""
         return (*self.read, *self.written)
 
     @property
