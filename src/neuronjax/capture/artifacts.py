@@ -122,7 +122,7 @@ def read_artifact(source: Source) -> Artifact:
 
 
 def read_any(source: Source) -> Artifact | ArtifactFamily:
-    """Read a saved program like `read_artifact`, also with symbolic sizes."""
+    """Read a saved program; return an `ArtifactFamily` if it has symbolic sizes."""
     data, name = _read(source)
     form = recognized(data)
     if form == "jax.export artifact":

@@ -71,7 +71,7 @@ def _elements(attribute: Any) -> np.ndarray:
     try:
         return np.array(attribute).view(dtype).reshape(shape)
     except (TypeError, ValueError, BufferError):
-        # bfloat16 and elements below 16 bits have no buffer protocol in this jaxlib.
+        # jaxlib has no buffer protocol for bfloat16 and elements below 16 bits.
         return _printed_elements(str(attribute), dtype).reshape(shape)
 
 

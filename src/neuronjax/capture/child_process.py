@@ -73,7 +73,7 @@ def death(code: int) -> str:
 
 
 def last_words(log: bytes, length: int) -> str:
-    """Return ": " and the last error in a log, of at most `length` letters, or ""."""
+    """Return ": " and the last error of a log, cut to `length` characters, or ""."""
     lines = log.decode(errors="replace").splitlines()
     errors = [line for line in lines if "rror" in line or "Check" in line]
     return f": {errors[-1].strip()[:length]}" if errors else ""

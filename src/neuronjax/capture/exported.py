@@ -3,9 +3,9 @@
 The artifact is untrusted, so it is read here and not by `jax.export.deserialize`, which
 follows any offset. Slots and codes are those of JAX's schema (jax/_src/export/
 serialization_generated.py, serialization versions 2 to 12, which only ever add fields);
-JAX's manual of export documents the fields under "Module calling convention". Only for
-pytree nodes of registered types that function is called, after all offsets have been
-checked.
+JAX's manual of export documents the fields under "Module calling convention". That
+function is called only for pytree nodes of registered types, after all offsets have
+been checked.
 """
 
 from __future__ import annotations

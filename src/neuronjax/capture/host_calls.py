@@ -209,7 +209,7 @@ def _jaxprs(value: Any) -> Iterator[Any]:
 
 
 def _order(name: str, ordered: bool) -> dict[str, Any]:
-    """Return a callback's parameters for effects in order or not; {} for other
+    """Return the parameters that make a callback ordered or not; {} for other
     primitives."""
     sample = _sample(name, ordered)
     parameters = {} if sample is None else sample.params

@@ -273,9 +273,8 @@ def placements(
 ) -> tuple[NamedSharding, ...]:
     """Return the sharding of each flat result; () if there is no mesh of devices.
 
-    It is that of the last op in the function, of the result's type if axes are
-    Explicit, or of the partitioner if axes are Auto. Without any of these a result is
-    replicated.
+    A sharding is stated by the op that makes the result, by the result's type if axes
+    are Explicit, or by the partitioner if axes are Auto; else the result is replicated.
 
     Args:
         stage: the traced function, which may contain a mesh of devices.

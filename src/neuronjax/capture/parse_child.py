@@ -296,7 +296,7 @@ def _fold_tuples(module: ir.Module) -> None:
 
 
 def _fix_platform(module: ir.Module, index: int) -> None:
-    """Replace main's platform argument by a constant, and cases of it by a branch."""
+    """Replace main's platform argument by a constant, and each case by its branch."""
     main = next(op for op in module.body.operations if is_main(op))
     block = main.regions[0].blocks[0]
     kind = block.arguments[0].type
@@ -331,7 +331,7 @@ def _fix_sizes(module: ir.Module, shapes: list[list[int]]) -> None:
 
 
 def _take_branch(case: Any) -> None:
-    """Replace a case whose index is a constant by its branch."""
+    """Replace a case whose index is a constant by the selected branch."""
     made = case.operands[0].owner
     if isinstance(made, ir.Block) or made.name != "stablehlo.constant":
         return

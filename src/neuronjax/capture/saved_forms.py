@@ -27,7 +27,7 @@ def found(module: Any, wanted: Callable[[Any], bool]) -> list[Any]:
 
 
 def is_main(op: Any) -> bool:
-    """Return whether an operation is the entry of a program."""
+    """Return whether an operation is the function main."""
     is_function = op.operation.name == "func.func"
     return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
 

@@ -255,7 +255,7 @@ BUILT_IN = {
 
 
 def load_runner(name: str) -> Any:
-    """Return the runner of a built-in name or of "module:object", made if a class.
+    """Return the runner of a built-in name or "module:object"; a class is called.
 
     Raises:
         InvalidProgramError: no runner has this name.

@@ -1,8 +1,8 @@
 """Compares a golden with its function as it is now.
 
-It is checked separately whether the stored program gives the stored bits on the stored
-arguments, and whether today's program does. A change of the arguments is reported in
-addition, and does not hide the other results.
+The comparison checks separately whether the stored program gives the stored bits on the
+stored arguments, and whether today's program does. A change of the arguments is
+reported in addition, and does not hide the other results.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMPARE = (
 def compare(
     name: str, path: Path, today: Today, choice: str, legal: str
 ) -> GoldenReport:
-    """Return the report of a comparison with the stored golden, unless that fails."""
+    """Compare a function with its golden; return the report, or raise if it fails."""
     __tracebackhide__ = True
     if not golden_file.beside(path, ".json").exists():
         raise GoldenMismatch(

@@ -1,4 +1,4 @@
-"""The files of a golden, which share one name.
+"""Writes and reads the files of a golden, which share one name.
 
     NAME.json      description: target, policy, leaves with their hashes, provenance
     NAME.mlirbc    the program, a StableHLO portable artifact

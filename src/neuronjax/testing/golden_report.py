@@ -1,4 +1,4 @@
-"""The report of a golden that holds, and the error of one that does not."""
+"""Defines the report of a golden that passes, and the error of one that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuronjax.testing.program_change import ProgramChange
 
 
 class GoldenMismatch(AssertionError):
-    """Raised if a golden does not hold.
+    """Raised if a golden fails.
 
     Attributes:
         kind: "missing", "arguments", "bits" if the stored program's bits differ, or
@@ -35,7 +35,7 @@ class GoldenMismatch(AssertionError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GoldenReport:
-    """The report of a golden that holds.
+    """The report of a golden that passes.
 
     Attributes:
         name: the golden's name.

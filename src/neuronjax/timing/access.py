@@ -140,7 +140,7 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts that a broadcast keeps, and whether the result has one
-    element per row: None if it has if the operand has."""
+    element per row; None means that the operand decides this."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

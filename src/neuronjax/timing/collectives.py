@@ -55,7 +55,7 @@ class CollectiveTime:
         transfer_seconds: the time that the bytes add.
         bytes_per_rank: what one rank sends to others.
         algorithm: its name, as in `collectives.algorithms`.
-        bottleneck: what takes most of the time.
+        bottleneck: the resource that takes most of the time, or "latency".
         algbw_bytes_per_second: the size of the collective divided by `seconds`.
         busbw_bytes_per_second: `algbw_bytes_per_second` multiplied by `bus_factor`.
     """
@@ -251,7 +251,7 @@ class CollectivePrice:
 
     @property
     def bottleneck(self) -> Bottleneck:
-        """Return what takes most of the time."""
+        """Return the resource that takes most of the time, or "latency"."""
         spent = {"latency": self.latency_seconds, **self.by_resource}
         return max(BOTTLENECKS, key=lambda name: spent.get(name, 0.0))
 

@@ -78,7 +78,7 @@ def collective_seconds(
 _RINGS = frozenset(
     {"collective_permute_implicit", "collective_permute_implicit_reduce"}
 )
-#: Their first operand is the tensor; the other operands are numbers of elements.
+#: Collectives whose first operand is the tensor, and the others numbers of elements.
 _OF_ANY_LENGTH = frozenset({"all_gather_v", "all_to_all_v"})
 
 

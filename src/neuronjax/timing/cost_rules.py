@@ -31,7 +31,7 @@ from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
-    """Return the number of elements that the fullest lane has of a tensor."""
+    """Return how many elements of a tensor the fullest lane has."""
     partitions = core.spec.partitions
     rows = 1
     for size in shape:
@@ -167,8 +167,8 @@ def lane_task(
 ) -> LaneTask:
     """Return the task of one instruction of nki.isa on the result, or on `shape`.
 
-    `operands` are the positions of those that stream in, by default the first that is
-    not a scalar."""
+    `operands` are the indices of the operands that stream in, by default the first that
+    is not a scalar."""
     result = (*i.results, *i.operands)[0].type  # recording instructions have no result
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:

@@ -3,7 +3,7 @@
 A tile is computed while the next is loaded, so that both are in SBUF, beside the
 operands that every tile needs whole. If all of these do not fit together, either the
 whole operands are loaded again for every block of rows, or blocks run without overlap,
-each in all of SBUF. Physical cores that share the rows have separate SBUFs, each with
+each with all of SBUF. Physical cores that share the rows have separate SBUFs, each with
 its own copy of the whole operands. Bytes are those of a logical core.
 """
 

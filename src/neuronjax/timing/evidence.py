@@ -46,7 +46,7 @@ class MeasuredTime:
 
     @property
     def ratio(self) -> float:
-        """Return measured by predicted time."""
+        """Return the measured time divided by the predicted time."""
         return self.measured_seconds / self.predicted_seconds
 
 
@@ -102,7 +102,7 @@ def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
     ratios = sorted(row.ratio for row in nearest)
-    # The same number is left out on both sides.
+    # As many ratios are left out below the interval as above it.
     left_out = math.floor(len(ratios) * (1 - COVERED) / 2)
     low, high = ratios[left_out], ratios[-1 - left_out]
     return Confidence(

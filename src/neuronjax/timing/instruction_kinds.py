@@ -1,4 +1,4 @@
-"""Kinds of instructions that several passes of the time model treat in one way."""
+"""Groups instructions that several passes of the time model treat alike."""
 
 from __future__ import annotations
 

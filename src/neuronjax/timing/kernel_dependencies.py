@@ -337,7 +337,7 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait for a dynamic access's index, which writes too read."""
+        """Add the wait for the index of a dynamic access, even of one that writes."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -422,7 +422,8 @@ class KernelDependencies:
                     self.waits[n].append(at[i.program, before] * 2)
 
     def _add_barriers(self) -> None:
-        """Add barriers: in all programs, earlier entries precede later ones."""
+        """Add the waits of barriers: entries after a barrier, of every program, wait
+        for the entries of all programs before it."""
         met: dict[int, list[int]] = {}
         for n, i in enumerate(self._entries):
             if i.name == "core_barrier":

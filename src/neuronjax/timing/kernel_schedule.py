@@ -73,7 +73,7 @@ class KernelSchedule:
 #: The share of the time above which a note reports a loss.
 _NOTABLE_SHARE = 0.05
 
-#: A hypothetical change of a cost, by the number of the instruction.
+#: A function from an instruction's number and price to a hypothetical price.
 Change = Callable[[int, KernelPrice], KernelPrice]
 
 
@@ -264,7 +264,7 @@ class _Scheduling:
         return ends[0] - min(self.starts[first:last], default=ends[0])
 
     def _shift(self, seconds: float) -> None:
-        """Delay everything that follows."""
+        """Delay all entries that are not scheduled yet."""
         self.floor = self.total + seconds
         self.total = self.floor
 

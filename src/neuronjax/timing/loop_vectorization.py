@@ -290,9 +290,8 @@ class LoopVectorization:
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two operations from a state to the next, or None.
-
-        Each comes with its other operand."""
+        """Return the one or two operations from a state to the next, each with its
+        operand that is not the state, or None."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:

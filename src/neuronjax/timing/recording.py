@@ -142,9 +142,9 @@ class QueueState:
     """The times at which queues become free, in seconds.
 
     Attributes:
-        free: by queue other than DMA.
+        free: the time of every queue other than DMA.
         table: the function table that ScalarE has loaded.
-        dma: of the DMA engines, if no other engine delays them.
+        dma: the time of the DMA engines, if no other engine delays them.
         end: the end of everything so far.
     """
 

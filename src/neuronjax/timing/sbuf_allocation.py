@@ -345,8 +345,8 @@ class SbufAllocation:
                     self._place(value)
 
     def _place(self, value: int) -> None:
-        """Note that a value is written directly into a slice of a tensor in HBM, where
-        all readers read it, if a reader writes it there, as a scan stacks results."""
+        """Note that a value is written to HBM only once, directly into the slice of a
+        tensor to which a reader would copy it, as a scan stacks its results."""
         uses = () if value in self.results else self.next_use.get(value, ())
         steps = (self.units[n].region.steps[0] for n in uses)
         if any(replaces_slice(self.fused, s, value, self.sbuf) for s in steps):

@@ -5,9 +5,9 @@ order of issue. Inside a region tiles follow each other at the interval of the b
 queue: the total is the time of one tile through all steps, plus that interval for every
 other tile. A region of one tile streams parts of it: a step starts on its producer's
 first part, and ends no sooner than the producer's end plus the time of its own last
-part. Loads are issued before the engines need them. A loop takes the time between two
-iterations for each, a branch that of its longest block, an Spmd block that of one
-device, since all devices run the same.
+part. Loads are issued before the engines need them. Every iteration of a loop takes the
+time from one to the next, a branch takes that of its longest block, and an Spmd block
+that of one device, since all devices run the same.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the bytes of a whole operand in SBUF, of a batch only two members."""
+    """Return the bytes in SBUF of a whole operand, or of two members of a batch."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)

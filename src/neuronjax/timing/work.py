@@ -47,7 +47,7 @@ class Core:
 
     @property
     def spec(self) -> CoreSpec:
-        """Return one physical core."""
+        """Return the description of one physical core."""
         return self.chip.core
 
     @property

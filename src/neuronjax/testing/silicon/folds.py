@@ -38,7 +38,7 @@ def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(terms: np.ndarray) -> np.ndarray:
-    """Return the sum by a tree of neighbours; a last term alone moves up a level."""
+    """Return the sum by a tree of neighbours; a term without one moves up a level."""
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
         summed = terms[..., 0:even:2] + terms[..., 1:even:2]

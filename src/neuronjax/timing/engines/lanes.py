@@ -129,7 +129,7 @@ def seconds(
 
 def latency_seconds(core: Core, queue: Queue) -> float:
     """Return the time from an instruction's last element until others can read it."""
-    hidden = 2 - a.VISIBLE_STARTS.value  # out of one read and one write
+    hidden = 2 - a.VISIBLE_STARTS.value  # starts of one read and one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)
 

@@ -48,7 +48,7 @@ class LaneStream(NamedTuple):
 
     @property
     def in_psum(self) -> bool:
-        """Return whether an engine reads or writes PSUM."""
+        """Return whether the tensor is in PSUM."""
         return self.memory == "psum"
 
     @property
@@ -101,7 +101,7 @@ class LaneTask:
         return max((s.free for s in self.streams), default=1)
 
     def in_fp32(self) -> LaneTask:
-        """Return the task with FP32 streams, for use inside a chain."""
+        """Return the task with FP32 streams, as between instructions of a chain."""
         wide = np.dtype(np.float32)
         return replace(
             self,

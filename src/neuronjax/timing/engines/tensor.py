@@ -33,7 +33,6 @@ class ArrayTask:
         moved: columns of the moving operands of all matmuls together.
         rows: rows of the array that are in use.
         column_cycles: cycles per moving column.
-
         loads: the number of stationary operands.
         parallel: matmuls that the array's tiles do at once.
         packed: rows of the contraction in a cell.
