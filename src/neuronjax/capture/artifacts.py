@@ -184,8 +184,8 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         reason = getattr(error, "strerror", None) or error
         raise InvalidProgramError(
             f"cannot read {name[:200]!r}: {reason}",
-            remedy="give the path of a saved program; one that is already in memory "
-            "as bytes: source.encode() of a text",
+            remedy="give the path of a saved program, or its bytes: source.encode() of "
+            "a text",
         ) from error
 
 
@@ -215,7 +215,7 @@ def recognized(data: bytes) -> str:
     raise InvalidProgramError(
         f"the file {start}, which no known format does",
         remedy="save StableHLO (text, bytecode or a portable artifact), a jax.export "
-        "artifact, or HLO (text or proto); write a file again that was cut off",
+        "artifact, or HLO (text or proto); if the file was cut off, write it again",
     )
 
 

@@ -78,11 +78,11 @@ class FlatBuffer:
         """Return a string of `length` bytes, and count them against the budget."""
         self.text_bytes -= length
         if self.text_bytes < 0:
-            malformed("its texts have many times the bytes that the file has")
+            malformed("its strings have many times the bytes of the file")
         try:
             return self.slice(at, length).decode()
         except UnicodeDecodeError:
-            malformed("a text is not UTF-8")
+            malformed("a string is not UTF-8")
 
 
 class Table:

@@ -217,7 +217,7 @@ def _algorithm(
     if op == "all_to_all":
         if algorithm not in (None, "auto", "mesh"):
             raise InvalidProgramError(
-                f"{op}: there is no algorithm {algorithm!r} of it", remedy="use 'mesh'"
+                f"there is no algorithm {algorithm!r} of {op}", remedy="use 'mesh'"
             )
         return "mesh"
     like = "all_reduce" if op == "all_reduce" else "reduce_scatter"

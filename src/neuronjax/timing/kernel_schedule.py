@@ -110,8 +110,8 @@ def schedule_kernel(
     notes = [*stream.notes, *_throttled(run)]
     if found.short:
         notes.append(
-            f"more than all of {' and '.join(found.short)} is in use at a time: "
-            "times are as if it fitted"
+            f"the kernel needs more {' and '.join(found.short)} than there is: times "
+            "are as if it fitted"
         )
     return KernelSchedule(
         program=program,

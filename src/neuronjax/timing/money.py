@@ -79,7 +79,7 @@ def _listed(target: Target, terms: Terms | None) -> ListPrice | None:
 
 def _positive(name: str, value: float) -> float:
     if not value > 0 or math.isinf(value):
-        raise InvalidProgramError(f"{name} of {value}", remedy="a number above 0")
+        raise InvalidProgramError(f"{name} of {value}", remedy="give a number above 0")
     return value
 
 
@@ -87,7 +87,7 @@ def check_utilization(utilization: float) -> None:
     """Refuse a utilization that is not above 0 and at most 1."""
     if not 0 < utilization <= 1:
         raise InvalidProgramError(
-            f"a utilization of {utilization}", remedy="a share above 0, at most 1"
+            f"a utilization of {utilization}", remedy="give a share above 0, at most 1"
         )
 
 

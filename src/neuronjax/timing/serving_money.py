@@ -54,7 +54,8 @@ class Traffic:
         for name, minimum in least.items():
             if getattr(self, name) < minimum:
                 raise InvalidProgramError(
-                    f"{name} of {getattr(self, name)}", remedy=f"at least {minimum}"
+                    f"{name} of {getattr(self, name)}",
+                    remedy=f"give at least {minimum}",
                 )
         if self.batch % self.prefill_batch:
             raise InvalidProgramError(

@@ -275,7 +275,7 @@ def _revealed(case: ProbeCase) -> str:
     try:
         tree = reveal_order(recorded, count)
     except InvalidProgramError as error:
-        return f"not by additions of two numbers ({error.what})"
+        return f"no sum of two numbers at a time ({error.what})"
     # These sums do not show whether a sum is compensated.
     return str(dataclasses.replace(tree, is_compensated=False))
 
