@@ -245,8 +245,7 @@ def looks_exported(data: bytes) -> bool:
     """Return whether the bytes are a flatbuffer with the fields that every artifact
     has. These may still be damaged or cut off."""
     try:
-        root = FlatBuffer(data).root()
-        return all(map(root.has, _ALWAYS))
+        return all(map(FlatBuffer(data).root().has, _ALWAYS))
     except NeuronJaxError:
         return False
 

@@ -392,8 +392,7 @@ def _read(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
-    frame = stream.read(LENGTH.unpack(head)[0])
-    header, _, data = frame.partition(b"\n")
+    header, _, data = stream.read(LENGTH.unpack(head)[0]).partition(b"\n")
     return json.loads(header), data
 
 

@@ -182,8 +182,7 @@ class _Worker:
 
     def _last_words(self) -> str:
         """Return what jaxlib wrote about this request before it died."""
-        end = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, end - 4000))
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4000))
         return last_words(self._log.read(), 200)
 
     def close(self) -> None:

@@ -222,8 +222,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Price an in-place scatter: a window is written, or read, combined and written."""
     updates = i.operands[-1].type
-    numbers = dict(i.dimension_numbers)
-    window = numbers.get("update_window_dims", ())
+    window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)
     for d in reversed(range(len(updates.shape))):
         if d not in window:

@@ -42,8 +42,7 @@ def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") 
     """Return a work of the tasks; elements and folds decide how many instructions."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
-    fields = traffic_of(i)
-    return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **fields)
+    return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **traffic_of(i))
 
 
 def _task(
@@ -221,5 +220,4 @@ def _(i: SelectAndScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
     per_lane = columns(i.operands[1].type.shape, core) * prod(i.window.sizes)
     largest = _task(i, per_lane, "pool")
     both = replace(largest, name="tensor_tensor", read=largest.read * 2)
-    work = _work(core, i, largest, both, both, opcode="TENSOR_TENSOR")
-    return ((work,),)
+    return ((_work(core, i, largest, both, both, opcode="TENSOR_TENSOR"),),)

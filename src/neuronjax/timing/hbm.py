@@ -69,8 +69,7 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
     at = max(range(len(usage)), key=usage.__getitem__)
     alive: list[Tensor | _Temporary] = [t for t in tensors if t.first <= at <= t.last]
     if at < count and inner[at]:
-        first_step = plan.units[at].region.steps[0]
-        name = first_step.instruction.location.source
+        name = plan.units[at].region.steps[0].instruction.location.source
         alive.append(Tensor(f"inside {name}", inner[at], "workspace", ""))
     alive += arguments
     totals = dict.fromkeys(CATEGORIES, 0)

@@ -397,8 +397,7 @@ class KernelDependencies:
         first = self._first.get(s.number)
         if first is None:
             return []
-        taken = self._pools[s.memory, first[2]].take(size)
-        return self._as_one(taken)
+        return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
         """Return entries to wait for, or one group of them if they are many."""

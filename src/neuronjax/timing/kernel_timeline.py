@@ -270,8 +270,7 @@ class KernelMemory(MemoryPlan):
 
 def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
     """Return the memory of a scheduled kernel."""
-    program = schedule.program
-    hbm = _hbm(program)
+    hbm = _hbm(schedule.program)
     usage = {memory: _usage(schedule, memory) for memory in ("sbuf", "psum")}
     count = len(usage["sbuf"])
     step = schedule.total_seconds / count

@@ -222,8 +222,7 @@ class LoopVectorization:
         rest = self.types[source].shape[1:]
         order = (*range(1, len(rest) + 1), 0)
         turned = self._move(i, value.buffer, (*rest, self.trips), "transpose", (order,))
-        shape = (1, *rest, self.trips)
-        made = self._move(i, turned, shape, "reshape", ())
+        made = self._move(i, turned, (1, *rest, self.trips), "reshape", ())
         self.known[node.results[0]] = _VectorizedValue(made, turns=True)
         return True
 
@@ -240,8 +239,7 @@ class LoopVectorization:
             ]  # fmt: skip
             return self._emit(i, operands, (*shape, self.trips))
         if isinstance(i, TensorReduce) and not values[1].turns:
-            operands = [v.buffer for v in values]
-            return self._emit(i, operands, (*shape, self.trips))
+            return self._emit(i, [v.buffer for v in values], (*shape, self.trips))
         if isinstance(i, DmaCopy):
             parameters = _with_turns(i, len(shape), self.trips)
             if parameters is not None:

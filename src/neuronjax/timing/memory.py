@@ -130,8 +130,7 @@ class _Planner:
 
     def inner(self, unit: Unit) -> None:
         """Add the plans of the blocks of control flow to a unit."""
-        step = unit.region.steps[0]
-        i = step.instruction
+        i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
             # Values around the loop keep `CARRY_SHARE` of SBUF, minus the loop's carry,

@@ -314,8 +314,7 @@ class _Schedule:
                 part = move.seconds / max(1, ceil(size / CHUNK_BYTES.value))
             start = max(first, state.dma)
             done = max(start + move.seconds, end + part)
-            pieces = prices.pieces
-            self.recorder.move(prices, move, start, done, pieces)
+            self.recorder.move(prices, move, start, done, prices.pieces)
             state.dma = max(state.dma, first) + move.seconds
             state.end = max(state.end, done + move.latency)
             if move.first_reader < 0:

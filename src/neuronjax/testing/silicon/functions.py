@@ -82,8 +82,7 @@ def compared(name: str, x: np.ndarray) -> np.ndarray:
 
     Subnormal arguments and results belong to another question.
     """
-    ranges = ACTIVATION_FUNCTIONS[name]
-    inside = [(low <= x) & (x <= high) for low, high in ranges]
+    inside = [(low <= x) & (x <= high) for low, high in ACTIVATION_FUNCTIONS[name]]
     result = _emulated(name, x)
     small = np.abs(result) < _TINY
     if name in _WHOLE:

@@ -53,8 +53,7 @@ def read_results(folder: Path) -> SiliconResults:
     for name, probe in described().items():
         if chip not in probe["chips"]:
             continue
-        record = manifest["probes"].get(name)
-        case = _case(folder, chip, probe, record)
+        case = _case(folder, chip, probe, manifest["probes"].get(name))
         if isinstance(case, str):
             left_out[name] = case
         else:

@@ -98,33 +98,20 @@ def engine_work(
     least: float = a.MINIMUM_INTERVAL.value,
     **fields: Any,
 ) -> Work:
-    """Return a Work of `cycles` of an engine's data path, in `starts` instructions."""
-    return Work(
-        queue=queue,
-        seconds=seconds(core, queue, cycles, starts, least),
-        latency_seconds=latency_seconds(core, queue),
-        **fields,
-    )
-
-
-def seconds(
-    core: Core,
-    queue: Queue,
-    cycles: float,
-    starts: int,
-    least: float = a.MINIMUM_INTERVAL.value,
-) -> float:
-    """Return how long instructions with `cycles` in total occupy an engine.
+    """Return a Work of `cycles` of an engine's data path, in `starts` instructions.
 
     The time is infinite if the core lacks the engine; `cost.ways` leaves such ways out.
     """
-    rate = clock(core, queue)
-    if not rate:
-        return inf
     start = a.GPSIMD_START.value
     if queue != "gpsimd":
         start = a.VISIBLE_STARTS.value * core.spec.access_start_cycles
-    return max(least * starts, cycles + start * starts) / rate
+    busy, rate = max(least * starts, cycles + start * starts), clock(core, queue)
+    return Work(
+        queue=queue,
+        seconds=busy / rate if rate else inf,
+        latency_seconds=latency_seconds(core, queue),
+        **fields,
+    )
 
 
 def latency_seconds(core: Core, queue: Queue) -> float:
