@@ -151,8 +151,7 @@ class _GroupSite:
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
-        """Return the flows between all chips: a size per pair of their ranks, plus one
-        per chip."""
+        """Return flows between all chips: a size per pair of ranks, plus `per_chip`."""
         here = self.on_chip
         return {
             (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]

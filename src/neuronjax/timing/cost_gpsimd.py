@@ -64,8 +64,7 @@ def software(
 
 
 def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
-    """Return the length of an axis of the first operand, and the number of rows along
-    it."""
+    """Return the length of an axis of the first operand, and the rows along it."""
     shape = instruction.operands[0].type.shape
     length = shape[axis] if shape else 1
     return length, prod(shape) // max(1, length)

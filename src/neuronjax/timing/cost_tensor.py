@@ -109,8 +109,7 @@ def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
 
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
-    """Return a contraction as instructions, with `held` stationary and `moved` moving
-    columns."""
+    """Return the tiling with `held` stationary and `moved` moving columns."""
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)

@@ -153,8 +153,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an operation on one or two tensors, of several passes or software for some
-    operators."""
+    """Price an operation on one or two tensors; some need passes, some software."""
     dtype = i.results[0].type.dtype
     if i.op in SOFTWARE_FUNCTIONS:  # except `power`, which GpSimdE's ALU has
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
@@ -233,8 +232,7 @@ def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a constant: free if it is an immediate, or in HBM, whose transfer is priced
-    elsewhere."""
+    """Price a constant: free as an immediate, or in HBM except for its transfer."""
     (result,) = i.results
     elements = prod(result.type.shape)
     if elements == 1 or is_stored(i):

@@ -134,8 +134,7 @@ def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
 
 @functools.cache
 def whole_pattern(shape: tuple[int, ...]) -> Pattern:
-    """Return the pattern, (stride, count) per dimension, of an access to a whole
-    storage."""
+    """Return the (stride, count) per dimension of an access to a whole storage."""
     return tuple(zip(_strides(shape), shape, strict=True))
 
 

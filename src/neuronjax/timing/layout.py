@@ -52,8 +52,7 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """Return, by value from outside, the part that is read, and whether it is read
-    transposed."""
+    """Return, by value from outside, the part read, and whether it is transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:

@@ -159,8 +159,7 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Return the topology of the node; for a bare chip of UltraServers, that of one
-    server."""
+    """Return the topology of a node; of one server for a bare chip of UltraServers."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

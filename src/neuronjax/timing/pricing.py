@@ -174,8 +174,7 @@ class Pricing:
     # -- ways --------------------------------------------------------------------------
 
     def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
-        """Return the ways of a region's n-th step, which depend on where its operands
-        are."""
+        """Return the ways of a region's n-th step for the places of its operands."""
         fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
         key: list[Any] = [kind_of(step.instruction), step.form, step.reduces]
         in_psum, turned = [], []

@@ -112,8 +112,7 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes of transpositions, without those that cancel with another
-        one."""
+        """Return the bytes of transpositions, except those that cancel."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:

@@ -115,8 +115,7 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's left (0) or right (1) elements, without scales or
-    tags."""
+    """Return the shape of a matmul's left (0) or right (1) operand without scales."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
