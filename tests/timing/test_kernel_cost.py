@@ -1,7 +1,7 @@
 """The cost of single kernel instructions, by hand from the published formulas.
 
 Cycles of VectorE and ScalarE are what the formula says and the start of one access (60
-cycles), 64 at least; see `timing.engines.lanes.seconds`.
+cycles), 64 at least; see `timing.engines.lanes.engine_work`.
 """
 
 from __future__ import annotations

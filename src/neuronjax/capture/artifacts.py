@@ -1,4 +1,4 @@
-"""Saved programs: a file of any supported format as a `Program` and its signature.
+"""Reads a saved program of any supported format as a `Program` and its signature.
 
 Formats are recognized by content. The bytes are untrusted: `capture.parsing` turns them
 into canonical MLIR bytecode in another process, and only that is parsed here.
@@ -54,7 +54,7 @@ class Artifact(SavedSignature):
 
     @property
     def argument_names(self) -> tuple[str, ...]:
-        """The pytree path of every flat argument, used or not."""
+        """The pytree path of every flat argument; "arg0" for one that is unused."""
         kept = dict(zip(self.kept, self.program.argument_names, strict=True))
         return tuple(kept.get(i, f"arg{i}") for i in range(len(self.in_avals)))
 
@@ -75,21 +75,19 @@ class ArtifactFamily:
         """Return the program for flat arguments of these shapes.
 
         Raises:
-            InvalidProgramError: there is none.
+            InvalidProgramError: the shapes do not fit the symbolic ones.
         """
         avals, name = self.exported.in_avals, self.exported.name
         if not _fit([x.shape for x in types], [aval.shape for aval in avals]):
-            given, saved = map(_shapes_text, (types, avals))
+            given, saved = (
+                ", ".join(str(x.shape) for x in every) or "none"
+                for every in (types, avals)
+            )
             raise InvalidProgramError(
                 f"{name} was saved for {saved}, and is called with {given}",
                 remedy="give arrays whose sizes fit, the same for equal letters",
             )
         return _from_exported(self.exported, self.file, types)
-
-
-def _shapes_text(every: Sequence[Any]) -> str:
-    """Return shapes in words, "(4,), (b, 16)"."""
-    return ", ".join(str(each.shape) for each in every) or "none"
 
 
 def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:
@@ -98,12 +96,12 @@ def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:
         return False
     sizes: dict[str, int] = {}
 
-    def meant(symbol: Any, size: int) -> int:
+    def expected(symbol: Any, size: int) -> int:
         is_size = isinstance(symbol, int)
         return symbol if is_size else sizes.setdefault(str(symbol), size)
 
     pairs = zip(itertools.chain(*saved), itertools.chain(*given), strict=True)
-    return all(meant(symbol, size) == size for symbol, size in pairs)
+    return all(expected(symbol, size) == size for symbol, size in pairs)
 
 
 def read_artifact(source: Source) -> Artifact:
@@ -124,7 +122,7 @@ def read_artifact(source: Source) -> Artifact:
 
 
 def read_any(source: Source) -> Artifact | ArtifactFamily:
-    """Read a saved program, as `read_artifact`, or one with symbolic sizes."""
+    """Read a saved program; return an `ArtifactFamily` if it has symbolic sizes."""
     data, name = _read(source)
     form = recognized(data)
     if form == "jax.export artifact":
@@ -160,7 +158,7 @@ def is_symbolic(path: Path) -> bool:
 
 
 def _read(source: Source) -> tuple[bytes, str]:
-    """Return the bytes, and a name for messages."""
+    """Return the bytes of a source, and a name for messages."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source), "the program"
     if isinstance(source, str | os.PathLike):
@@ -182,13 +180,12 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         with regular(Path(name)).open("rb") as file:
             return file.read(), name
     except (OSError, ValueError) as error:
-        # ValueError: the text of a program, given in place of a path, may hold a zero
-        # byte.
+        # ValueError: a program's text, given in place of a path, may have a zero byte.
         reason = getattr(error, "strerror", None) or error
         raise InvalidProgramError(
             f"cannot read {name[:200]!r}: {reason}",
-            remedy="give the path of a saved program; one that is already in memory "
-            "as bytes: source.encode() of a text",
+            remedy="give the path of a saved program, or its bytes: source.encode() of "
+            "a text",
         ) from error
 
 
@@ -218,7 +215,7 @@ def recognized(data: bytes) -> str:
     raise InvalidProgramError(
         f"the file {start}, which no known format does",
         remedy="save StableHLO (text, bytecode or a portable artifact), a jax.export "
-        "artifact, or HLO (text or proto); write a file again that was cut off",
+        "artifact, or HLO (text or proto); if the file was cut off, write it again",
     )
 
 
@@ -240,7 +237,7 @@ def _is_hlo_module(data: bytes) -> bool:
 
 
 def _hlo_module(data: bytes) -> bytes:
-    """Return the HloModuleProto, which may be wrapped in an HloProto."""
+    """Return the HloModuleProto in bytes that may be an HloProto around it."""
     inner = next(protobuf_fields(data), None)
     if inner and inner[0] == _MODULE_OF_PROTO and _is_hlo_module(inner[1]):
         return inner[1]
@@ -253,8 +250,8 @@ def _hlo_module(data: bytes) -> bytes:
 def _from_exported(
     exported: Exported, file: str, types: Sequence[Any] | None = None
 ) -> Artifact:
-    """Return the program of a jax.export artifact, checked against its signature. With
-    symbolic sizes it is the program for flat arguments of these types."""
+    """Return the program of a jax.export artifact, checked against its signature. If
+    that has symbolic sizes, `types` of the flat arguments give them values."""
     shapes = types and [_physical(types[i])[0] for i in exported.kept]
     index = exported.platform_index
     code = parsing.parse(exported.module, "portable artifact", index, shapes)
@@ -281,8 +278,8 @@ def _from_exported(
 def _sized(
     exported: Exported, types: Sequence[Any], results: Sequence[Any]
 ) -> Exported:
-    """Return an artifact whose signature has the sizes of these arguments and results.
-    The trailing dimensions that random keys have in the program are dropped."""
+    """Return an artifact whose signature has the sizes of these arguments and results,
+    without the trailing dimensions that random keys have in the program."""
 
     def sized(given: Sequence[Any], avals: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(
@@ -298,8 +295,8 @@ def _sized(
 
 
 def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
-    """Return shape and dtype in the program, where keys are integers and float0 is
-    bool."""
+    """Return an array's shape and dtype in the program, where keys are integers and
+    float0 is bool."""
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         aval = jax.eval_shape(jax.random.key_data, aval)
     is_float0 = aval.dtype == jax.dtypes.float0
@@ -307,7 +304,7 @@ def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
 
 
 def _decoded(code: bytes, file: str) -> Program:
-    """Return the program that the child process wrote."""
+    """Decode and check the bytecode that the child process wrote."""
     with make_ir_context():
         module = ir.Module.parse(code)
         program = decode_module(module, file=file)
@@ -319,16 +316,12 @@ def _decoded(code: bytes, file: str) -> Program:
     for argument, name in zip(
         program.entry.body.arguments, program.argument_names, strict=True
     ):
-        _check_argument(argument.type, name)
+        try:
+            check_argument(argument.type, name)
+        except NeuronJaxError as error:
+            remedy = "save the program for float32 (complex numbers as pairs)"
+            raise type(error)(error.what, remedy=remedy) from error
     return program
-
-
-def _check_argument(kind: Any, name: str) -> None:
-    try:
-        check_argument(jax.ShapeDtypeStruct(kind.shape, kind.dtype), name)
-    except NeuronJaxError as error:
-        remedy = "save the program for float32 (complex numbers as pairs)"
-        raise type(error)(error.what, remedy=remedy) from error
 
 
 def _types(program: Program) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -344,7 +337,7 @@ MOST_CONSTANT_BYTES = 2 << 30
 
 
 def _check_constants(program: Program) -> None:
-    """Refuse constants that a few bytes of the file expand into huge arrays."""
+    """Refuse constants that expand from a few bytes of the file to huge arrays."""
     for op in program.walk():
         if op.name != "stablehlo.constant":
             continue

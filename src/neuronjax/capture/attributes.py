@@ -1,15 +1,15 @@
-"""MLIR attributes as plain Python values.
+"""Decodes MLIR attributes to plain Python values.
 
 An attribute is decoded by its MLIR class; the few that StableHLO defines itself
-(dimension numbers, comparison directions, ...) by their name and op. Nothing is
-skipped: an attribute without a decoder is an error, because dropping one would change
-numbers. Parts of meshes and shardings of the sdy dialect that nothing here understands
-are kept as text and refused where they would be used: a part of an axis has the name
-that sdy prints, "x:(1)2".
+(dimension numbers, comparison directions, ...) by their name and op. An attribute
+without a decoder is an error, because dropping one could change numbers. A part of a
+mesh axis of the sdy dialect keeps the name that sdy prints, "x:(1)2", and is refused
+where it is used.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -43,8 +43,9 @@ DTYPES: dict[str, np.dtype] = {
 }
 
 
+@functools.cache
 def element_dtype(name: str) -> np.dtype:
-    """Return the dtype of an MLIR element type name.
+    """Return the dtype of an MLIR element type.
 
     Raises:
         UnimplementedError: the type has no numpy or ml_dtypes counterpart.
@@ -63,16 +64,14 @@ def _elements(attribute: Any) -> np.ndarray:
     dtype = element_dtype(str(attribute.type.element_type))
     shape = tuple(attribute.type.shape)
     if attribute.is_splat:
-        attribute_one = attribute.get_splat_value()
-        # Broadcast without allocating: a few bytes of a file can declare any number of
-        # elements.
-        return np.broadcast_to(_scalar(attribute_one, dtype), shape)
+        # This allocates nothing: a few bytes of a file can declare huge arrays.
+        return np.broadcast_to(_scalar(attribute.get_splat_value(), dtype), shape)
     if dtype == np.bool_:
         return np.array(attribute, np.bool_).reshape(shape)
     try:
         return np.array(attribute).view(dtype).reshape(shape)
     except (TypeError, ValueError, BufferError):
-        # bfloat16 and elements below 16 bits have no buffer protocol in this jaxlib.
+        # jaxlib has no buffer protocol for bfloat16 and elements below 16 bits.
         return _printed_elements(str(attribute), dtype).reshape(shape)
 
 
@@ -81,9 +80,8 @@ _BYTES = re.compile(r'^dense<"0x([0-9A-Fa-f]*)">')
 
 
 def _printed_elements(text: str, dtype: np.dtype) -> np.ndarray:
-    """Return the elements of a printed constant, which MLIR prints exactly. Many
-    elements are printed as bytes, few as numbers, those without a decimal form in
-    hex."""
+    """Return the elements of a printed constant, which MLIR prints exactly: many as
+    bytes, few as decimal numbers, or hexadecimal ones for NaN and Inf."""
     raw = _BYTES.match(text)
     if raw:
         return np.frombuffer(bytes.fromhex(raw.group(1)), dtype)
@@ -95,10 +93,10 @@ _COMPLEX = re.compile(r"(dense<.*>) : tensor<(?:(.*)x)?complex<(f32|f64)>>", re.
 
 
 def complex_elements(text: str) -> np.ndarray:
-    """Return the value of a printed complex constant, with NaN payloads and signs.
+    """Return the value of a printed complex constant, with the same bits.
 
     Raises:
-        UnimplementedError: the text is something else.
+        UnimplementedError: the text has another form.
     """
     match = _COMPLEX.search(text)
     if match is None:
@@ -133,14 +131,6 @@ def _scalar(attribute: Any, dtype: np.dtype) -> Any:
     return np.array(value).astype(dtype)[()]
 
 
-def _complex_or_resource(attribute: Any) -> np.ndarray:
-    if isinstance(attribute, ir.DenseResourceElementsAttr):
-        kind: Any = attribute.type
-        dtype = element_dtype(str(kind.element_type))
-        return np.array(attribute).view(dtype).reshape(tuple(kind.shape))
-    raise UnimplementedError(f"constant {str(attribute)[:60]} cannot be decoded")
-
-
 # Decoders by the class of the attribute.
 _BY_CLASS: dict[type, Callable[[Any], Any]] = {
     ir.DenseI64ArrayAttr: tuple,
@@ -164,8 +154,7 @@ _BY_CLASS: dict[type, Callable[[Any], Any]] = {
 
 
 def _fields(cls: type) -> Callable[[Any], dict[str, Any]]:
-    """Return a decoder of a StableHLO struct into a dict of tuples and ints by field
-    name."""
+    """Return a decoder of a StableHLO struct into a dict of its fields."""
     names = [name for name, value in vars(cls).items() if isinstance(value, property)]
 
     def decode(attribute: Any) -> dict[str, Any]:
@@ -208,7 +197,7 @@ def _of_values(attribute: Any) -> tuple[Sharding, ...]:
 
 
 def _sharding(attribute: Any) -> Sharding:
-    """Decode `#sdy.sharding<@mesh, [{"x"}, {}]>`, ignoring open dimensions."""
+    """Decode `#sdy.sharding<@mesh, [{"x"}, {}]>`; ignore which dimensions are open."""
     sharding = sdy.TensorShardingAttr(attribute)
     dimensions = map(sdy.DimensionShardingAttr, sharding.dimension_shardings)
     return Sharding(
@@ -220,7 +209,7 @@ def _sharding(attribute: Any) -> Sharding:
 
 
 def _groups(attribute: Any) -> Any:
-    """Return groups of devices: a table, or the axes of a mesh. The latter are
+    """Return groups of devices: a table, or the axes of a mesh if written as
     `#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [...]>`."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(attribute):
         return _elements(attribute)
@@ -229,7 +218,7 @@ def _groups(attribute: Any) -> Any:
 
 
 def _mesh(attribute: Any, dialect: Any = sdy) -> str | Mesh:
-    """Return a mesh that is written in place, or the name of one of the module."""
+    """Return a mesh that an attribute contains, or the name that it refers to."""
     mesh = attribute.maybe_downcast()
     if isinstance(mesh, ir.FlatSymbolRefAttr):
         return mesh.value
@@ -249,7 +238,7 @@ def _mesh_of(attribute: Any, dialect: Any = sdy) -> Mesh:
 
 
 def _axes(references: Any, dialect: Any = sdy) -> tuple[str, ...]:
-    """Return the names of axes, or of parts of them."""
+    """Return the names of axes, or of parts of axes."""
     return tuple(_axis(dialect.AxisRefAttr(a), dialect) for a in references)
 
 
@@ -311,8 +300,6 @@ def decode_attribute(op: str, attribute: Any, name: str) -> Any:
     text = str(attribute)
     if text.startswith(("#stablehlo<", "#chlo<")):
         return _enum(attribute)
-    if text.startswith("dense"):
-        return _complex_or_resource(attribute)
     if "." in name:  # a discardable attribute of some dialect: mhlo.*, sdy.*, jax.*
         return text
     raise UnimplementedError(f"attribute {name} = {text[:80]} cannot be decoded", op=op)

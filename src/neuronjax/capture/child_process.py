@@ -1,5 +1,5 @@
-"""Start the processes that run jaxlib's parser and partitioner, and describe their
-end."""
+"""Starts the processes that run jaxlib's parser and partitioner, and describes how
+they ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 
 from neuronjax.errors import InternalError
 
-#: Longest wait for a killed group: a process that nobody reaps stays in the group.
+#: Longest wait for a killed process group, in which a process stays until it is reaped.
 GONE_SECONDS = 1.0
 
 
@@ -31,10 +31,10 @@ def started(
 
     Args:
         command: a script of this package and its arguments.
-        doing: completes "cannot start it to ...".
-        done: completes "programs are ... in a process of their own".
-        log: the file for its errors.
-        output: the destination of its answer, as `Popen` takes it.
+        doing: the verb of the error, "parse".
+        done: the participle of its remedy, "parsed".
+        log: the file for the child's standard error.
+        output: the destination of its standard output, as `Popen` takes it.
         buffer_bytes: the buffer size of its pipes, as `Popen` takes it.
 
     Raises:
@@ -58,7 +58,7 @@ def started(
 
 
 def ended_with_its_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the child and processes that it started; wait until they have ended."""
+    """Kill the child and the processes of its group; wait for their end."""
     end = time.monotonic() + GONE_SECONDS
     with contextlib.suppress(ProcessLookupError, PermissionError):
         while time.monotonic() < end:
@@ -73,7 +73,7 @@ def death(code: int) -> str:
 
 
 def last_words(log: bytes, length: int) -> str:
-    """Return the last error that jaxlib wrote before it died, if any."""
+    """Return ": " and the last error of a log, cut to `length` characters, or ""."""
     lines = log.decode(errors="replace").splitlines()
     errors = [line for line in lines if "rror" in line or "Check" in line]
     return f": {errors[-1].strip()[:length]}" if errors else ""

@@ -1,8 +1,8 @@
-"""Decode an MLIR module once into an `ir.program.Program`.
+"""Decodes an MLIR module into an `ir.program.Program`, which later stages use instead.
 
-Together with `capture.attributes` this is the only code that touches MLIR objects,
-through the public `jax.extend.mlir`. Every op keeps its name stack and the line of the
-user's program it came from.
+This module and `capture.attributes` read MLIR objects through the public
+`jax.extend.mlir`. Every op keeps its name stack and the line of the user's source from
+which it comes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from neuronjax.ir.program import (
     Value,
 )
 
-# Frames of Python and of installed libraries are not the user's line; JAX has already
-# left out its own.
+# Stack frames in these paths are not the user's; JAX has left out its own already.
 _PYTHON = (sysconfig.get_path("stdlib"), "<frozen ")
 _EMULATOR = str(Path(__file__).parent.parent) + "/"
 LIBRARY = ("site-packages", "dist-packages", "/neuronjax/", *_PYTHON)
@@ -76,7 +75,8 @@ def decode_module(
     names = tuple(argument_names) or _argument_names(by_name[main])
     locations = _Locations(file)
     functions = {
-        name: _Decoder(locations).function(name, op) for name, op in by_name.items()
+        name: Function(name, _Decoder(locations).region(op.regions[0]))
+        for name, op in by_name.items()
     }
     functions = _with_lent_lines(functions)
     body = functions[main].body
@@ -95,9 +95,9 @@ def decode_module(
 
 
 def _with_lent_lines(functions: Mapping[str, Function]) -> dict[str, Function]:
-    """Return the functions with `is_lent` set on ops whose line is that of a call. A
-    library's function has no user line, so JAX records the line of its first call, and
-    all calls of a module share one function."""
+    """Return the functions with `is_lent` set on ops whose line is that of a call. JAX
+    gives an op of a library's function, which has no user's line, the line of the first
+    call, although all calls share the function."""
     calls: dict[str | None, set[str]] = {}
     for op in itertools.chain(*(f.walk() for f in functions.values())):
         calls.setdefault(op.callee, set()).add(op.location.source)
@@ -128,7 +128,7 @@ def _partitions(module: Any) -> int | None:
 
 
 def _entry(functions: Mapping[str, Any]) -> str:
-    """Return the name of the function that a caller of the program calls."""
+    """Return the name of the program's entry: `main`, or the only public function."""
     if "main" in functions:
         return "main"
     public = [
@@ -151,7 +151,7 @@ _PATH_PART = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]|\.([A-Za-z_]\w*)"
 
 
 def _argument_names(function: Any) -> tuple[str, ...]:
-    """Return the pytree path of each argument, "params/w"; "arg0" for one without."""
+    """Return the pytree path of each argument, "params/w", or else "arg0"."""
     names = (
         a.location.name_str
         if isinstance(a.location, ir.NameLoc)
@@ -175,9 +175,6 @@ class _Decoder:
         self._types: dict[Any, TensorType] = {}
         self._attributes: dict[tuple[str, str, Any], Any] = {}
 
-    def function(self, name: str, op: Any) -> Function:
-        return Function(name, self._region(op.regions[0]))
-
     def _value(self, value: Any) -> Value:
         mlir_type = value.type
         known = self._types.get(mlir_type)
@@ -186,7 +183,7 @@ class _Decoder:
         new = self._values[value] = Value(len(self._values), known)
         return new
 
-    def _region(self, region: Any) -> Region:
+    def region(self, region: Any) -> Region:
         block = _only_block(region)
         arguments = tuple([self._value(a) for a in block.arguments])
         operations = list(block.operations)
@@ -200,15 +197,17 @@ class _Decoder:
         location = self._locations.of(op.location)
         try:
             operands = tuple([self._values[v] for v in operation.operands])
-            regions = tuple([self._region(r) for r in operation.regions])
+            regions = tuple([self.region(r) for r in operation.regions])
             attributes = self._attributes_of(operation, name)
             results = tuple([self._value(r) for r in operation.results])
         except NeuronJaxError as error:
-            raise _placed(error, name, location) from error
+            if error.location is not None:  # that of an inner op
+                raise
+            raise error.changed(op=name, location=location.source) from error
         return Op(name, operands, results, attributes, regions, location)
 
     def _attributes_of(self, operation: Any, op: str) -> dict[str, Any]:
-        """Return the attributes by name; MLIR shares equal ones, which decode once."""
+        """Return an op's attributes by name; equal attributes are decoded once."""
         attributes, decoded = operation.attributes, {}
         for key in attributes:
             if key in _FUNCTION_ONLY:
@@ -235,13 +234,6 @@ def _only_block(region: Any) -> Any:
     return blocks[0]
 
 
-def _placed(error: NeuronJaxError, op: str, location: Location) -> NeuronJaxError:
-    """Return the error with the op and the user's line, if it has none."""
-    if error.location is not None:
-        return error
-    return error.changed(op=op, location=location.source)
-
-
 def tensor_type(mlir_type: Any) -> TensorType:
     """Return the static tensor type of an MLIR type.
 
@@ -260,23 +252,19 @@ def tensor_type(mlir_type: Any) -> TensorType:
             remedy="Trainium programs have static shapes: give every dimension a "
             "size, for jax.export by symbolic shapes refined before loading",
         )
-    return TensorType(tuple(mlir_type.shape), _element(str(mlir_type.element_type)))
-
-
-@cache
-def _element(name: str) -> Any:
-    return element_dtype(name)
+    element = element_dtype(str(mlir_type.element_type))
+    return TensorType(tuple(mlir_type.shape), element)
 
 
 class _Locations:
-    """The locations of a module, each read once, because most ops share theirs."""
+    """The decoded locations of a module; many ops have the same."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._known: dict[Any, Location] = {}
 
     def of(self, location: Any) -> Location:
-        """Return the location; "-" is replaced by the module's own file."""
+        """Return a decoded location; the file "-" is replaced by the module's own."""
         key = location.attr
         if key not in self._known:
             decoded = decode_location(location)
@@ -286,7 +274,7 @@ class _Locations:
 
 
 def decode_location(location: Any) -> Location:
-    """Return the name stack, the user's line, and the functions. The line is the
+    """Return an op's name stack, user's line, and functions. The line is that of the
     innermost frame outside of libraries, or else outside of neuronjax."""
     scope = ""
     while not scope and isinstance(location, ir.NameLoc):
@@ -319,7 +307,7 @@ def is_library(file: str) -> bool:
 
 
 class _Frame(NamedTuple):
-    """A frame of the stack that led to an op, with its function's full name."""
+    """A frame of an op's stack; `function` is the qualified name."""
 
     function: str
     file: str
@@ -327,8 +315,8 @@ class _Frame(NamedTuple):
 
 
 def _frames(location: Any) -> Iterator[_Frame]:
-    """Yield frames, the innermost first. The callee of a call site may be a call site
-    itself, as in loops since JAX 0.12."""
+    """Yield the frames of a location, the innermost first. The callee of a call site
+    may be a call site itself, as in loops since JAX 0.12."""
     pending = [location]
     while pending:
         found, function = pending.pop(), ""
@@ -342,9 +330,9 @@ def _frames(location: Any) -> Iterator[_Frame]:
 
 @cache
 def _named(frame: _Frame) -> str:
-    """Return "Attention" for its `__call__`, "Model.encode" or "loss_fn". Return ""
-    for functions without a name, and for library functions other than a layer's
-    `__call__`."""
+    """Return the name of a frame's function for reports: "loss_fn", "Model.encode", or
+    "Attention" for its `__call__`. Return "" for functions without a name, and for
+    library functions other than a layer's `__call__`."""
     name = frame.function.rpartition("<locals>.")[2]
     is_layer = name.endswith(_CALL) and not name.startswith("_")
     if name.startswith("<") or (is_library(frame.file) and not is_layer):

@@ -1,11 +1,11 @@
-"""`jax.export` artifacts: the calling convention around a portable StableHLO program.
+"""Reads `jax.export` artifacts: a portable StableHLO program and its signature.
 
 The artifact is untrusted, so it is read here and not by `jax.export.deserialize`, which
 follows any offset. Slots and codes are those of JAX's schema (jax/_src/export/
 serialization_generated.py, serialization versions 2 to 12, which only ever add fields);
-JAX's manual of export documents the fields under "Module calling convention". Pytree
-nodes of registered types are left to the public function, after all offsets have been
-checked.
+JAX's manual of export documents the fields under "Module calling convention". That
+function is called only for pytree nodes of registered types, after all offsets have
+been checked.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedErr
 
 # -- a strict reader of flatbuffers ----------------------------------------------------
 
-# Only the parts of the format that are needed here (flatbuffers.dev, "Internals"):
-# tables, vectors, strings and unsigned scalars, little-endian. A read outside the
-# buffer, a text that is not UTF-8, more tables than the budget, or more bytes of texts
-# than a few times the file's (many offsets may refer to one place) is an
-# InvalidProgramError.
-
+# It reads tables, vectors, strings and unsigned scalars in little-endian order
+# (flatbuffers.dev, "Internals"). A read outside the buffer, a string that is not UTF-8,
+# or more tables or strings than the limits allow is an InvalidProgramError. There are
+# limits because many offsets may point to the same bytes.
 
 # A table takes some microseconds to read, so all of them take well below a second.
 MOST_TABLES = 200_000
-# All texts together may have RATIO times the bytes of the file, and BYTES more, because
-# texts may share their bytes.
+# All strings together may have TEXT_RATIO times the bytes of the file, and TEXT_BYTES
+# more.
 TEXT_RATIO, TEXT_BYTES = 16, 1 << 20
 
 
@@ -50,7 +48,7 @@ def malformed(what: str) -> NoReturn:
 
 @dataclass
 class FlatBuffer:
-    """The bytes, with a budget of tables and bytes of text that may still be read."""
+    """The bytes, and how many tables and bytes of strings may still be read."""
 
     data: bytes
     budget: int = field(default=MOST_TABLES)
@@ -68,12 +66,10 @@ class FlatBuffer:
         return int.from_bytes(self.slice(at, width), "little")
 
     def offset(self, at: int) -> int:
-        """Return the position to which the relative offset at `at` points; it is always
-        forward."""
+        """Return the position to which the offset at `at` points, always forward."""
         return at + self.unsigned(at, 4)
 
     def slice(self, at: int, length: int) -> bytes:
-        """Return `length` bytes."""
         if at < 0 or at + length > len(self.data):
             malformed(f"offset {at} + {length} is beyond its {len(self.data)} bytes")
         return self.data[at : at + length]
@@ -82,11 +78,11 @@ class FlatBuffer:
         """Return a string of `length` bytes, and count them against the budget."""
         self.text_bytes -= length
         if self.text_bytes < 0:
-            malformed("its texts have many times the bytes that the file has")
+            malformed("its strings have many times the bytes of the file")
         try:
             return self.slice(at, length).decode()
         except UnicodeDecodeError:
-            malformed("a text is not UTF-8")
+            malformed("a string is not UTF-8")
 
 
 class Table:
@@ -137,28 +133,24 @@ class Table:
         return start + 4, count
 
     def bytes(self, slot: int) -> bytes:
-        """Return the bytes of a vector of bytes."""
         start, count = self._vector(slot, 1)
         return self._buffer.slice(start, count)
 
     def text(self, slot: int) -> str:
-        """Return the text of a string."""
         return self._buffer.text(*self._vector(slot, 1))
 
     def integers(self, slot: int, width: int) -> tuple[int, ...]:
-        """Return the numbers of a vector of unsigned integers."""
+        """Return a vector of unsigned integers of `width` bytes."""
         start, count = self._vector(slot, width)
         read = self._buffer.unsigned
         return tuple([read(start + width * i, width) for i in range(count)])
 
     def tables(self, slot: int) -> list[Table]:
-        """Return a vector of tables."""
         start, count = self._vector(slot, 4)
         targets = [self._buffer.offset(start + 4 * i) for i in range(count)]
         return [Table(self._buffer, target) for target in targets]
 
     def texts(self, slot: int) -> tuple[str, ...]:
-        """Return a vector of strings."""
         start, count = self._vector(slot, 4)
         buffer = self._buffer
         strings = []
@@ -171,7 +163,7 @@ class Table:
 PLATFORM = "neuron"
 DEEPEST_TREE = 100
 DEEPEST_VJP = 8
-#: Most characters of a symbolic size.
+#: Most characters of a symbolic size's expression.
 LONGEST_SIZE = 200
 
 _DTYPES: dict[int, Any] = dict(
@@ -220,11 +212,11 @@ class Exported(SavedSignature):
     """The contents of an artifact.
 
     Attributes:
-        platform_index: the value of main's first argument, for a program of several
-            platforms; None if there is no such argument.
+        platform_index: the value of main's first argument, which selects one of several
+            platforms; None if main has no such argument.
         module: the program, a portable artifact.
-        vjp: the saved derivative, from flat primal arguments and cotangents to one
-            cotangent per argument.
+        vjp: the saved derivative, a function of flat arguments and cotangents of the
+            results, which returns one cotangent per argument; or None.
     """
 
     platform_index: int | None
@@ -233,12 +225,12 @@ class Exported(SavedSignature):
 
     @property
     def is_symbolic(self) -> bool:
-        """Whether an argument has a symbolic size, which a call gives a value."""
+        """Whether an argument has a symbolic size."""
         return any(not isinstance(n, int) for aval in self.in_avals for n in aval.shape)
 
 
 class _Field:
-    """Fields of the table Exported."""
+    """Slots of the fields in the schema's table Exported."""
 
     NAME, IN_TREE, IN_AVALS, OUT_TREE, OUT_AVALS = 1, 2, 3, 4, 5
     PLATFORMS, ORDERED, UNORDERED = 9, 10, 11
@@ -251,10 +243,9 @@ _ALWAYS = (_Field.NAME, _Field.IN_TREE, _Field.OUT_TREE, _Field.MODULE)
 
 def looks_exported(data: bytes) -> bool:
     """Return whether the bytes are a flatbuffer with the fields that every artifact
-    has. Their contents may still be damaged or cut off."""
+    has. These may still be damaged or cut off."""
     try:
-        root = FlatBuffer(data).root()
-        return all(map(root.has, _ALWAYS))
+        return all(map(FlatBuffer(data).root().has, _ALWAYS))
     except NeuronJaxError:
         return False
 
@@ -323,9 +314,8 @@ def _check_effects(root: Table) -> None:
 
 
 def _platform_index(platforms: tuple[str, ...]) -> int | None:
-    """Return the index of the program that runs, neuron's or else the first, in an
-    artifact for several platforms. Return None for one platform, where main does not
-    take an index."""
+    """Return which of several platforms runs, neuron or else the first. Return None for
+    one platform, whose main takes no index."""
     if len(platforms) < 2:
         return None
     return platforms.index(PLATFORM) if PLATFORM in platforms else 0
@@ -335,8 +325,8 @@ def _platform_index(platforms: tuple[str, ...]) -> int | None:
 
 
 def _avals(root: Table, slot: int, index_slot: int) -> tuple[Any, ...]:
-    """Return flat arguments or results: a list, or (since version 10) indices into a
-    list."""
+    """Return the types of flat arguments or results. They are a list or, since version
+    10, indices into a list of different types."""
     indices = root.integers(index_slot, 4)
     if not indices:
         return tuple(_aval(table) for table in root.tables(slot))
@@ -381,7 +371,7 @@ def _key_dtype(name: str) -> Any:
 
 
 class _RegisteredNode(Exception):
-    """A pytree node of a type that only JAX's registry knows."""
+    """Raised for a pytree node of a type in JAX's registry."""
 
 
 def _trees(root: Table, data: bytes, depth: int) -> tuple[Any, Any]:
@@ -422,7 +412,7 @@ def _node(table: Table, depth: int) -> Any:
 
 
 def _deserialize(data: bytes, name: str) -> Any:
-    """Read the artifact by JAX's own reader, for the types registered with it."""
+    """Read the artifact by JAX's own reader, which knows the registered types."""
     try:
         return export.deserialize(bytearray(data))
     except ImportError as error:

@@ -1,14 +1,10 @@
-"""Primitives that stay whole in a captured program, as custom calls.
-
-JAX has no lowering of these for platform "neuron", or only one that calls functions
-that other compilers know.
+"""Lowers primitives that JAX cannot lower for platform "neuron" to custom calls.
 
 - Linear algebra and callbacks become the custom call `neuronjax.host`, whose
   backend_config names the primitive with its parameters. `jax.debug.print` and
-  `jax.debug.callback` look at values and change none, so they always run; for the
-  others the policy decides at lowering (`host_custom_calls`, `callbacks`). A captured
-  program holds no tokens: its instructions are in order, and the emulation binds
-  effects as ordered.
+  `jax.debug.callback` change no values, so they always run; the policy decides about
+  the others at lowering (`host_custom_calls`, `callbacks`). A captured program has no
+  tokens: its instructions are in order, and the emulation binds effects as ordered.
 - The primitive behind `jax.nn.scaled_matmul` becomes `__op$block_scaled_dot` of (lhs,
   rhs, lhs scales, rhs scales), a custom call of the vendor's compiler: a NeuronCore has
   the operation, but JAX lowers it only for CUDA, or to plain arithmetic on dequantized
@@ -34,7 +30,7 @@ from neuronjax.errors import UnsupportedError, program_line
 from neuronjax.ir import host_functions
 from neuronjax.numerics.host_kernels.choice import host_p
 
-# The newest version of custom calls with a textual backend_config.
+# The newest version of custom calls whose backend_config is text.
 _API_WITH_TEXT = 2
 
 LINEAR_ALGEBRA = (
@@ -51,7 +47,7 @@ LINEAR_ALGEBRA = (
 
 @functools.cache
 def keep_whole(platform: str) -> None:
-    """Register the lowerings once; other platforms keep JAX's own."""
+    """Register the lowerings for a platform, once; others keep JAX's own."""
     for primitive in (*LINEAR_ALGEBRA, geqrf()):
         on_platform(platform, primitive, functools.partial(_host_call, primitive))
     for primitive in {equation.primitive for equation in _callbacks(ordered=False)}:
@@ -61,10 +57,10 @@ def keep_whole(platform: str) -> None:
 
 
 def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None:
-    """Register a lowering rule for a platform that JAX does not know. JAX takes rules
-    only for its own platforms. So this rule becomes the default of all platforms, and
-    checks for which platform it is called."""
-    # This is private, but the only way to the rule that is replaced.
+    """Register a lowering rule for a platform that JAX does not know. JAX only accepts
+    rules for its own platforms, so the rule registered is the default of all, and calls
+    the earlier default unless it is called for `platform`."""
+    # This attribute is private, but the only way to the earlier default.
     entry: Any = mlir._lowerings.get(primitive)  # type: ignore[attr-defined]
     others = getattr(entry, "rule", entry)
 
@@ -85,7 +81,7 @@ def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None
 
 
 def leaves(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations that contain no others."""
+    """Yield the equations of a jaxpr that contain no others."""
     for equation in jaxpr.eqns:
         inner = [p.jaxpr for p in equation.params.values() if hasattr(p, "jaxpr")]
         if not inner:
@@ -95,7 +91,7 @@ def leaves(jaxpr: Any) -> Iterator[Any]:
 
 
 def geqrf() -> Any:
-    """Return the one primitive of linear algebra without a public name."""
+    """Return the primitive `geqrf`, which has no public name."""
     square = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     raw = functools.partial(jnp.linalg.qr, mode="raw")
     primitives = {e.primitive for e in leaves(jax.make_jaxpr(raw)(square).jaxpr)}
@@ -136,7 +132,7 @@ def _host_call(primitive: Any, context: Any, *operands: Any, **parameters: Any) 
 def custom_call(
     text: str, target: str = host_functions.CALL, *, has_effect: bool = False
 ) -> Callable[..., Any]:
-    """Return the lowering to a custom call whose backend_config is a text."""
+    """Return the lowering to a custom call with `text` as backend_config."""
     return jax.ffi.ffi_lowering(
         target,
         backend_config=text,
@@ -160,7 +156,7 @@ def _callback(primitive: Any, context: Any, *operands: Any, **parameters: Any) -
 
 
 def _callback_of(parameters: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the callback, without addresses, and the "file:line" of its definition."""
+    """Return a callback's name or format, and the "file:line" of its definition."""
     if "fmt" in parameters:
         return repr(parameters["fmt"]), ""
     flat = parameters["callback"]
@@ -213,8 +209,7 @@ def _jaxprs(value: Any) -> Iterator[Any]:
 
 
 def _order(name: str, ordered: bool) -> dict[str, Any]:
-    """Return the parameters that say whether a callback is ordered; {} for other
-    primitives."""
+    """Return the parameters that make a callback ordered, or not; else {}."""
     sample = _sample(name, ordered)
     parameters = {} if sample is None else sample.params
     return {k: v for k, v in parameters.items() if k in ("ordered", "effect")}
@@ -229,10 +224,10 @@ def _sample(name: str, ordered: bool) -> Any:
 
 
 def _of_this_host(context: Any, x: Any) -> list[Any]:
-    """Lower the identity in front of a kernel of this host.
+    """Lower the identity that precedes a kernel compiled for this host.
 
-    JAX only says whether such a program may contain custom calls or layouts. Whether it
-    is for another machine is known when it is lowered, not when it is traced.
+    It refuses here, because only lowering, not tracing, shows whether a program is for
+    another machine.
 
     Raises:
         UnsupportedError: the program is lowered for `jax.export`.

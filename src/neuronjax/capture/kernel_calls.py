@@ -1,10 +1,10 @@
-"""Kernels of `neuronjax.nki` as one JAX primitive, whose operands are arrays and a key.
+"""Defines the JAX primitive for kernels of `neuronjax.nki`, called on arrays and a key.
 
-For platform "neuron", for which programs are captured, it is the custom call
-`neuronjax.nki`; for every other platform it runs the kernel. Under vmap one example
-comes after the other, so that an example's bits are those of the kernel alone. The
-primitive has no derivative. Inside `jax.shard_map` a kernel with collectives is one
-operation of all devices of the mesh, and only exists for platform "neuron".
+For platform "neuron", for which programs are captured, the primitive is the custom call
+`neuronjax.nki`; for every other platform it runs the kernel. `jax.vmap` runs one
+example after the other, so that each has the bits of the kernel alone. The primitive
+has no derivative. Inside `jax.shard_map` a kernel with collectives is one operation of
+all devices of the mesh, and only exists for platform "neuron".
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ kernel_p.multiple_results = True
 
 
 def call(function: KernelFunction, arrays: Arrays, key: jax.Array) -> list[jax.Array]:
-    """Bind the primitive; return results and, after them, the arguments that are
-    written."""
+    """Bind the primitive; return the results, then the arguments that it writes."""
     results = kernel_p.bind(*arrays, key, function=function)
     axes = frozenset(manual_axes()) if function.devices else _varying(arrays)
     return [_cast(x, axes) for x in results]
 
 
 def alike(values: Any) -> Any:
-    """Cast the arrays of a tree to vary along every mesh axis along which any of them
-    varies. `jax.shard_map` then sums the cotangent of a kernel's argument over the
-    devices if the argument is the same on all of them."""
+    """Return a tree with its arrays cast to vary along each mesh axis along which one
+    of them varies. For an argument that was the same on all devices, `jax.shard_map`
+    then sums the cotangent over the devices."""
     arrays = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
     axes = _varying(arrays)
     if not axes:
@@ -64,16 +63,15 @@ def _cast(x: jax.Array, axes: frozenset[Any]) -> jax.Array:
 
 
 def manual_axes() -> tuple[str, ...]:
-    """Return the axes of the surrounding `jax.shard_map`, if it has all axes of its
-    mesh."""
+    """Return the axes of the mesh if the surrounding `jax.shard_map` has all of them,
+    else ()."""
     mesh = jax.sharding.get_abstract_mesh()
     every = tuple(mesh.axis_names)
     return every if set(mesh.manual_axes) == set(every) else ()
 
 
 def surrounding_devices() -> int:
-    """Return how many devices run the code that is traced now, each with its own
-    arrays. It is 0 outside of `jax.shard_map`."""
+    """Return the number of devices of the surrounding `jax.shard_map`, 0 outside."""
     return jax.sharding.get_abstract_mesh().size if manual_axes() else 0
 
 

@@ -1,9 +1,9 @@
-"""The mesh under which a function is captured, and the placement of its arrays.
+"""Captures a function under a mesh, gathers its arguments, and places its results.
 
 Inside a captured function a mesh, its axes and the shardings of arguments mean what
 they mean to JAX. The emulation itself runs on one device of the host, on whole arrays:
-arrays on several devices are gathered before a call, and `placement` says where the
-results belong.
+arrays on several devices are gathered before a call, and its results are then put on
+the devices that `placements` returns.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class MeshContext:
 
     Attributes:
         mesh: the mesh around the function, or None.
-        devices: where the results belong: the mesh that is set, or that of an argument;
-            a mesh without devices if arguments are traced; None for no mesh.
+        devices: the mesh over which results are placed: that of `jax.set_mesh`, or of
+            an argument; without devices if arguments are traced; None for no mesh.
         shardings: the sharding of every flat argument that is not static; () for none.
     """
 
@@ -66,8 +66,8 @@ class MeshContext:
         Arrays become whole arrays on one device; types lose their shardings.
 
         Raises:
-            UnsupportedError: a transformation of a call under a mesh with Explicit axes
-                and without devices; names the mesh.
+            UnsupportedError: a transformation, such as `jax.grad`, of a call under a
+                mesh with Explicit axes and without devices.
         """
         here = cls.around()
         leaves, tree = jax.tree.flatten(arguments)
@@ -99,7 +99,7 @@ class MeshContext:
         return jax.set_mesh(None) if _set_mesh() else use_abstract_mesh(_NOTHING)
 
     def typed(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Return the types of the arguments, with their shardings."""
+        """Return the types of flat arguments, with their shardings."""
         over = self.shardings or [None] * len(leaves)
         types = zip(map(abstract, leaves), over, strict=True)
         return [
@@ -108,7 +108,7 @@ class MeshContext:
         ]
 
     def placed(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Return the arguments with their shardings, inside the function."""
+        """Return flat arguments with their shardings; called inside the function."""
         if not self.shardings:
             return leaves
         pairs = zip(leaves, self.shardings, strict=True)
@@ -116,8 +116,8 @@ class MeshContext:
 
 
 def on_every_device(array: Any) -> Any:
-    """Return an array that is whole on each device, also if Explicit axes split it. The
-    emulation's own operations work on whole arrays."""
+    """Return an array replicated over the devices if Explicit axes split it, because
+    the emulation's own operations need whole arrays."""
     over = jax.typeof(array).sharding
     if AxisType.Explicit in over.mesh.axis_types and any(over.spec):
         return jax.reshard(array, NamedSharding(over.mesh, P()))
@@ -130,15 +130,15 @@ def spread(
     options: Mapping,
     tree: Any = None,
 ) -> Callable[..., Any]:
-    """Return `jax.jit` with shardings in which a `PartitionSpec` refers to the mesh
-    around the call. JAX itself accepts that only for a mesh of devices.
+    """Return `jax.jit` with shardings that may be a `PartitionSpec` for the mesh around
+    the call. JAX itself accepts such specs only for a mesh with devices.
 
     Args:
         function: the function that is jitted.
         shardings: `in_shardings` and `out_shardings`, if they are given.
         options: other keywords of `jax.jit`.
-        tree: the structure that the results get, because `out_shardings` has it; None
-            to keep that of the trace.
+        tree: the pytree of the results to match that of `out_shardings`; None to keep
+            the function's own.
     """
 
     @functools.wraps(function)
@@ -157,7 +157,7 @@ def spread(
 
 
 def _set_mesh() -> Mesh | None:
-    """Return the mesh of `jax.set_mesh`. Return None without one, and inside a
+    """Return the mesh of `jax.set_mesh`. Return None if none is set, and inside a
     transformation, where JAX does not expose it."""
     try:
         mesh = jax.sharding.get_mesh()
@@ -167,26 +167,26 @@ def _set_mesh() -> Mesh | None:
 
 
 def _is_on_one_device(leaf: Any) -> bool:
-    """Return whether an argument is an array on one device, which emulation needs."""
+    """Return whether an argument is an array on one device, as emulation needs it."""
     is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
     return is_array and isinstance(leaf.sharding, _OneDevice)
 
 
 def _sharding(leaf: Any) -> NamedSharding | None:
-    """Return an argument's sharding on a mesh; that of a tracer comes from its type. It
-    is None for tracers, and on a mesh of one device, if no axis is Explicit."""
+    """Return an argument's sharding over a mesh, a tracer's from its type. Return None
+    for a tracer, or a mesh of one device, whose axes are not Explicit."""
     if isinstance(leaf, Tracer):
         over = jax.typeof(leaf).sharding
         return over if AxisType.Explicit in over.mesh.axis_types else None
     over = getattr(leaf, "sharding", None)
     if not isinstance(over, NamedSharding):
         return None
-    says = over.mesh.size > 1 or AxisType.Explicit in over.mesh.axis_types
-    return over if says else None
+    matters = over.mesh.size > 1 or AxisType.Explicit in over.mesh.axis_types
+    return over if matters else None
 
 
 def _check_untraced(mesh: AbstractMesh | None, leaves: list, shardings: tuple) -> None:
-    """Refuse tracers whose types have no sharding though the axes are Explicit."""
+    """Refuse tracers whose types have no sharding under a mesh with Explicit axes."""
     if mesh is None or AxisType.Explicit not in mesh.axis_types:
         return
     pairs = zip(leaves, shardings, strict=True)
@@ -200,7 +200,7 @@ def _check_untraced(mesh: AbstractMesh | None, leaves: list, shardings: tuple) -
 
 
 def _whole(leaves: list[Any], shardings: tuple) -> list[Any]:
-    """Return arrays on one device of the host, and types without their shardings."""
+    """Return arguments on one device of the host; types lose their shardings."""
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         return leaves if is_tracing() else list(map(_transformed, leaves, shardings))
     return list(map(_gathered, leaves))
@@ -218,9 +218,9 @@ def _gathered(leaf: Any) -> Any:
 
 
 def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
-    """Return an argument of a call inside `jax.grad` or `jax.vmap`, where arrays must
-    stay on the devices of the surrounding mesh. Those with Explicit axes are gathered
-    inside the emulation."""
+    """Return an argument of a call inside `jax.grad` or `jax.vmap`, whole, and on all
+    devices of a surrounding mesh, as JAX requires there. Arrays with Explicit axes are
+    left to `on_every_device`."""
     explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
     if explicit or not isinstance(leaf, jax.Array):
         return leaf
@@ -231,7 +231,7 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
 
 def _constrained(array: Any, over: NamedSharding) -> Any:
     """Return an array, inside the function, with a sharding. If the mesh has Explicit
-    axes, its Auto axes are left to the partitioner."""
+    axes, only these split the array; the partitioner decides about Auto axes."""
     mesh = over.mesh.abstract_mesh
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = {name for name, kind in pairs if kind is AxisType.Explicit}
@@ -261,7 +261,7 @@ class Results:
     shardings: tuple[NamedSharding, ...]
 
     def placed(self) -> Any:
-        """Return the results where they belong, and the rest unchanged."""
+        """Return the results with their shardings, and the other values unchanged."""
         leaves, tree = jax.tree.flatten(self.whole)
         count = len(self.shardings)
         moved = map(_moved, leaves[:count], self.shardings)
@@ -271,16 +271,15 @@ class Results:
 def placements(
     stage: Any, program: Program, devices: Mesh | AbstractMesh | None
 ) -> tuple[NamedSharding, ...]:
-    """Return the sharding of each flat result; () if no devices are named.
+    """Return the sharding of each flat result; () if there is no mesh of devices.
 
-    The function may name it; or the type of the result, if axes are Explicit; or the
-    partitioner decides it, if axes are Auto. Without any of these a result is whole on
-    every device.
+    A sharding is stated by the op that makes the result, by the result's type if axes
+    are Explicit, or by the partitioner if axes are Auto; else the result is replicated.
 
     Args:
-        stage: the traced function, which may name devices itself.
+        stage: the traced function, which may contain a mesh of devices.
         program: the captured program of the function.
-        devices: the devices that the call names.
+        devices: the mesh of the call, or None.
     """
     jaxpr, types = stage.jaxpr.jaxpr, jax.tree.leaves(stage.out_info)
     if devices is None:
@@ -297,7 +296,7 @@ def placements(
 
 
 def _stated(jaxpr: Any, variable: Any) -> P | None:
-    """Return the sharding that is a parameter of the op of a result, or None."""
+    """Return the spec that the op of a result has as a parameter, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
             continue
@@ -344,7 +343,7 @@ def _devices(jaxpr: Any) -> Iterator[Mesh]:
 
 
 def _moved(array: Any, sharding: NamedSharding) -> Any:
-    """Reshard an array; leave a traced array unless its type must have the sharding."""
+    """Reshard an array; leave a traced one unchanged unless axes are Explicit."""
     if not isinstance(array, Tracer):
         has_devices = isinstance(sharding.mesh, Mesh)
         return jax.device_put(array, sharding) if has_devices else array

@@ -1,13 +1,13 @@
-"""The process that parses untrusted programs; run as a script, never imported.
+"""Parses untrusted programs, as a script in a process of its own.
 
-It exchanges frames on its standard input and output: eight bytes of length, a line of
-JSON, then bytes. A request names the format; the answer is the program as MLIR bytecode
-of StableHLO, CHLO, func and sdy ops, or an error. If jaxlib crashes or loops on a
-malformed file, this process ends and not the caller's.
+The process exchanges frames on its standard input and output: eight bytes of length, a
+line of JSON, then bytes. A request names the format; the answer is the program as MLIR
+bytecode of StableHLO, CHLO, func and sdy ops, or an error. If jaxlib crashes or loops
+on a malformed file, this process ends and not the caller's.
 
-It imports jaxlib and not jax, and so starts three times as fast. `jaxlib._jax` and
-`jaxlib._hlo` are what `jax.extend.mlir` re-exports, and the parser of HLO text, which
-has no public name; `tests/capture/test_artifacts.py` fails if they move.
+It imports jaxlib and not jax, and so starts three times as fast. `jaxlib._jax`, which
+`jax.extend.mlir` re-exports, and `jaxlib._hlo`, which parses HLO text, have no public
+names in jaxlib; `tests/capture/test_artifacts.py` fails if they move.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _REFINE_SHAPES = (
 
 
 class Refused(Exception):
-    """A program that cannot be accepted.
+    """Raised for a program that cannot be accepted.
 
     Attributes:
         kind: "invalid", or "unsupported" for a program that another version can read.
@@ -66,7 +66,7 @@ class Refused(Exception):
 
 
 def context() -> ir.Context:
-    """Return an MLIR context with all dialects of programs, and one thread."""
+    """Return a single-threaded MLIR context with all dialects of programs."""
     new = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
@@ -125,8 +125,13 @@ def normalized(
     platform_index: int | None,
     shapes: list[list[int]] | None = None,
 ) -> ir.Module:
-    """Return a module with static shapes and without tuples, deprecated ops and MHLO.
-    CHLO is kept."""
+    """Return a module with static shapes, and without tuples, deprecated ops or MHLO.
+
+    Args:
+        module: the module, which is changed.
+        platform_index: the value of main's platform argument, if it has one.
+        shapes: the shapes of main's other arguments, if they are symbolic.
+    """
     names, dynamic = _survey(module)
     if any(name.startswith("mhlo.") or name == CUSTOM_CALL for name in names):
         module = _without_mhlo(module)
@@ -140,8 +145,7 @@ def normalized(
         _fix_sizes(module, shapes)
     if dynamic:
         _run(_REFINE_SHAPES, module)
-        # Assertions of jax.export about symbolic sizes are known to hold by now, and
-        # are removed.
+        # This removes jax.export's assertions about symbolic sizes, which hold by now.
         if found(module, lambda op: _call_target(op) == "shape_assertion"):
             refined = _jax.mlir.refine_polymorphic_shapes(bytecode(module))
             module = ir.Module.parse(refined)
@@ -191,7 +195,7 @@ CUSTOM_CALL = "stablehlo.custom_call"
 
 
 def _without_mhlo(module: ir.Module) -> ir.Module:
-    """Rewrite MHLO ops, and custom calls of their names, as CHLO or StableHLO."""
+    """Rewrite MHLO ops, and custom calls named after them, as CHLO or StableHLO."""
     for op in found(module, lambda op: op.name == "mhlo.copy"):
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
@@ -213,7 +217,7 @@ def _without_mhlo(module: ir.Module) -> ir.Module:
 
 
 def _mhlo_name(op: Any) -> str | None:
-    """Return the name of the MHLO op that an op is, or that a custom call names."""
+    """Return the MHLO name, without prefix, of an op or a custom call, or None."""
     name = op.name if op.name != CUSTOM_CALL else _call_target(op)
     return name.removeprefix("mhlo.") if name.startswith("mhlo.") else None
 
@@ -228,7 +232,7 @@ _CHLO_NAMES = {"topk": "top_k"}
 
 
 def _as_chlo(op: Any) -> None:
-    """Replace an operation by the CHLO op of the same meaning, if there is one."""
+    """Replace an op of MHLO by the CHLO op of the same meaning, if there is one."""
     name = _mhlo_name(op) or ""
     new_name = f"chlo.{_CHLO_NAMES.get(name, name)}"
     if not op.context.is_registered_operation(new_name):
@@ -243,13 +247,14 @@ def _as_chlo(op: Any) -> None:
 
 
 def _as_dot_general(einsum: Any) -> None:
-    """Rewrite a two-operand einsum as a dot_general, if summed labels are in both."""
+    """Rewrite an einsum of two operands as a dot_general, if one can express it."""
     config = ir.StringAttr(einsum.attributes["einsum_config"]).value
     (left, right), out = config.split("->")[0].split(","), config.split("->")[1]
     labels = [left, right, out]
+    # A label that only one operand has must not be summed.
     sums_one = set(left) ^ set(right) != set(out) - (set(left) & set(right))
     if sums_one or any(not t.isalpha() or len(set(t)) < len(t) for t in labels):
-        return  # lowering refuses it, because it has no rule
+        return  # lowering refuses the einsum, because it has no rule
     both = [label for label in left if label in right]
     batch = [label for label in both if label in out]
     summed = [label for label in both if label not in out]
@@ -291,7 +296,7 @@ def _fold_tuples(module: ir.Module) -> None:
 
 
 def _fix_platform(module: ir.Module, index: int) -> None:
-    """Make main's platform argument a constant and take the branches it selects."""
+    """Replace main's platform argument by a constant, and each case by its branch."""
     main = next(op for op in module.body.operations if is_main(op))
     block = main.regions[0].blocks[0]
     kind = block.arguments[0].type
@@ -314,7 +319,7 @@ def _fix_platform(module: ir.Module, index: int) -> None:
 
 
 def _fix_sizes(module: ir.Module, shapes: list[list[int]]) -> None:
-    """Give main arguments of these shapes; all other sizes follow."""
+    """Give main's arguments these shapes; a later pass infers all other sizes."""
     main = next(op for op in module.body.operations if is_main(op))
     pairs = zip(main.regions[0].blocks[0].arguments, shapes, strict=True)
     types = (
@@ -326,7 +331,7 @@ def _fix_sizes(module: ir.Module, shapes: list[list[int]]) -> None:
 
 
 def _take_branch(case: Any) -> None:
-    """Replace a case whose index is a constant by its branch."""
+    """Replace a case whose index is a constant by the selected branch."""
     made = case.operands[0].owner
     if isinstance(made, ir.Block) or made.name != "stablehlo.constant":
         return
@@ -348,9 +353,9 @@ _ESCAPES = re.compile(rb"(\\\\)|((?:\\[0-9A-F]{2})+)")
 
 
 def _check_texts(module: ir.Module) -> None:
-    """Refuse names, locations and strings that are not UTF-8. Reading one from Python
-    ends the process. Printing escapes every byte that is not ASCII, so the text of the
-    module shows them all."""
+    """Refuse names, locations and strings that are not UTF-8, because reading one from
+    Python ends the process. The printed module has all of them, with every byte that is
+    not ASCII escaped."""
     text: Any = module.operation.get_asm(
         binary=True, enable_debug_info=True, large_elements_limit=1
     )
@@ -364,7 +369,7 @@ def _check_texts(module: ir.Module) -> None:
 
 
 def answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the answer to one request: a header and the program."""
+    """Return the answer to one request: a JSON header and the program."""
     try:
         with context(), ir.Location.unknown():
             module = FORMATS[request["format"]](data)
@@ -387,8 +392,7 @@ def _read(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
-    frame = stream.read(LENGTH.unpack(head)[0])
-    header, _, data = frame.partition(b"\n")
+    header, _, data = stream.read(LENGTH.unpack(head)[0]).partition(b"\n")
     return json.loads(header), data
 
 
@@ -400,8 +404,7 @@ def _write(stream: BinaryIO, header: dict[str, Any], data: bytes) -> None:
 
 
 def limit_files(bytes_: int) -> None:
-    """Limit the size of files that this process writes; a larger write is an error in
-    it."""
+    """Limit the size of a file that this process writes; a larger write raises."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     if hard == resource.RLIM_INFINITY or bytes_ <= hard:
@@ -409,7 +412,8 @@ def limit_files(bytes_: int) -> None:
 
 
 def _limit(seconds: float, bytes_: int) -> None:
-    """Let the kernel end this process (SIGPROF) after this much processor time."""
+    """Limit the processor time of this process, after which SIGPROF ends it, and its
+    address space."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     # Only Linux limits the address space; on other systems only time is limited.

@@ -1,10 +1,10 @@
-"""Parse untrusted programs in another process: the caller's side.
+"""Parses untrusted programs in another process, from the caller's side.
 
 One persistent process runs `parse_child`, and is started again after a crash or a
 timeout: a start takes about 0.3 s, a request a few milliseconds. A file gets 0.4 s of
 processor time plus ten seconds per megabyte; a program of 10,000 ops is 0.1 MB and
-takes 0.2 s. The wall clock is only a last resort, because a busy machine must not make
-a good file fail.
+takes 0.2 s. The limit of wall clock time is far higher, because a good file must not
+fail on a busy machine.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def parse(
 
 
 class _Stalled(Exception):
-    """The child did not answer in time."""
+    """Raised if the child does not answer in time."""
 
 
 class _Garbled(Exception):
-    """The child's answer has no valid form; the text says how."""
+    """Raised if the child's answer is malformed; the text is a verb phrase."""
 
 
 class _Worker:
@@ -101,7 +101,7 @@ class _Worker:
         self._started = False
 
     def _await_start(self) -> None:
-        """Wait for the child's first frame, which says that it has imported jaxlib."""
+        """Wait for the child's first frame, sent when it has imported jaxlib."""
         try:
             self._receive(time.monotonic() + START_SECONDS, START_BYTES)
         except (EOFError, _Stalled, _Garbled) as error:
@@ -111,15 +111,11 @@ class _Worker:
             ) from error
         self._started = True
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
     def request(self, header: dict, data: bytes) -> tuple[dict[str, Any], bytes]:
         """Send one frame and wait for the answer.
 
         Raises:
-            InvalidProgramError: the child died or was too slow; it has ended then.
+            InvalidProgramError: the child died or was too slow, and was replaced.
         """
         if not self._started:
             self._await_start()
@@ -135,7 +131,7 @@ class _Worker:
             self._refuse(header, error)
 
     def _refuse(self, header: dict, error: Exception) -> NoReturn:
-        """Raise an error that says why the child was lost."""
+        """Replace the lost child, and raise an error with the reason of the loss."""
         stalled = isinstance(error, _Stalled)
         if stalled or isinstance(error, _Garbled):
             self._process.kill()
@@ -160,7 +156,8 @@ class _Worker:
             data = data[os.write(pipe.fileno(), data[: 1 << 20]) :]
 
     def _receive(self, deadline: float, most: int) -> tuple[dict[str, Any], bytes]:
-        """Return a frame of at most `most` bytes, as the child cannot be trusted."""
+        """Return the child's next frame; refuse more than `most` bytes, because a
+        malformed program may control the child."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if length > most:
             raise _Garbled(f"answers with {length} bytes")
@@ -185,14 +182,12 @@ class _Worker:
 
     def _last_words(self) -> str:
         """Return what jaxlib wrote about this request before it died."""
-        end = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, end - 4000))
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4000))
         return last_words(self._log.read(), 200)
 
-    def close(self, kill: bool = True) -> None:
-        """End the child, by force unless it is ending."""
-        if kill:
-            self._process.kill()
+    def close(self) -> None:
+        """Kill the child."""
+        self._process.kill()
         self._process.wait()
         self.forget()
 
@@ -215,8 +210,8 @@ _workers: list[_Worker] = []
 
 
 def _worker() -> _Worker:
-    """Return the running child; the caller holds the lock."""
-    if _workers and _workers[0].alive:
+    """Return the running child, or start one; the caller has the lock."""
+    if _workers and _workers[0]._process.poll() is None:
         return _workers[0]
     stop()
     _workers.append(_Worker())
@@ -224,7 +219,7 @@ def _worker() -> _Worker:
 
 
 def stop() -> None:
-    """End the child, if there is one; the next `parse` starts another."""
+    """Kill the child, if there is one; the next `parse` starts another."""
     while _workers:
         _workers.pop().close()
 

@@ -1,11 +1,11 @@
-"""Programs with shardings: XLA's partitioner inserts the collectives.
+"""Inserts collectives into programs with shardings, by XLA's partitioner.
 
-The StableHLO of `jax.jit` with shardings, of explicit axes, or of a shard_map over some
+The StableHLO of `jax.jit` with shardings, of Explicit axes, or of a shard_map over some
 axes lacks some or all collectives. Another process (`partition_child`) runs XLA's own
 partitioner on it, which takes about 0.3 s; the result is cached by the program's bytes.
-It is code of one device, and is put into one `sdy.manual_computation` over all axes, so
-that lowering needs no further rule. Programs of one device, and those whose shardings
-are all in such manual computations, do not need the partitioner.
+The result is code of one device, and is put into one `sdy.manual_computation` over all
+axes, so that lowering needs no further rule. Programs of one device, and programs whose
+shardings are all in manual computations over all axes, do not need the partitioner.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _REMEDY = "write it with jax.shard_map over all axes of the mesh, collectives by
 
 
 def needs_partitioner(program: Program) -> bool:
-    """Return whether there are shardings whose collectives are not written by hand."""
+    """Return whether a program has shardings other than manual ones over all axes."""
     if not any(mesh.size > 1 for mesh in program.meshes.values()):
         return False
     outside = (*program.argument_shardings, *program.result_shardings)
@@ -75,7 +75,7 @@ def needs_partitioner(program: Program) -> bool:
 
 
 def _is_open(program: Program, op: Op) -> bool:
-    """Return whether an op leaves something to the partitioner."""
+    """Return whether the partitioner must rewrite an op."""
     if not op.name.startswith("sdy."):
         return False
     if op.name != _MANUAL:
@@ -142,7 +142,7 @@ def partition(program: Program, module: Any) -> Program:
 
 
 def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> Region:
-    """Return main on whole arrays: one manual computation whose region is `body`."""
+    """Return a main on whole arrays: one manual computation with the region `body`."""
     mesh = shardings[0].mesh if shardings else Mesh(())
     assert isinstance(mesh, Mesh)
     count = len(outside.arguments)
@@ -185,7 +185,7 @@ def _check_types(
 
 @dataclass(frozen=True)
 class _Answer:
-    """Code of one device, as MLIR bytecode, and the tilings of whole arrays."""
+    """The code of one device, as MLIR bytecode, and how its whole arrays are tiled."""
 
     code: bytes
     arguments: tuple[DeviceTiling, ...]
@@ -197,9 +197,8 @@ class _PartitionRequest:
     """A program to be partitioned.
 
     Attributes:
-        key: a digest of the code and of the locations of its ops. It ignores outer
-            stack frames, so calls on two lines share the result for equal programs.
-        devices: the number of devices.
+        key: a digest of the code and of the locations of its ops, without outer stack
+            frames: equal programs that are called on different lines share a result.
         code: MLIR bytecode.
     """
 
@@ -219,7 +218,7 @@ class _PartitionRequest:
 
 @functools.lru_cache(maxsize=32)
 def _partitioned(request: _PartitionRequest) -> _Answer:
-    """Return the child's answer; the same program is partitioned once."""
+    """Return the child's answer, cached by the request's key."""
     seconds = SECONDS + SECONDS_PER_MEGABYTE * len(request.code) / 1e6
     with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
         return _read(_run(request, Path(folder), seconds))
@@ -228,9 +227,9 @@ def _partitioned(request: _PartitionRequest) -> _Answer:
 def _run(
     request: _PartitionRequest, folder: Path, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the child; neither it nor a process that it started outlives this call. It
-    answers into files, whose size it has limited itself: a pipe could be flooded, or
-    held open by processes that the child has started."""
+    """Run the child, and kill it and its processes at the end. The child answers into
+    files, whose size it has limited itself: a pipe could be flooded, or kept open by
+    processes that the child started."""
     command = [str(CHILD), str(request.devices), str(folder)]
     with (folder / "answer").open("w+b") as output, (folder / "log").open("w+b") as log:
         process = started(command, "partition", "partitioned", log=log, output=output)
@@ -279,8 +278,8 @@ def _crashed(how: str, log: bytes) -> UnsupportedError:
 
 # -- devices with other numbers --------------------------------------------------------
 
-# If a mesh has its own device order, each device gets its place in the mesh as a new
-# number. Groups and pairs use the new numbers; `partition_id` gives the old one.
+# If a mesh has its own device order, each device gets its position in the mesh as a new
+# number. Groups and pairs use the new numbers; `partition_id` returns the old one.
 
 
 _TABLES = ("replica_groups", "source_target_pairs")
@@ -300,7 +299,7 @@ class _Renumbering:
     def __init__(self, program: Program, devices: Sequence[int]) -> None:
         self._program = program
         self._old = np.array(devices, np.uint32)
-        # Groups of different sizes are filled up with -1, which stays -1.
+        # Groups of different sizes are padded with -1, which stays -1.
         self._new = np.append(np.argsort(devices), -1)
 
     def region(self, region: Region) -> Region:
@@ -326,8 +325,8 @@ class _Renumbering:
         return np.array(groups_along(mesh, found.axes))
 
     def _lookup(self, op: Op) -> Iterator[Op]:
-        """Yield ops that look up a device's old number in a table indexed by
-        partition_id."""
+        """Yield ops that replace `partition_id`: they look up a device's old number in
+        a table by its new one."""
         (result,) = op.results
         scalar, word = result.type, result.type.dtype
         count = len(self._old)
@@ -350,9 +349,10 @@ Split = tuple[tuple[str, ...], ...]
 
 # -- tiles -----------------------------------------------------------------------------
 
-# An array is cut into tiles, one per device. XLA says which tile of an array every
-# device has; a `Split` names mesh axes. If whole axes do not suffice (Shardy may use
-# part of one), the axes are cut into prime factors.
+# An array is cut into tiles. XLA returns which tile of an array each device has; from
+# that a `Split` is found, which names the mesh axes over which each dimension is split.
+# If whole axes do not suffice (Shardy may use part of one), the axes are cut into prime
+# factors.
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ class DeviceTiling:
 
     @classmethod
     def of(cls, counts: Sequence[int], places: Sequence[Sequence[int]]) -> DeviceTiling:
-        """Return a tiling from lists."""
+        """Return the tiling that the child describes by lists."""
         return cls(tuple(counts), tuple(map(tuple, places)))
 
 
@@ -380,7 +380,7 @@ def find_mesh(
 
     Args:
         tilings: the tilings of the arrays.
-        meshes: the meshes of the program; one is chosen, and its axes cut if necessary.
+        meshes: the program's meshes; the one returned may have its axes cut.
     """
     for mesh in [*meshes, *(cut for mesh in meshes for cut in _cuts(mesh))]:
         splits = [split_over(mesh, tiling) for tiling in tilings]
@@ -390,7 +390,8 @@ def find_mesh(
 
 
 def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
-    """Return the axes over which every dimension is split, slowest first, or None."""
+    """Return the axes over which each dimension is split, slowest first, or None if
+    the tiling is not a split over axes of the mesh."""
     sizes = [size for _, size in mesh.axes]
     devices = list(mesh.device_ids or range(prod(sizes)))
     grid = np.array(tiling.places)[devices].reshape(*sizes, len(tiling.counts))
@@ -404,7 +405,7 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
-    """Return the axes over which one dimension is split, or None if none fit.
+    """Return the axes over which one dimension is split, or None if it is not.
 
     Args:
         mesh: the devices.
@@ -432,7 +433,7 @@ def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
 
 
 def _cuts(mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the mesh with axes cut into prime factors, small or large ones first."""
+    """Yield the mesh with axes cut into ascending, then descending prime factors."""
     for reverse in (False, True):
         axes = []
         for name, size in mesh.axes:

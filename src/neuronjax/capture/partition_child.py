@@ -1,11 +1,10 @@
-"""The process that runs XLA's partitioner on one program; a script, never imported.
+"""Runs XLA's partitioner on one program, as a script in a process of its own.
 
 `partition_child.py DEVICES DIRECTORY` reads MLIR bytecode from its standard input. It
 compiles for as many CPU devices as the program has, with no passes but the partitioner
-and those it needs, and takes the program after the partitioner, which XLA dumps into
-DIRECTORY: code of one device with explicit collectives. The answer, on the standard
-output, is a line of JSON and MLIR bytecode: the shardings of arguments and results, or
-an error. Compilation stops there.
+and those it needs, until XLA has dumped the partitioned program into DIRECTORY: code of
+one device with explicit collectives. On its standard output it writes a line of JSON,
+the shardings of arguments and results or an error, and that code as MLIR bytecode.
 
 Like `parse_child` it imports jaxlib and not jax. It uses `_jax` and `_hlo` of jaxlib,
 which have no public names; `tests/capture/test_partition.py` fails if they move.
@@ -36,8 +35,8 @@ PARTITIONED, LATER = "*.after_spmd-partitioning.*.hlo.pb", "*cpu_after_optimizat
 POLL_SECONDS = 0.005
 #: Limits of any file: the answer, a dump, the log.
 FILE_BYTES, FILE_BYTES_PER_BYTE = 64 << 20, 64
-# The end of the partitioner is detected by reading the directory. XLA reads the flags
-# when it is loaded.
+# XLA reads the flags when it is loaded. A dump in the directory shows that the
+# partitioner has ended.
 os.environ["XLA_FLAGS"] = " ".join(
     (
         f"--xla_force_host_platform_device_count={sys.argv[1]}",
@@ -60,8 +59,8 @@ from saved_forms import bytecode, found, is_main, protobuf_fields, replace  # ty
 
 
 def options(module: ir.Module, devices: int) -> Any:
-    """Return options for one replica, `devices` partitions and Shardy. Values without a
-    sharding may get one."""
+    """Return options for one replica, `devices` partitions and Shardy, which may choose
+    shardings for arguments and results without one."""
     made = xla_client.CompileOptions()
     made.num_partitions, made.num_replicas = devices, 1
     build = made.executable_build_options
@@ -77,7 +76,7 @@ def options(module: ir.Module, devices: int) -> Any:
 
 
 def _open(main: Any, attribute: str) -> list[bool]:
-    """Return which arguments or results have no sharding of their own."""
+    """Return which arguments ("arg_attrs") or results ("res_attrs") lack a sharding."""
     kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     count = len(kind.inputs if attribute == "arg_attrs" else kind.results)
     if attribute not in main.attributes:
@@ -88,11 +87,11 @@ def _open(main: Any, attribute: str) -> list[bool]:
 def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
     """Return the module after the partitioner.
 
-    XLA runs only `PASSES`, so its stages after them may crash: compilation runs in a
-    process of its own, which ends as soon as the module exists.
+    Stages of XLA after `PASSES` may crash for lack of other passes. So compilation runs
+    in another process, which ends as soon as the module exists.
 
     Raises:
-        RuntimeError: XLA's message, if it does not reach that point.
+        RuntimeError: XLA's message, if the partitioner fails.
     """
     error = dump / "error"
     process = os.fork()
@@ -117,7 +116,7 @@ def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
 
 
 def compile(code: bytes, options: Any, error: Path) -> NoReturn:
-    """Compile for the CPU and end the process; XLA's message goes into a file."""
+    """Compile for the CPU and end the process; write XLA's error into a file."""
     try:
         client = xla_client.make_cpu_client()
         devices = xla_client.DeviceList(tuple(client.devices()))
@@ -185,7 +184,7 @@ ORDERED = re.compile(
 
 
 def order_devices(module: ir.Module, text: str) -> None:
-    """Give collectives the device order that the conversion to StableHLO loses.
+    """Give collectives the device order that the conversion to StableHLO drops.
 
     Args:
         module: the result of `hlo_to_stablehlo`.
@@ -218,11 +217,11 @@ def order_devices(module: ir.Module, text: str) -> None:
 
 HIDDEN = "neuronjax.op"
 FRONTEND = "mhlo.frontend_attributes"
-#: Stand-ins in `hide`, by number of operands: elementwise ops are all sharded alike.
+#: Replacements in `hide`, by number of operands: all elementwise ops are sharded alike.
 CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
 BARRIER = "stablehlo.optimization_barrier"
 CALL = "stablehlo.custom_call"
-#: The regions of these say how elements combine; constants in them stay as they are.
+#: Ops whose regions combine elements; constants in these regions stay as they are.
 COMBINING = {
     f"stablehlo.{name}"
     for name in (
@@ -233,10 +232,10 @@ COMBINING = {
 
 
 def hide(module: ir.Module) -> None:
-    """Keep arithmetic as it is written. XLA would expand elementwise CHLO ops of floats
-    into polynomials, so they are replaced by other ops with a mark. XLA would compute
-    functions of constants in its own way (and drop x + 0), so constants get a barrier;
-    each use has its own, because Shardy shards each use of a constant separately."""
+    """Protect arithmetic from XLA's rewriting. XLA would expand elementwise CHLO ops of
+    floats into polynomials, so marked ops replace them. XLA would compute functions of
+    constants itself (and drop x + 0), so constants get a barrier, one for each use,
+    because Shardy shards each use of a constant separately."""
     for op in found(module, _is_elementwise):
         replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
     for op in found(module, lambda op: op.name == CALL and not len(op.results)):
@@ -265,8 +264,8 @@ def show(module: ir.Module) -> None:
 
 
 def printing(op: Any, results: list[Any]) -> None:
-    """Replace a printing call by one with a result, or undo this. XLA would turn a call
-    without results into one that returns an empty tuple."""
+    """Replace a printing call by one with these results. `hide` gives it one, because
+    XLA would turn a call without results into one that returns an empty tuple."""
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
     layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}
@@ -304,12 +303,12 @@ def own(op: Any) -> dict[str, Any]:
 
 
 def marked(name: str) -> dict[str, Any]:
-    """Return attributes that XLA passes on, with the name of an op."""
+    """Return attributes that XLA keeps, with the name of an op."""
     return {FRONTEND: ir.DictAttr.get({HIDDEN: ir.StringAttr.get(name)})}
 
 
 def protect(constant: Any, use: Any) -> None:
-    """Copy a constant, behind a barrier, for one use of it."""
+    """Replace one use of a constant by a copy behind a barrier."""
     user = ir.InsertionPoint(use.owner)
     copy = constant.clone(ip=user)
     barrier = ir.Operation.create(
@@ -327,7 +326,7 @@ def protect(constant: Any, use: Any) -> None:
 
 
 def answer(data: bytes, devices: int, dump: Path) -> tuple[dict[str, Any], bytes]:
-    """Return the header and the program."""
+    """Return the answer for a program in bytecode: a JSON header and bytecode."""
     with context(), ir.Location.unknown():
         module = ir.Module.parse(data)
         number = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), devices)

@@ -1,9 +1,9 @@
-"""A JAX function as a StableHLO portable artifact that every supported jaxlib reads.
+"""Saves a JAX function as a StableHLO portable artifact for all supported jaxlibs.
 
-It is the program that `capture` captures, source lines and pytree paths included. CHLO
-has no stable form: jaxlib would expand its ops into polynomials, which give other
-numbers. So they are saved as custom calls named `mhlo.*`, which `parse_child` turns
-back.
+The artifact has the program that `capture` captures, with source lines and pytree
+paths. CHLO has no stable form: jaxlib would expand its ops into polynomials, which give
+other numbers. So they are saved as custom calls named `mhlo.*`, which `parse_child`
+turns back.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from neuronjax.capture.saved_forms import bytecode, found, replace
 from neuronjax.capture.trace import Traced
 from neuronjax.errors import UnsupportedError
 
-#: This version is older than that of jaxlib 0.10, the oldest supported; newer ones read
-#: it.
+#: A version of StableHLO before that of jaxlib 0.10, the oldest jaxlib supported.
 VERSION = "1.13.0"
 _NAMES = {"chlo.top_k": "mhlo.topk"}
 
@@ -34,7 +33,7 @@ def portable_artifact(
     leaves: tuple[jax.ShapeDtypeStruct, ...],
     names: tuple[str, ...],
 ) -> bytes:
-    """Return the program of `function(*leaves)`, which `capture` has accepted before.
+    """Return the artifact of `function(*leaves)`, which `capture` has accepted before.
 
     Args:
         function: takes flat leaves.
@@ -61,8 +60,8 @@ def portable_artifact(
         )
 
 
-# A file name loses its folders up to the last of these, by which `decode` recognizes
-# libraries, or all of them if it has none of these.
+# A path loses its folders before the last of these, by which `decode` recognizes
+# libraries, or all its folders.
 _LIBRARY = "/(?:neuronjax|site-packages|dist-packages)/"
 _FOLDERS = f"^.*(?={_LIBRARY})|^(?!.*{_LIBRARY}).*/"
 
@@ -81,7 +80,7 @@ def _without_folders() -> Iterator[None]:
 
 def _as_custom_call(op: Any) -> None:
     given: dict[str, Any] = {name: op.attributes[name] for name in op.attributes}
-    given.pop("result_accuracy", None)  # the accuracy is that of `numerics.elementary`
+    given.pop("result_accuracy", None)  # `numerics.elementary` ignores it
     target: Any = _NAMES.get(op.name, op.name.replace("chlo.", "mhlo."))
     if target == "mhlo.topk":
         given["largest"] = ir.BoolAttr.get(True)

@@ -1,10 +1,10 @@
-"""Turn JAX's errors of tracing and lowering into errors in the user's terms.
+"""Turns JAX's errors of tracing and lowering into errors with line and remedy.
 
 During tracing JAX refuses meshes, axes and shardings. JAX's description of the fault is
 kept, but line and remedy are replaced, because JAX may advise something that a mesh
-without devices cannot do. During lowering for platform "neuron" its message names a
-primitive, whose line is looked up in the jaxpr. Linear algebra that other platforms
-take from LAPACK or cuSOLVER has a rule (`host_calls`), and so do callbacks.
+without devices cannot do. An error of lowering for platform "neuron" names a primitive,
+whose line is looked up in the jaxpr. `host_calls` has rules for callbacks, and for the
+linear algebra that other platforms take from LAPACK or cuSOLVER.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REMEDIES = {
 
 
 def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
-    """Return the `NeuronJaxError` for an exception of `lower`.
+    """Return the `NeuronJaxError` for an exception of JAX's lowering.
 
     Args:
         closed_jaxpr: the traced function.
@@ -74,7 +74,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
 
 
 def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
-    """Return the error, with op and line, of a dot whose algorithm JAX cannot use."""
+    """Return the error of a dot whose algorithm JAX cannot use for its operands."""
     match = re.search(r"dot algorithm '(\w+)'", message)
     if match is None:
         return None
@@ -116,9 +116,8 @@ def _primitive(message: str) -> str:
 
 
 def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str | None]]:
-    """Yield every equation of a jaxpr and of those inside it, with the user's line.
-    Equations inside a jitted library function may have no line; they get that of the
-    call."""
+    """Yield every equation of a jaxpr and of jaxprs inside it, with the user's line.
+    Equations of a jitted library function may have none; they get that of the call."""
     for equation in jaxpr.eqns:
         source = source_line(equation) or outer
         yield equation, source
@@ -144,8 +143,7 @@ def source_line(equation: Any) -> str | None:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """A pattern of JAX's message, the remedy, the kind of error, and a prefix for the
-    message."""
+    """A pattern in a message of JAX, and the remedy, class and prefix of our error."""
 
     pattern: str
     remedy: str
@@ -199,7 +197,7 @@ _REFUSALS = (
 )
 
 
-#: Text in which JAX names the place, or advises what a mesh without devices cannot do.
+#: JAX's text about the line, or advice that a mesh without devices cannot follow.
 _ADVICE = re.compile(
     r"\s+(This error occurs at source|You can define|Use `jax\.set_mesh|Please |"
     r"Check the |`in_specs` is an optional)(?s:.)*"
@@ -208,10 +206,8 @@ _ADVICE = re.compile(
 
 def of_mesh(error: Exception) -> NeuronJaxError | None:
     """Return a `NeuronJaxError` if JAX's exception is about a mesh, else None."""
-    return _unknown_axis(error) or _described(error)
-
-
-def _described(error: Exception) -> NeuronJaxError | None:
+    if unknown := _unknown_axis(error):
+        return unknown
     text = str(error)
     for known in _REFUSALS:
         if re.search(known.pattern, text):
@@ -223,8 +219,8 @@ def _described(error: Exception) -> NeuronJaxError | None:
 
 
 def _unknown_axis(error: Exception) -> NeuronJaxError | None:
-    """Return the error of a collective over an axis that no surrounding mesh has.
-    JAX raises a NameError or, inside a shard_map, an AssertionError."""
+    """Return the error of a collective over an axis that no surrounding mesh has, or
+    None. JAX raises a NameError or, inside a shard_map, an AssertionError."""
     match = re.search(r"unbound axis name: (\w+)", str(error))
     axes = [match[1]] if match else _asserted_axes(error)
     if not axes:
@@ -239,8 +235,7 @@ def _unknown_axis(error: Exception) -> NeuronJaxError | None:
 
 
 def _asserted_axes(error: Exception) -> Sequence[Any]:
-    """Return the `axis_name`s of a `jax.lax` function that failed pvary's assertion on
-    axes."""
+    """Return the `axis_name` of the `jax.lax` function in which `pvary` has raised."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_code.co_name != "pvary":
         return ()
@@ -250,7 +245,7 @@ def _asserted_axes(error: Exception) -> Sequence[Any]:
 
 
 def _line(error: Exception) -> str | None:
-    """Return the innermost line of the function being traced, or that of the call."""
+    """Return the innermost line of the user in a traceback, or that of the call."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
     return lines[-1] if lines else program_line() or None

@@ -1,8 +1,8 @@
-"""A saved program as a JAX function that can be traced, captured and differentiated.
+"""Makes a saved program a JAX function to be traced, captured and differentiated.
 
 JAX can call what `jax.export` has exported. To get an export in this JAX's own format,
 a function of the same types that returns zeros is exported, and its module is replaced
-by the saved program. That program has one batch size, so `vmap` is a loop.
+by the saved program. The program has fixed shapes, so `vmap` is a loop.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from neuronjax.ir.program import Value
 
 
 def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
-    """Return the program as a function from flat arguments to flat results. Its
-    derivative is the saved one."""
+    """Return a saved program as a function from flat arguments to flat results, with
+    the saved derivative."""
     call = sequential_vmap(_call(artifact))
     with_derivative = jax.custom_vjp(call)
 
@@ -89,7 +89,7 @@ def _type(value: Value) -> jax.ShapeDtypeStruct:
 
 
 def _constrain(module: Any) -> None:
-    """Write main's shardings as constraints in its body; a call of it has none."""
+    """Write main's shardings as constraints in its body, because calls drop them."""
     main = next(filter(is_main, module.body))
     block = main.regions[0].blocks[0]
     last = block.operations[len(block.operations) - 1]
@@ -105,7 +105,7 @@ def _constrain(module: Any) -> None:
 
 
 def _shardings(main: Any, attributes: str) -> list[tuple[int, Any]]:
-    """Return the shardings of arguments or results, by their numbers."""
+    """Return (index, sharding) of arguments ("arg_attrs") or results ("res_attrs")."""
     if attributes not in main.attributes:
         return []
     dictionaries = enumerate(ir.ArrayAttr(main.attributes[attributes]))

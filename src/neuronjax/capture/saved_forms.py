@@ -1,4 +1,4 @@
-"""Walks over the saved forms of programs: MLIR modules, and protobuf messages.
+"""Reads and rewrites MLIR modules, and reads protobuf messages.
 
 The processes that parse and partition programs import this file too, from the folder of
 their scripts, so it imports jaxlib and not jax.
@@ -27,7 +27,7 @@ def found(module: Any, wanted: Callable[[Any], bool]) -> list[Any]:
 
 
 def is_main(op: Any) -> bool:
-    """Return whether an operation is the entry of a program."""
+    """Return whether an operation is the function main."""
     is_function = op.operation.name == "func.func"
     return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
 
@@ -55,8 +55,8 @@ def bytecode(module: Any) -> bytes:
 
 
 def protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the top-level fields of length-delimited type. Stop
-    where the bytes are not a protobuf message."""
+    """Yield number and content of a message's length-delimited fields, not nested ones.
+    Stop where the bytes are not a protobuf message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

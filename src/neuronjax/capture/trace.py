@@ -1,9 +1,9 @@
-"""Capture a JAX function as a StableHLO program for platform "neuron".
+"""Captures a JAX function as a StableHLO program for platform "neuron".
 
-Lowering for `neuron` works without the vendor's plugin and does not depend on the host:
-the cpu and cuda lowerings put LAPACK and cuSOLVER calls and other threefry forms into
-the program. Capture always runs with `jax.disable_jit(False)`: under `disable_jit`
-scans would be unrolled and calls inlined, which gives another program.
+Lowering for "neuron" works without the vendor's plugin and is the same on every host;
+for cpu and cuda it would emit LAPACK or cuSOLVER calls, and other forms of threefry.
+Capture always runs with `jax.disable_jit(False)`: under `disable_jit` scans would be
+unrolled and calls inlined, which gives another program.
 """
 
 from __future__ import annotations
@@ -51,14 +51,13 @@ class Capture:
 
 _state = threading.local()
 _numbers = itertools.count()
-#: The number of a capture, as a context of JAX. JAX caches traces of library functions
-#: with the lines of their first callers, separately for every value of a context.
+#: The number of a capture. JAX caches traces of library functions with the lines of
+#: their first callers; as a context of JAX the number separates each capture's traces.
 _CAPTURE = jax.make_user_context(default_value=None)
 
 
 def capturing() -> bool:
-    """Return whether this thread is inside `capture` (an inner nj.jit is then a
-    scope)."""
+    """Return whether this thread is capturing, so that an inner nj.jit is a scope."""
     return getattr(_state, "depth", 0) > 0
 
 
@@ -74,7 +73,7 @@ def _capture_scope(number: int) -> Iterator[None]:
 
 
 def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:
-    """Return the jaxpr of a function of flat arrays, traced as `capture` would."""
+    """Return the jaxpr of a function of flat arrays, traced as `capture` traces it."""
     with _capture_scope(next(_numbers)):
         return jax.make_jaxpr(function)(*leaves)
 
@@ -87,8 +86,7 @@ def with_closure(
     Returns:
         A function of (*closed-over values, *leaves), and the values.
     """
-    # Traced as by `capture`: an nj.jit in the function is a scope, not another
-    # emulation.
+    # Traced like this, an nj.jit in the function is a scope, not another emulation.
     closed = trace(function, leaves)
     jaxpr = closed.jaxpr
 
@@ -148,13 +146,13 @@ class Traced:
 
     @property
     def closes_over_tracers(self) -> bool:
-        """Whether the function uses values of an enclosing trace that are not its
-        arguments. JAX has put these before the arguments."""
+        """Whether the function uses values of an enclosing trace other than its
+        arguments, before which JAX has put them."""
         return len(self.stage.jaxpr.in_avals) != len(self.types)
 
     @property
     def used(self) -> list[bool]:
-        """The arguments on which the results or an effect depend."""
+        """Whether results or effects depend on each argument."""
         jaxpr = self.stage.jaxpr.jaxpr
         return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
 
@@ -224,7 +222,7 @@ def is_key(dtype: Any) -> bool:
 
 
 def float0(leaf: Any) -> np.ndarray:
-    """Return the gradient of an integer argument, of dtype float0."""
+    """Return zeros of dtype float0, the gradient of an integer argument."""
     return np.zeros(leaf.shape, jax.dtypes.float0)
 
 
@@ -261,14 +259,14 @@ _INSTEAD = {np.dtype(np.float64): "float32", np.dtype(np.complex128): "complex64
 
 # -- derivatives that are refused ------------------------------------------------------
 
-# JAX refuses forward mode of a `custom_vjp` only when it computes the tangents, maybe
-# long after the call, in another `jax.jit`, and the message is JAX's. So the
+# JAX refuses forward mode of a `custom_vjp` with its own message, and only when it
+# computes the tangents, maybe long after the call, in another `jax.jit`. So the
 # arguments pass through an identity whose tangent is an operation that raises our error
 # when it is computed. Reverse mode transposes that operation to the identity; forward
-# mode computes it before it reaches the `custom_vjp`. `jax.linear_transpose` walks a
-# function back from its results and computes no tangents, and JAX cannot transpose a
-# `custom_vjp`. So the results pass through another identity, which refuses to be
-# transposed and which a gradient ignores.
+# mode computes it before it reaches the `custom_vjp`. `jax.linear_transpose` transposes
+# a function from its results on and computes no tangents, and JAX cannot transpose a
+# `custom_vjp`. So the results pass through another identity, which raises our error
+# when it is transposed, and which a gradient ignores.
 primal_p = Primitive("no_forward_mode")
 tangent_p = Primitive("no_forward_mode_tangent")
 result_p = Primitive("no_transpose")

@@ -1,4 +1,4 @@
-"""Guards numerics in CI: goldens, assertions on bits, conformance vectors, chips.
+"""Tests numerics in CI: goldens, comparisons of bits, conformance vectors, silicon.
 
     from neuronjax.testing import golden, assert_bitwise_equal, assert_ulp
 

@@ -1,9 +1,9 @@
 """Writes arrays to `.npz` files, with the same bytes for the same arrays on every host.
 
-Entries are in order of their names and stored as NumPy stores them: not compressed,
-with a fixed date. Arrays of dtypes that only ml_dtypes knows are kept as unsigned
-integers, and the name of their dtype is kept elsewhere. A file is written beside the
-target and moved into place, so that a reader sees either the old file or the new one.
+Entries are sorted by name and stored as NumPy stores them: not compressed, with a fixed
+date. Callers pass arrays of ml_dtypes' dtypes as unsigned integers, and record the
+dtype themselves. A file is written beside the target and moved into place, so that a
+reader sees either the old file or the new one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neuronjax.errors import InvalidProgramError
 
 
 def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the content of the file; every array is C-ordered and little-endian."""
+    """Return the bytes of an `.npz` file of little-endian, C-ordered arrays."""
     out = io.BytesIO()
     ordered = sorted(arrays.items())
     little = {n: a.astype(a.dtype.newbyteorder("<"), order="C") for n, a in ordered}
@@ -30,7 +30,7 @@ def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def sha256(data: bytes | np.ndarray) -> str:
-    """Return the hash in hexadecimal; of an array, of its bytes in row-major order."""
+    """Return the hash, in hexadecimal, of bytes or of an array's bytes in C order."""
     raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
     return hashlib.sha256(raw).hexdigest()
 

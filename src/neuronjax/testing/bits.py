@@ -71,10 +71,10 @@ class LeafDifference:
 
     Attributes:
         path: the leaf's path in the pytree, "params/w".
-        what: the difference in a few words, if it is not one of elements.
+        what: the difference in words if no elements were compared, else "".
         index: the index of the first element that differs.
-        actual: its value as text, with the bit pattern.
-        expected: the reference's value, as text in the same form.
+        actual: the value of that element as text, with its bit pattern.
+        expected: the value of the reference's element, as text in the same form.
         differing: how many elements differ.
         compared: how many elements were compared.
         size: how far apart the arrays are; None if they cannot be compared.
@@ -147,7 +147,7 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
     """Assert that no element is more than `max_ulp` from its reference.
 
     A ULP is a step between neighbouring numbers of the leaf's own dtype. Integers and
-    booleans must be equal. NaNs at the same place are no difference.
+    booleans must be equal. NaNs at the same index are equal.
 
     Args:
         actual: a pytree of arrays and numbers.
@@ -167,8 +167,8 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
 def compared(
     path: str, actual: np.ndarray, expected: np.ndarray
 ) -> LeafDifference | None:
-    """Return how two arrays of a leaf differ, or None."""
-    if mismatch := _of_type(path, actual, expected):
+    """Return the difference of two arrays in type or bits, or None."""
+    if mismatch := _type_difference(path, actual, expected):
         return mismatch
     wrong = np.flatnonzero(bits(actual) != bits(expected))
     if not wrong.size:
@@ -179,7 +179,7 @@ def compared(
 def _apart(
     path: str, actual: np.ndarray, expected: np.ndarray, max_ulp: float
 ) -> LeafDifference | None:
-    if mismatch := _of_type(path, actual, expected):
+    if mismatch := _type_difference(path, actual, expected):
         return mismatch
     if actual.dtype.kind in "iub":
         return compared(path, actual, expected)
@@ -194,13 +194,14 @@ def _apart(
 
 
 def ulps(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the distance of every element, flat, in float64."""
+    """Return each element's distance in ULP, flat; of complex numbers the larger one
+    of both parts."""
     steps = steps_apart(parts(actual), parts(expected))
-    both = 2 if actual.dtype.kind == "c" else 1
-    return steps.reshape(-1, both).max(axis=1)
+    count = 2 if actual.dtype.kind == "c" else 1
+    return steps.reshape(-1, count).max(axis=1)
 
 
-def _of_type(
+def _type_difference(
     path: str, actual: np.ndarray, expected: np.ndarray
 ) -> LeafDifference | None:
     if (actual.dtype, actual.shape) == (expected.dtype, expected.shape):
@@ -236,7 +237,7 @@ def _raise_for(leaves: Iterable[LeafDifference | None], what: str) -> None:
 
 
 def listed(found: Sequence[LeafDifference]) -> str:
-    """Return one line per leaf, the largest difference first."""
+    """Return one line per leaf, the largest difference first, of at most eight."""
     ordered = sorted(found, key=lambda leaf: leaf.badness, reverse=True)
     lines = [f"  {leaf}" for leaf in ordered[:_MOST_SHOWN]]
     if len(found) > _MOST_SHOWN:
@@ -270,7 +271,7 @@ def path_text(path: tuple) -> str:
 
 
 def as_numpy(leaf: Any) -> np.ndarray:
-    """Return a leaf as an array; a Python number gets the dtype that JAX gives it."""
+    """Return a leaf as an array; a Python number gets JAX's dtype for it."""
     dtype = getattr(leaf, "dtype", None)
     if dtype is None:
         leaf = jax.numpy.asarray(leaf)
@@ -280,7 +281,7 @@ def as_numpy(leaf: Any) -> np.ndarray:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """Return the elements as unsigned integers, flat; complex ones as one integer."""
+    """Return each element's bits as one unsigned integer, flat."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize > 8:
         raise TypeError(f"elements of {flat.dtype} have no integer of their width")
@@ -288,7 +289,7 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 
 def figures_text(array: np.ndarray) -> str:
-    """Return "norm 1.5, -0.5 to 1; 0.25 1 -0.5 ...", with the first values last."""
+    """Return norm, range and first values: "norm 1.5, -0.5 to 1; 0.25 1 -0.5 ..."."""
     numbers = np.asarray(parts(array), np.float64).reshape(-1)
     if not numbers.size:
         return "empty"
@@ -300,12 +301,12 @@ def figures_text(array: np.ndarray) -> str:
 
 
 def type_text(array: Any) -> str:
-    """Return "float32[2,3]"."""
+    """Return dtype and shape as text, "float32[2,3]"."""
     return f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
 
 
 def element_text(element: np.generic) -> str:
-    """Return the value and its bit pattern, "0.1 (0x3dcccccd)"."""
+    """Return a number and its bit pattern as text, "0.1 (0x3dcccccd)"."""
     digits = 2 * element.dtype.itemsize
     pattern = int(bits(np.asarray(element))[0])
     value = element.item()

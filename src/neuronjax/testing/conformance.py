@@ -1,9 +1,9 @@
-"""Conformance vectors: results that an implementation of Trainium's arithmetic returns.
+"""Reads conformance vectors, and runs implementations of Trainium's arithmetic on them.
 
-A folder holds `manifest.json` and one `.npz` per family. A case names a function, its
-parameters, and arrays of unsigned integers, which are the bit patterns of inputs and
-outputs. Arrays are named by the hash of their content. The set has a version, under
-which a case never changes its meaning. NumPy alone is enough to read it.
+A set of vectors is a folder of `manifest.json` and one `.npz` per family. A case names
+a function, its parameters, and the arrays of its inputs and outputs: bit patterns, as
+unsigned integers, named by the hash of their content. Cases of one version of the set
+never change. NumPy alone is enough to read the set.
 
 A runner is any object with methods named like the manifest's functions. Cases of
 functions that it lacks, or for which it raises NotImplementedError, are skipped.
@@ -31,7 +31,7 @@ from neuronjax.testing.bits import LeafDifference, compared, type_text
 
 VERSION = 1
 MANIFEST = "manifest.json"
-_ARRAYS = ("inputs", "outputs")
+
 PUBLISHED = Path(__file__).with_name("vectors")
 _SHOWN, _SHOWN_INPUTS, _MX_BLOCK = 8, 8, 32
 Outcome = Literal["passed", "failed", "skipped"]
@@ -63,8 +63,8 @@ class Result:
     """The outcome of a case with a runner, and how its outputs differ.
 
     Attributes:
-        call: if the case failed: the function, its parameters and inputs; for
-            elementwise functions the inputs at the element that differs.
+        call: the call as text if the case failed, else "". Of the inputs it shows
+            those of the first output element that differs.
     """
 
     case: Case
@@ -131,7 +131,7 @@ class ConformanceReport(Displayed):
 
 
 def write(folder: Path) -> list[Path]:
-    """Write the published set to a folder; the manifest last."""
+    """Write the published set to a folder; return the paths."""
     paths = sorted(PUBLISHED.iterdir(), key=lambda path: path.name == MANIFEST)
     for path in paths:
         write_atomically(folder / path.name, path.read_bytes())
@@ -168,7 +168,7 @@ def _cases(folder: Path, manifest: dict[str, Any]) -> list[Case]:
     arrays = {name.removesuffix(".npz"): read_npz(d) for name, d in data.items()}
     for entry in manifest["cases"]:
         family = arrays[entry["family"]]
-        for kind in _ARRAYS:
+        for kind in ("inputs", "outputs"):
             entry[kind] = {name: family[key] for name, key in entry[kind].items()}
     return [Case(**entry) for entry in manifest["cases"]]
 
@@ -187,7 +187,7 @@ def run(
     Args:
         runner: an object with methods named as the functions of the cases.
         cases: the cases; by default the published ones.
-        name: the runner's name for the report.
+        name: the runner's name for the report; by default its class's.
         progress: whether to show a progress bar with the name of the case.
     """
     chosen = read() if cases is None else cases
@@ -222,7 +222,8 @@ def _result(runner: Any, case: Case) -> Result:
 
 
 def _patterns(array: np.ndarray, output: np.ndarray, index: tuple[int, ...]) -> str:
-    """Return an element's input: the same element or its MX block, else the first."""
+    """Return an array's bit patterns as text: the element or MX block from which an
+    output element is computed, or the first elements if neither shape fits."""
     shown = array.reshape(-1)
     if index and array.shape == output.shape:
         shown = array[index].reshape(1)
@@ -254,7 +255,7 @@ BUILT_IN = {
 
 
 def load_runner(name: str) -> Any:
-    """Return a runner by name: built in, or "module:object"; a class is called.
+    """Return the runner of a built-in name or "module:object"; a class is called.
 
     Raises:
         InvalidProgramError: no runner has this name.

@@ -1,11 +1,11 @@
-"""Golden regression tests: report whether any bit of a function's results changed.
+"""Tests by goldens whether any bit of a function's results changed.
 
     golden("mlp_step", train_step, target="trn2", policy="fp8")(params, batch)
 
-stores the program, its inputs and the bits of its outputs. Later runs check two things
-separately: that the *stored* program gives the stored bits, on any host, Python and
-jaxlib; and whether *today's* JAX captures the same program from the function, which an
-edit or another version of JAX may change.
+stores the program, its inputs and the bits of its outputs. Later runs check separately
+that the *stored* program gives the stored bits, on any host, Python and jaxlib; and
+whether the function is still captured as that program, which an edit or another version
+of JAX may change.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
 from neuronjax.testing.golden_run import Today, run, stored_inputs, x64
 
 ChangedProgram = Literal["warn", "bits", "fail", "edits"]
-#: Defaults of `update` and `changed_program`, and the session's name. The pytest plugin
-#: sets them, also for the processes of pytest-xdist.
+#: Environment variables with defaults of `golden`'s `update`, `changed_program` and
+#: `tolerance`, and with the session's name. The pytest plugin sets them, also for the
+#: processes of pytest-xdist.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
 LEGAL = "NEURONJAX_GOLDEN_TOLERANCE"
 SESSION = "NEURONJAX_GOLDEN_SESSION"
@@ -44,7 +45,7 @@ _NAME = re.compile(r"[\w.+=,\[\]-]+")
 
 
 class ProgramChangedWarning(UserWarning):
-    """The function or its arguments differ from what the golden holds."""
+    """The function or its arguments differ from the stored ones."""
 
 
 def golden(
@@ -65,31 +66,31 @@ def golden(
 
     Args:
         name: the name of the files; letters, digits and `_.+=,[]-`.
-        function: a function that `jax.jit` takes, or an `Emulated` function, which
-            brings its own target and policy if none is given here. What it writes into
-            modules of Flax NNX is among its results.
-        target: as `neuronjax.compare`.
-        policy: as `neuronjax.compare`.
+        function: a function that `jax.jit` takes, or an `Emulated` function, whose
+            target and policy are the defaults. State that it writes into modules of
+            Flax NNX is among its results.
+        target: as for `neuronjax.compare`.
+        policy: as for `neuronjax.compare`.
         directory: the folder of the files; made if it does not exist.
-        update: whether to write the files; None: as `pytest --neuronjax-update-golden`
-            says. With False a function is only compared, and another function may use
-            the same name.
+        update: whether to write the files; None: whether pytest runs with
+            `--neuronjax-update-golden`. With False a function is only compared, and
+            another function may use the same name.
         changed_program: what to do if today's program is not the stored one. "edits":
             fail if its bits differ, but only warn if another JAX made another program
             of the same source; "warn": only warn; "bits": fail if its bits differ for
             any reason; "fail": fail in any case. The same applies to arguments that are
             not the stored ones. None: as the plugin is configured, else "edits".
-        tolerance: "legal": other bits that would only be a warning fail if
-            `neuronjax.tolerance` does not allow them. None: as the plugin is
-            configured, else "none".
+        tolerance: with "legal", bits that `neuronjax.tolerance` does not allow fail
+            where a changed program would only warn. None: as the plugin is configured,
+            else "none".
         rounding_seed: the call index of stochastic rounding.
         input_seed: the seed of arguments that are `ShapeDtypeStruct`s: uniform in [-1,
             1), drawn in every run and not stored.
         **jit_options: options of `neuronjax.jit`, such as `static_argnums`.
 
     Returns:
-        A function of the arguments that returns a `GoldenReport`. Delayed scaling
-        starts from an empty history, whose next state is one more result.
+        A function of the arguments that returns a `GoldenReport`. With delayed scaling
+        the amax history starts empty; its next state is one more result.
 
     Raises:
         GoldenMismatch: (when called) there is no golden, the arguments are not the
@@ -102,8 +103,7 @@ def golden(
         raise InvalidProgramError(
             f"golden {name!r}", remedy="use letters, digits and _.+=,[]-"
         )
-    setting = {"target": target, "policy": policy, **jit_options}
-    asked = Asked.of(function, **setting)
+    asked = Asked.of(function, target=target, policy=policy, **jit_options)
     path = Path(directory) / name
     writes = bool(os.environ.get(UPDATE)) if update is None else update
     choice = changed_program or os.environ.get(CHANGED) or "edits"
@@ -148,7 +148,7 @@ def golden(
 
 
 def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
-    """Check only the bits of a stored program, without its function.
+    """Check that a stored program gives the stored bits; needs no function.
 
     Args:
         path: the path of the golden's files, with or without an ending.
@@ -175,9 +175,9 @@ _taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
 
 def _used_twice(path: Path, step: Any, today: Today) -> str:
-    """Reserve a name for this session; return the fault if it is in use, or "".
-    Outside of pytest a function's program may change, because the function may be
-    edited."""
+    """Reserve a golden's name for this session; return the fault if another function,
+    or in pytest another program, has it, else "". Outside of pytest, such as in a
+    notebook, the function may be edited, which changes its program."""
     function: Any = inspect.unwrap(step)
     function = getattr(function, "func", function)  # the function of a partial
     named = function if hasattr(function, "__qualname__") else type(function)

@@ -1,8 +1,8 @@
 """Compares a golden with its function as it is now.
 
-Two things are checked separately: whether the stored program gives the stored bits on
-the stored arguments, and what today's program gives on them. A change of the arguments
-is reported in addition, and does not hide the other results.
+The comparison checks separately whether the stored program gives the stored bits on the
+stored arguments, and whether today's program does. A change of the arguments is
+reported in addition, and does not hide the other results.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMPARE = (
 def compare(
     name: str, path: Path, today: Today, choice: str, legal: str
 ) -> GoldenReport:
-    """Return the report of a golden that holds or only warns."""
+    """Compare a function with its golden; return the report, or raise if it fails."""
     __tracebackhide__ = True
     if not golden_file.beside(path, ".json").exists():
         raise GoldenMismatch(
@@ -160,7 +160,8 @@ def check_bits(path: Path, stored: GoldenFile, inputs: list[np.ndarray]) -> None
 def _results(
     stored: GoldenFile, paths: Sequence[str], outputs: Sequence[np.ndarray]
 ) -> LeafMatch:
-    """Match results; ignore one that equals an argument and that only one side has."""
+    """Match stored results with today's. If only one program has a result, and it is an
+    argument returned unchanged, it is ignored."""
     paths = [*paths, "amax_history"][: len(outputs)]
     now = [Leaf.of(*each) for each in zip(paths, outputs, strict=True)]
     passed = {(leaf.path, leaf.sha256) for leaf in stored.inputs}
@@ -238,7 +239,7 @@ def assert_same_program(
 ) -> Callable[..., None]:
     """Assert that two functions are captured as the same StableHLO.
 
-    Source lines, names of functions and arguments, and where constants stand do not
+    Source lines, names of functions and arguments, and positions of constants do not
     count; see `diagnostics.edits.canonical_text`.
 
     Args:
@@ -249,7 +250,7 @@ def assert_same_program(
         A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.
 
     Raises:
-        ProgramsDiffer: (when called) they differ; it shows the first ops that differ.
+        ProgramsDiffer: (when called) the programs differ; shows the first such ops.
     """
 
     def check(*args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The files of a golden, which share one name.
+"""Writes and reads the files of a golden, which share one name.
 
     NAME.json      description: target, policy, leaves with their hashes, provenance
     NAME.mlirbc    the program, a StableHLO portable artifact
@@ -31,9 +31,9 @@ from neuronjax.testing.bits import LeafDifference, compared, figures_text
 from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
 
 FORMAT, VERSION = "neuronjax-golden", 2
-#: Of larger outputs only a hash and samples are stored.
+#: Outputs above WHOLE_BYTES are stored as a hash and SAMPLES elements.
 WHOLE_BYTES, SAMPLES = 1 << 14, 512
-#: Larger inputs are stored once for all goldens of a folder.
+#: Inputs above this size are stored once for all goldens of a folder.
 OWN_BYTES = 1 << 12
 _PACKAGES = ("neuronjax", "jax", "jaxlib", "numpy", "ml_dtypes")
 _REMEDY = "make it anew: pytest --neuronjax-update-golden"
@@ -46,7 +46,6 @@ class Leaf:
     Attributes:
         path: its path in the pytree, "params/w".
         dtype: the name of the dtype.
-        shape: the array's shape.
         sha256: the hash of its bytes.
         seed: the seed of an input that is drawn and not stored, else None.
         figures: its norm, range and first values, for reviewers.
@@ -81,7 +80,7 @@ class Leaf:
         return np.linspace(0, self.size - 1, SAMPLES).astype(np.int64)
 
     def array(self, codes: np.ndarray) -> np.ndarray:
-        """Return elements of this leaf's dtype from their bits."""
+        """Return the elements, of this leaf's dtype, with the given bits."""
         return np.ascontiguousarray(codes).view(jnp.dtype(self.dtype))
 
     def difference(self, array: np.ndarray, kept: np.ndarray) -> LeafDifference | None:
@@ -116,17 +115,15 @@ class GoldenFile:
     Attributes:
         program: the portable artifact.
         fingerprint: the program's fingerprint.
-        target: the target's name.
-        policy: the numerics.
         rounding_seed: the call index of stochastic rounding.
         x64: whether 64-bit types were on.
         inputs: the arguments, flat.
         outputs: the results, flat.
-        arrays: "input/N": the bits of an input that is not drawn; "output/N": those of
-            an output's stored elements.
+        arrays: the bits of inputs that are not drawn from a seed, by "input/N", and of
+            the stored elements of outputs, by "output/N".
         provenance: versions of packages, Python, the machine.
-        sources: the functions from which its ops come; None in goldens older than this
-            field.
+        sources: the functions from which the program's ops come; None in goldens older
+            than this field.
     """
 
     program: bytes
@@ -142,7 +139,7 @@ class GoldenFile:
     sources: SourceLines | None = None
 
     def same_but_provenance(self, other: GoldenFile) -> bool:
-        """Return whether `other` differs only in fields that do not affect a check."""
+        """Return whether `other` is equal in the fields that affect a check."""
         skipped = ("provenance", "program", "arrays", "sources")
         mine, others = (
             {k: v for k, v in vars(x).items() if k not in skipped}
@@ -155,7 +152,7 @@ class GoldenFile:
         return not EditedLines.between(self.sources, other.sources)
 
     def write(self, path: Path) -> None:
-        """Write the three files; every process writes the same bytes for a golden."""
+        """Write the files; every process writes the same bytes for a golden."""
         own = dict(self.arrays)
         for i, leaf in enumerate(self.inputs):
             if leaf.seed is None and own[f"input/{i}"].nbytes > OWN_BYTES:
@@ -249,7 +246,7 @@ def read(path: Path) -> GoldenFile:
 
 def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
     if described.get("format") != FORMAT:
-        raise InvalidProgramError(f"{path}.json is no golden", remedy=_REMEDY)
+        raise InvalidProgramError(f"{path}.json is not of a golden", remedy=_REMEDY)
     if described["version"] > VERSION:
         raise InvalidProgramError(
             f"golden {path} has version {described['version']}, this neuronjax reads "
@@ -281,7 +278,7 @@ def _read_shared(path: Path, leaf: Leaf) -> np.ndarray:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return the file of a golden with an ending; names may contain dots."""
+    """Return the path with an ending appended; names of goldens may contain dots."""
     return path.with_name(path.name + ending)
 
 
@@ -313,7 +310,4 @@ def _leaf(fields: dict[str, Any]) -> Leaf:
 def _sources(files: dict[str, list[Any]] | None) -> SourceLines | None:
     if files is None:
         return None
-    made = {
-        f: tuple(SourceBlock(*block) for block in held) for f, held in files.items()
-    }
-    return SourceLines(made)
+    return SourceLines({f: tuple(SourceBlock(*b) for b in files[f]) for f in files})

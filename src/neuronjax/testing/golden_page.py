@@ -19,7 +19,7 @@ _HTML = '<!doctype html>\n<meta charset="utf-8">\n<title>Goldens</title>\n'
 
 
 def row(name: str, found: GoldenReport | GoldenMismatch, text: str) -> dict[str, Any]:
-    """Return a golden's state, the cells of its row in the table, and its text."""
+    """Return a golden's state, the cells of its row in the table, and its message."""
     if isinstance(found, GoldenMismatch):
         state = f"failed: {found.kind}"
     elif found.written:

@@ -1,4 +1,4 @@
-"""The report of a golden that holds, and the error of one that does not."""
+"""Defines the report of a golden that passes, and the error of one that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuronjax.testing.program_change import ProgramChange
 
 
 class GoldenMismatch(AssertionError):
-    """Raised if a golden does not hold.
+    """Raised if a golden fails.
 
     Attributes:
         kind: "missing", "arguments", "bits" if the stored program's bits differ, or
@@ -35,19 +35,20 @@ class GoldenMismatch(AssertionError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GoldenReport:
-    """The report of a golden that holds.
+    """The report of a golden that passes.
 
     Attributes:
         name: the golden's name.
         path: the path of its files, without the ending.
         written: whether this run wrote them.
         program: "same" or "changed": today's program compared with the stored one.
-        today: "same bits" or "other bits" of today's program, "" if it is the stored
-            one.
+        today: "same bits" or "other bits", the results of today's program if it is not
+            the stored one, else "".
         leaves: differences in the results of today's program on the stored arguments,
             the largest first; for an update, differences from the results stored
             before.
-        drift: how today's arguments differ from the stored ones, which results use.
+        drift: differences of today's arguments from the stored ones; all results here
+            are those of the stored arguments.
         renamed: arguments and results that have another name now.
         change: the cause of the program's change, and the edits; None if it is the
             same.

@@ -1,8 +1,8 @@
 """Captures the program of a golden, reads it back, and runs it.
 
-The program that runs is always read back from its portable form: a program in memory
-may have its constants in another place, which changes the random bits of stochastic
-rounding. Only the interpreter runs it; no transformation looks inside.
+The program is always read back from its portable form before it runs: in memory its
+constants may be at other positions, which changes the random bits of stochastic
+rounding. The interpreter runs it, without JAX's transformations such as `jax.grad`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from neuronjax.testing.source_lines import SourceLines
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Today:
-    """A function and its arguments as they are now, captured."""
+    """The program and the arguments of a golden's function as they are now."""
 
     code: bytes  # the portable artifact
     program: Program  # read back from it, like the stored program
@@ -60,7 +60,7 @@ class Today:
         seed: int = 0,
         with_inputs: bool = True,
     ) -> Today:
-        """Capture a function; arguments without values are drawn from the seed."""
+        """Capture a function; draw values from the seed for `ShapeDtypeStruct`s."""
         captured = asked.captured(*args, **kwargs)
         emulation, leaves = captured.emulation, captured.inputs
         code = captured.portable()
@@ -140,12 +140,12 @@ def x64() -> bool:
 
 
 def stored_program(stored: GoldenFile) -> Program:
-    """Return the program of a golden, as this version of jaxlib reads it."""
+    """Return the program of a golden, decoded by the installed jaxlib."""
     return read_program(stored.program, [leaf.path for leaf in stored.inputs])
 
 
 def stored_inputs(stored: GoldenFile) -> list[np.ndarray]:
-    """Return the arguments of a golden; drawn arguments are drawn again."""
+    """Return the arguments of a golden, drawn again if they came from a seed."""
     arrays = []
     for i, leaf in enumerate(stored.inputs):
         if leaf.seed is None:

@@ -1,9 +1,9 @@
 """Draws arguments from a seed, which a golden stores in place of large arrays.
 
-They are uniform in [-1, 1), in steps of 2^-23, which are exact in float32. They are
-made from 64-bit words of NumPy's Philox generator, a stream that NumPy promises never
-to change. Narrower floats are rounded by `numerics.rounding`. Integers have no natural
-range: pass arrays of them.
+Arguments are uniform in [-1, 1), in steps of 2^-23, which are exact in float32. They
+are made from 64-bit words of NumPy's Philox generator, a stream that NumPy promises
+never to change. `numerics.rounding` rounds narrower floats. Integers are refused,
+because they have no natural range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEPS = 24
 
 
 def drawn(kind: jax.ShapeDtypeStruct, path: str, seed: int, number: int) -> Any:
-    """Return the array of leaf `number` with a shape and dtype.
+    """Return a random array of the shape and dtype of argument `number`.
 
     Raises:
         InvalidProgramError: the dtype is not a float of at most 32 bits.

@@ -1,8 +1,8 @@
 """Matches today's arrays with the stored ones, even if they have other names now.
 
 A refactoring may rename an attribute, and JAX then passes the arrays in another order.
-So leaves are matched by position, or by name if that leaves fewer differences; names on
-one side only are matched in order.
+So leaves are matched by position, or by name if that gives fewer differences; leaves
+whose names occur on one side only are then matched in order.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class LeafMatch:
 
     Attributes:
         differences: differences of the leaves, the largest first.
-        order: for every leaf today, the number of the stored one; empty if their counts
-            differ.
+        order: for every leaf of today, the index of its stored leaf; empty if their
+            counts differ.
         renamed: the leaves that have another name, "p/fc1 -> p/fc2".
     """
 
@@ -30,7 +30,7 @@ class LeafMatch:
 
     @property
     def are_types_equal(self) -> bool:
-        """Whether today's program takes the stored arguments."""
+        """Whether all leaves match in number, dtype and shape."""
         return not any(leaf.what for leaf in self.differences)
 
 
@@ -46,7 +46,7 @@ def match(
         what: the kind of leaves, "arguments".
         then: the paths of the stored leaves.
         now: the paths of today's leaves.
-        differ: returns the difference of a stored leaf and one of today, by number.
+        differ: returns the difference of a stored leaf and one of today, by index.
     """
     if len(then) != len(now):
         sides = ("without", then, now), ("with", now, then)

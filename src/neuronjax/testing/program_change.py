@@ -1,8 +1,8 @@
 """Finds why a golden's function gives another program today, and the edits.
 
-A program depends on the user's source, the values that it reads, and the JAX that
-captures it. The golden holds the source's lines and the versions; which of them changed
-tells the cause.
+A program depends on the user's source, the values that the source reads, and the JAX
+that captures it. The cause is found from the lines of source and the versions, which
+the golden stores.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ class ProgramChange:
     Attributes:
         cause: "source": the user edited it; "jax": the lines are the same and another
             JAX or neuronjax captured them; "source or jax": both changed; "values":
-            neither changed, so something that the lines read did; "unknown": there is
-            no source, as in an older golden or for a function without a file.
-        edits: edits of ops, those on edited lines first.
+            neither changed, so a value that the lines read did; "unknown": there is no
+            source, as in an older golden or for a function without a file.
+        edits: edits of ops; ops on edited lines come first.
         lines: the edited lines of the source; None if unknown.
         versions: changed versions of the packages that make programs.
-        first_lines: the first lines of text that differ, for programs that differ in no
-            op.
+        first_lines: the first lines of the programs' text that differ, if no op does.
     """
 
     cause: Cause
@@ -63,7 +62,7 @@ class ProgramChange:
         sources: tuple[SourceLines | None, SourceLines],
         provenances: tuple[Mapping[str, str], Mapping[str, str]],
     ) -> ProgramChange:
-        """Return the change from the stored program, lines and versions to today's."""
+        """Return the change of (stored, today's) programs, sources and versions."""
         versions = tuple(moved_versions(*provenances, _MAKERS))
         before, after = sources
         lines, edits = None, edits_between(*programs)
@@ -106,7 +105,7 @@ class ProgramChange:
         return f", {places[0]}" if places else ""
 
     def report(self) -> Iterator[str]:
-        """Yield lines about the cause, the source and the ops."""
+        """Yield lines of text about the cause, the source and the ops."""
         yield self.because
         if self.lines is not None:
             yield from _shown_lines("-", self.lines.before)

@@ -1,7 +1,7 @@
-"""Two runners of the conformance vectors: neuronjax itself, and ml_dtypes for casts.
+"""Defines runners of conformance vectors: neuronjax itself, and ml_dtypes for casts.
 
-Each is an example of the protocol: methods named like the functions of `conformance`,
-which take and return arrays of bit patterns.
+Each is an example of the protocol: its methods are named like functions of the
+manifest, and take and return arrays of bit patterns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Neuronjax:
         random_bits: np.ndarray | None = None,
         flush_subnormals: bool = False,
     ) -> np.ndarray:
-        """Return codes of the format."""
+        """Return FP32 cast to a format, as codes."""
         fmt = get_format(format)
         options: Any = {"rounding": rounding, "overflow": overflow}
         if random_bits is not None:
@@ -59,7 +59,7 @@ class Neuronjax:
     def quantize_mx(
         self, x: np.ndarray, *, format: str, scale_rule: Any
     ) -> dict[str, np.ndarray]:
-        """Return element codes and scale bytes."""
+        """Return quantized FP32, as element codes and scale bytes."""
         made = quantize_mx(_as(x, "float32"), format, scale_rule=scale_rule)
         return {
             "elements": np.asarray(to_codes(made.elements)),
@@ -67,7 +67,7 @@ class Neuronjax:
         }
 
     def sparsify(self, x: np.ndarray, *, pattern: str) -> dict[str, np.ndarray]:
-        """Return the kept values and their positions."""
+        """Return the values that sparse BF16 keeps, and their positions."""
         made = sparsify(_as(x, "bfloat16"), pattern, axis=0)
         return {"values": _bits(made.values), "tags": np.asarray(made.tags)}
 
@@ -75,7 +75,7 @@ class Neuronjax:
         self, lhs: np.ndarray, rhs: np.ndarray, *, format: str, model: str
     ) -> np.ndarray:
         """Return the product of dense operands."""
-        # A model that is not one of FP32 operands follows from the operands alone.
+        # Other models than those for FP32 follow from the operands' dtype.
         changes: dict[str, Any] = (
             {"fp32_model": model} if model in LEGAL["fp32_model"] else {}
         )
@@ -91,7 +91,7 @@ class Neuronjax:
         *,
         format: str,
     ) -> np.ndarray:
-        """Return the product of operands in blocks with scales."""
+        """Return the product of microscaled operands."""
         step = jit(_scaled_dot, target="trn3")
         elements = (_as(a, format)[None] for a in (lhs, rhs))
         scales = (_as(a, "float8_e8m0fnu")[None] for a in (lhs_scales, rhs_scales))
@@ -100,7 +100,7 @@ class Neuronjax:
     def matmul_sparse(
         self, x: np.ndarray, w: np.ndarray, *, pattern: str
     ) -> np.ndarray:
-        """Return the product with a sparse weight."""
+        """Return x @ w, where `w` is made sparse."""
         policy = Policy(auto_cast="matmult", auto_cast_type="bf16", sparsity=pattern)
         step = jit(_layer, target="trn2", policy=policy)
         wide = [_as(a, "bfloat16").astype(jnp.float32) for a in (w, x)]
@@ -115,7 +115,7 @@ class Neuronjax:
         stages: Sequence[Sequence[int]],
         algorithm: str,
     ) -> np.ndarray:
-        """Return a sum over ranks in the order of its plan."""
+        """Return the sum over ranks in the order of a plan."""
         plan = FoldPlan(
             algorithm,
             tuple(Stage(width, hop) for width, hop in stages),
@@ -142,7 +142,7 @@ class MlDtypes:
         flush_subnormals: bool = False,
         **others: Any,
     ) -> np.ndarray:
-        """Return codes rounded as `astype` rounds."""
+        """Return FP32 cast by `astype`, as codes."""
         if (rounding, overflow) != ("rne", "ieee") or flush_subnormals:
             raise NotImplementedError
         if format == "tfloat32":

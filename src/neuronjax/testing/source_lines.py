@@ -1,9 +1,9 @@
 """Finds the functions from which a program's ops come, and which of their lines
 changed.
 
-A golden stores them, so that a later run can tell the user's edits from another JAX
-that makes another program of the same source. A block is the innermost function that
-contains a line, or outside of functions the statement.
+A golden stores these functions, so that a later run can distinguish an edit of the
+user's source from another JAX that makes another program of the same source. A block is
+the innermost function that contains a line or, outside of functions, the statement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class SourceBlock(NamedTuple):
 
     @property
     def lines(self) -> dict[int, str]:
-        """The lines by number."""
         return dict(enumerate(self.text.splitlines(), self.first))
 
     def statement(self, line: int) -> range:
@@ -45,8 +44,7 @@ class SourceLines:
     """Blocks of source.
 
     Attributes:
-        files: blocks by the file's name without folders, as locations in a golden have
-            it.
+        files: blocks by the file's name without folders, as in a golden's locations.
     """
 
     files: Mapping[str, tuple[SourceBlock, ...]]
@@ -69,14 +67,12 @@ class SourceLines:
         return cls({file: _outermost(blocks[file]) for file in sorted(blocks)})
 
     def lines(self, file: str) -> list[tuple[int, str]]:
-        """Return the lines of a file that are known and not blank or comments,
-        ascending."""
-        # If two files have this name, the lines of both.
+        """Return the numbered lines of code of a file's blocks, ascending. If two files
+        have this name, the lines of both are returned."""
         return sorted({line for b in self.files.get(file, ()) for line in _code(b)})
 
     def statement(self, source: str) -> set[str]:
-        """Return the lines of the statement that contains `file:line`, as
-        `file:line`."""
+        """Return the lines, as `file:line`, of the statement that contains one."""
         file, _, line = source.rpartition(":")
         number = int(line) if line.isdigit() else 0
         blocks = [b for b in self.files.get(file, ()) if number in b.lines]
@@ -154,8 +150,8 @@ def _innermost(spans: Iterable[_Span], line: int) -> _Span:
 
 @functools.lru_cache(maxsize=64)
 def _spans(text: str) -> tuple[list[_Span], list[_Span]]:
-    """Return the spans of functions, and those of statements up to their bodies. Text
-    that does not parse, such as a notebook's cell with magics, has none."""
+    """Return the spans of functions, and those of statements without their bodies. Text
+    that does not parse, such as a notebook's cell with magics, has no spans."""
     try:
         nodes = [*ast.walk(ast.parse(text))]
     except SyntaxError:

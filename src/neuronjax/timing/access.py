@@ -1,4 +1,4 @@
-"""How a value is read: the bytes in memory behind access patterns.
+"""Finds the tensors in memory behind a value that is an access pattern.
 
 Reshapes, broadcasts, slices and widening casts move nothing: an engine reads a tensor
 in memory through up to four strides, and any dtype as FP32. `viewed` decides which
@@ -26,7 +26,7 @@ class ValueAccess(NamedTuple):
 
     Attributes:
         roots: the tensors in memory that the value is part of; empty for a constant.
-        is_scalar: whether the value has one element per row, or one in all.
+        is_scalar: whether the value has one element per row, or only one.
         transposes: whether reading the value swaps rows and columns.
         part: the fraction of its roots that the value reads.
         rows: the row counts shared with the roots; None for all row counts of the
@@ -75,7 +75,8 @@ def viewed(
     shape, result = i.operands[0].type.shape, i.results[0].type.shape
     assert isinstance(i, DmaCopy)
     if i.kind == "broadcast":
-        return _broadcast(before, shape, result, i.parameters[0])
+        rows, scalar = _broadcast(shape, result, i.parameters[0])
+        return _view(before, rows, before.is_scalar if scalar is None else scalar)
     if i.kind == "reshape":
         rows, kept = _reshaped(shape, result)
         return _view(before, rows, is_scalar=before.is_scalar and kept)
@@ -86,7 +87,7 @@ def viewed(
             kept = len(result) - 1  # rows are loaded from HBM only as needed
         rows = rows_of(result, kept)
         part = prod(result) / max(1, prod(shape))
-        return _view(before, rows, before.is_scalar, part=before.part * part)
+        return _view(before, rows, before.is_scalar, part=part)
     if i.kind == "transpose":
         return _transpose(before, shape, i.parameters[0], arguments)
     if i.kind == "concatenate":
@@ -94,13 +95,13 @@ def viewed(
     return None
 
 
-def handed_on(loop: Loop) -> frozenset[int]:
-    """Return the positions of a loop's carry that no iteration changes, such as a
-    scan's inputs and closed-over weights. Their tensors stay where they are."""
+def unchanged_carries(loop: Loop) -> frozenset[int]:
+    """Return the positions in a loop's carry that no iteration changes, such as a
+    scan's inputs and closed-over weights. Their tensors are not copied."""
     sources = {b.number: n for n, b in enumerate(loop.body.arguments)}
     for i in loop.body.instructions:
         if isinstance(i, Loop):
-            for n in handed_on(i):
+            for n in unchanged_carries(i):
                 source = sources.get(i.operands[n].buffer.number)
                 if source is not None:
                     sources[i.results[n].number] = source
@@ -114,13 +115,13 @@ def _view(
     is_scalar: bool,
     *,
     transposes: bool = False,
-    part: float | None = None,
+    part: float = 1.0,
 ) -> ValueAccess:
     return ValueAccess(
         before.roots,
         is_scalar,
         transposes or before.transposes,
-        before.part if part is None else part,
+        before.part * part,
         rows if before.rows is None else rows & before.rows,
     )
 
@@ -134,22 +135,12 @@ def _reshaped(
     return rows_of(shape) & rows_of(result), kept
 
 
-def _broadcast(
-    before: ValueAccess,
-    shape: tuple[int, ...],
-    result: tuple[int, ...],
-    dimensions: tuple[int, ...],
-) -> ValueAccess:
-    rows, scalar = _broadcasted(shape, result, dimensions)
-    return _view(before, rows, before.is_scalar if scalar is None else scalar)
-
-
 @lru_cache(maxsize=1 << 12)
-def _broadcasted(
+def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts that a broadcast keeps, and whether the result has one
-    element per row; None if the operand decides."""
+    element per row; None means that the operand decides this."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):
@@ -173,14 +164,11 @@ def _transpose(
     order = [p for p in permutation if shape[p] != 1]
     if order == sorted(order):
         return _view(before, rows_of(shape), before.is_scalar)
-    if order[-1] == max(order):  # whole rows move: a matter of addresses
-        kept = next(n for n, p in enumerate(permutation) if p != n)
-        rows = rows_of(shape, kept) | {prod(shape[: order[-1]])}
-        return _view(before, rows, before.is_scalar)
-    if before.roots and before.roots[0] in arguments and len(before.roots) == 1:
+    rows = rows_of(shape, next(n for n, p in enumerate(permutation) if p != n))
+    if order[-1] == max(order):  # whole rows move, so only addresses change
+        return _view(before, rows | {prod(shape[: order[-1]])}, before.is_scalar)
+    if len(before.roots) == 1 and before.roots[0] in arguments:
         # The DMA engines can transpose while they load from HBM.
-        kept = next(n for n, p in enumerate(permutation) if p != n)
-        rows = rows_of(shape, kept)
         return _view(before, rows, before.is_scalar, transposes=True)
     return None
 

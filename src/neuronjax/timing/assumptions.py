@@ -1,4 +1,4 @@
-"""Every figure of the time model that is not in `neuronjax.hardware`, with its source.
+"""Lists the figures of the time model that are not in `neuronjax.hardware`.
 
 Each figure is a `Constant`, so that it can be listed and replaced; rules read
 `MINIMUM_INTERVAL.value`. A figure that is not published is an assumption; one chosen to
@@ -56,7 +56,7 @@ def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Consta
 
 
 def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
-    """Return the constants above that are in no list yet, and set their names."""
+    """Return the constants of this module that no list has yet, and set their names."""
     known = {name for group in listed for name in group}
     found = {n: c for n, c in globals().items() if isinstance(c, Constant)}
     found = {n: c for n, c in found.items() if n not in known}
@@ -70,9 +70,9 @@ def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
 PROGRAM_SECONDS = assumed(
     10e-6,
     "s",
-    "beside the instructions of a program, whatever it computes: where measured times"
-    " are drawn against bytes moved, the line does not go through zero. What takes this"
-    " time (first and last transfers, fetching instructions, ending) is not published",
+    "added to the instructions of every program: a line through measured times against"
+    " bytes moved does not go through zero. What takes this time (first and last"
+    " transfers, fetching instructions, ending) is not published",
     fitted_to="trn2, LNC 1: 12 us of MLP decode (12 [hardware sheet 9.4]), 20 of FP8"
     " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
 )
@@ -102,7 +102,7 @@ FP32_TRANSPOSE_PASSES = Constant(
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
 THROTTLE_SECONDS = Constant(3e-6, "s", "the ramp after idle, and its window [GL]")
-THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; use below which it sinks [GL]")
+THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate, reached at less use [GL]")
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
@@ -148,7 +148,8 @@ MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's m
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
-    "free size that elementwise work is cut to, for streaming; a bank of PSUM is less",
+    "largest free size of an elementwise instruction, so that tiles stream; a bank of"
+    " PSUM is smaller",
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]")
 RANDOM_XORWOW = Constant(
@@ -178,8 +179,8 @@ GPSIMD_BYTES = Constant(
 GPSIMD_SHARE = assumed(
     0.5,
     "fraction",
-    "of GPSIMD_BYTES, and of one operation per cycle, is what software reaches: loads,"
-    " the operation and the store take turns",
+    "the part of GPSIMD_BYTES, and of one operation per cycle, that software reaches:"
+    " loads, the operation and the store take turns",
 )
 GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
 GATHER_INDEX = assumed(
@@ -244,10 +245,10 @@ DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [
 REORDER_WINDOW = assumed(
     64,
     "instructions",
-    "an engine issues the instruction that can start first among so many, as the"
-    " compiler reorders them; on TensorE in the older style only. Fused attention, one"
-    " query tile after the other, takes 21.3 ms on trn2; predicted are 31.4 in the"
-    " kernel's order, 21.1 with this [KDA]",
+    "next instructions among which an engine issues the one that can start first, as"
+    " the compiler reorders them; on TensorE in the older style only. Fused attention,"
+    " one query tile after the other, takes 21.3 ms on trn2; predicted are 31.4 in the"
+    " kernel's order, 21.1 with this window [KDA]",
 )
 REGISTER_CYCLES = assumed(
     16,
@@ -258,8 +259,8 @@ PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16 engines [DM]")
 LOOP_TURNS = assumed(
     16,
     "iterations",
-    "of a device loop are scheduled one by one if all together have too many"
-    " instructions; each other iteration takes as long as the last of these",
+    "iterations of a device loop that are scheduled one by one if all together have too"
+    " many instructions; each other one takes as long as the last of these",
 )
 
 # -- host ------------------------------------------------------------------------------
@@ -273,46 +274,46 @@ CONSTANTS = _named()
 
 # -- planning --------------------------------------------------------------------------
 #
-# When one of these is multiplied or divided by four, the predicted time of a measured
-# program, or of one of a dozen others, changes by at least a percent.
+# If one of these figures is multiplied or divided by four, the predicted time of a
+# measured program, or of one of a dozen others, changes by at least a percent.
 
 INLINE_LIMIT = assumed(
-    200, "instructions", "a callee of no more is fused with its caller"
+    200, "instructions", "the largest callee that is fused with its caller"
 )
 RESIDENT_SHARE = assumed(
-    0.85, "fraction", "of SBUF for what stays, the rest being tiles in flight"
+    0.85, "fraction", "the part of SBUF for values that stay, not tiles in flight"
 )
 COLUMN_BLOCK_BYTES = assumed(
     4096,
     "B/partition",
-    "of each row of a matmul's result are in SBUF at a time (online softmax)",
+    "the part of a row of a matmul's result that is in SBUF at a time (online softmax)",
 )
 ROWS_AT_A_TIME = assumed(
     512,
     "rows",
-    "of a region with matmuls go through its steps together, as in nki-library's"
-    " mlp_cte: the free size of a moving operand",
+    "rows that go through each step of a region with matmuls together, as in"
+    " nki-library's mlp_cte: the free size of a moving operand",
 )
 PASSING_SHARE = assumed(
-    0.15, "fraction", "of SBUF for the part of streamed weights in use"
+    0.15, "fraction", "the part of SBUF for the streamed weights in use"
 )
 CARRY_SHARE = assumed(
-    0.5, "fraction", "of SBUF for what a loop carries, smallest first"
+    0.5, "fraction", "the part of SBUF for what a loop carries, smallest first"
 )
 MASK_ROWS = assumed(
     128,
     "rows",
-    "of queries are processed at once, against as many keys, as in nki-library's"
+    "queries that are processed at once, against as many keys, as in nki-library's"
     " attention_cte; blocks of scores that a mask hides are not computed",
 )
 MASK_COLUMNS = assumed(
-    512, "columns", "of a block of scores, as in nki-library's attention_cte"
+    512, "columns", "width of a block of scores, as in nki-library's attention_cte"
 )
-MOST_PIECES = assumed(64, "tiles", "into which the time of a region is divided at most")
+MOST_PIECES = assumed(64, "tiles", "the most into which a region's time is divided")
 CHUNK_BYTES = assumed(
     4096 * 128,
     "B",
-    "of a load are complete before its consumer starts: 4 KiB per partition [DB]",
+    "the part of a load that a consumer waits for: 4 KiB per partition [DB]",
 )
 LOOP_TURN = Constant(
     1.4e-6, "s", "64 iterations of a loop take 257 us, unrolled 161 [KLN, its author]"
@@ -348,13 +349,13 @@ EFA_HOP = Constant(EFA.hop_seconds, "s", "[CC, IX]")
 LINK_SHARE = assumed(
     0.7,
     "fraction",
-    "of the rate of a NeuronLink that transfers reach; ASSUMPTION: on all chips",
+    "the part of a NeuronLink's rate that transfers reach; ASSUMPTION: on all chips",
     fitted_to="T12: 8 ranks, 512 KiB to 1 MiB: 16.8 GB/s for additional bytes",
 )
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
-    "of a core's DMA rate for each channel of a collective. There are two channels, or"
+    "the part of a core's DMA rate for a channel of a collective. There are two, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
     fitted_to="T2: 2 ranks, 16 MiB to 1 GiB: 56.8 GB/s for additional bytes",
 )

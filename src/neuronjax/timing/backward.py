@@ -1,4 +1,4 @@
-"""The share of a program's work in its backward pass, which can hide communication.
+"""Computes a program's share of work in its backward pass, which hides communication.
 
 The name stack of an instruction of the backward pass, a rematerialised forward pass
 included, contains "transpose(". Name stacks start anew inside loops and callees: their
@@ -34,7 +34,7 @@ def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
 
 
 def _key(instruction: Instruction) -> int:
-    """Return a key that an instruction shares with its copies in inlined callees."""
+    """Return a key that an instruction and its copies in inlined callees have."""
     return id(instruction.results)
 
 
@@ -45,7 +45,7 @@ def _visit(
     visits: Counter[int],
     backward: Counter[int],
 ) -> None:
-    """Count how often each instruction occurs in all, and in the backward pass."""
+    """Count how often each instruction occurs, and how often in the backward pass."""
     for instruction in block.instructions:
         inside = is_backward or instruction.location.phase == "backward"
         visits[_key(instruction)] += 1

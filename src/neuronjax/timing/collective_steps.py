@@ -1,4 +1,4 @@
-"""What moves in every step of a collective: between which chips, and in each rank.
+"""Lists the steps of collectives: the bytes between chips, and those in each rank.
 
 A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of its
 size, which is the larger of a rank's data before and after, as in nccom-test. The steps
@@ -38,9 +38,9 @@ class CollectiveStep:
         flows: bytes by (source chip, destination chip); chips are numbered over all
             nodes.
         senders: how many ranks of each chip take part.
-        channels: DMA rings of each rank; each follows one way out of a chip.
+        channels: DMA rings of each rank, which work in parallel.
         is_sliced: whether it works on one slice of the data while other steps work on
-            others.
+            other slices.
     """
 
     count: int
@@ -58,7 +58,7 @@ def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, 
 
 
 def at_once(steps: Sequence[CollectiveStep]) -> CollectiveStep:
-    """Return the sliced steps of a group as one, since all work at the same time."""
+    """Return a group's sliced steps, which work at the same time, as one step."""
     dma = sum(step.count * step.dma for step in steps)
     flows = _all_flows((step, step.count) for step in steps)
     return replace(steps[0], count=1, dma=dma, flows=flows)
@@ -104,10 +104,9 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 
 
 class _GroupSite:
-    """A group with what its algorithms need to know of its ranks and chips.
+    """A group, with the facts about its ranks and chips that algorithms use.
 
-    With `first_only`, only the flows of the first chip are listed: over EFA all chips
-    send alike."""
+    With `first_only`, only the first chip sends: over EFA all chips send alike."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -123,7 +122,21 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        return _labels(self)
+        """Return each chip's hypercube label; neighbours on a full torus differ by a
+        bit.
+
+        A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
+        [IN] calls the 4 x 4 torus a hypercube of four axes). Chips that do not fill a
+        box are numbered in the order of the group."""
+        per_node = math.prod(self.topology.shape)
+        places = [place_of(self.topology, chip % per_node) for chip in self.chips]
+        values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
+        whole = all(len(v) & (len(v) - 1) == 0 for v in values)
+        boxed = math.prod(map(len, values)) == len(self.chips)
+        if len(self.group.by_node) > 1 or not (whole and boxed):
+            return {chip: number for number, chip in enumerate(self.chips)}
+        pairs = zip(self.chips, places, strict=True)
+        return {chip: _gray_number(place, values) for chip, place in pairs}
 
     def step(
         self, dma: float, sent: float = 0.0, flows: Flows | None = None, count: int = 1
@@ -138,7 +151,7 @@ class _GroupSite:
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
-        """Return flows between all chips: per pair of their ranks, plus `per_chip`."""
+        """Return flows between all chips: a size per pair of ranks, plus `per_chip`."""
         here = self.on_chip
         return {
             (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]
@@ -189,14 +202,13 @@ def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
 
 
 def _kangaring_scatter(site: _GroupSite) -> Steps:
-    """Return steps; in each, pairs of ranks add two chunks, one per rank [IN]."""
+    """Return steps in which each pair of ranks adds two chunks, one per rank [IN]."""
     c, flows = site.chunk, site.along(2 * site.chunk)
-    first, then = site.step(2 * c, c, flows), site.step(3 * c, c, flows)
     pairs = site.ranks // 2
     if pairs == 1:
         return [site.step(2 * c, c)]
     between = site.step(3 * c, c, flows, count=pairs - 2)
-    return [first, *_repeated(between), site.step(then.dma)]
+    return [site.step(2 * c, c, flows), *_repeated(between), site.step(3 * c)]
 
 
 def _kangaring_gather(site: _GroupSite) -> Steps:
@@ -211,7 +223,7 @@ def _repeated(step: CollectiveStep) -> Steps:
 
 
 def _rdh_scatter(site: _GroupSite) -> Steps:
-    """Return steps: reduce on the chip, then repeatedly send half to another chip."""
+    """Return steps that reduce on a chip, then repeatedly send half to another chip."""
     steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
     for number in range(_bits(site)):
         part = 2.0 ** -(number + 1) / site.per_chip
@@ -229,9 +241,9 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
-    """Mark steps as sliced within a node: slices of the data pass through them in turn,
-    so that wires and DMA engines overlap. Over EFA a rank has one peer at a time [IX].
-    """
+    """Mark the steps of a group within a node as sliced: they work on different slices
+    of the data, so that wires and DMA engines overlap. Over EFA a rank has one peer at
+    a time [IX]."""
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 
@@ -253,25 +265,6 @@ def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
         for chip in site.acting:
             flows[chip, chips[site.labels[chip] ^ bit]] += part
     return dict(flows)
-
-
-def _labels(site: _GroupSite) -> dict[int, int]:
-    """Return a hypercube label per chip; neighbours on a full torus differ in a bit.
-
-    A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION; [IN]
-    calls the 4 x 4 torus a hypercube of four axes). Chips that do not fill a box are
-    numbered in the order of the group."""
-    per_node = math.prod(site.topology.shape)
-    places = [place_of(site.topology, chip % per_node) for chip in site.chips]
-    values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
-    whole = all(len(v) & (len(v) - 1) == 0 for v in values)
-    boxed = math.prod(map(len, values)) == len(site.chips)
-    if len(site.group.by_node) > 1 or not (whole and boxed):
-        return {chip: number for number, chip in enumerate(site.chips)}
-    return {
-        chip: _gray_number(place, values)
-        for chip, place in zip(site.chips, places, strict=True)
-    }
 
 
 def _gray_number(place: Sequence[int], values: Sequence[Sequence[int]]) -> int:
@@ -306,7 +299,7 @@ def _mesh_gather(site: _GroupSite) -> Steps:
 
 
 def _star_scatter(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends every chunk to its owner, which adds."""
+    """Return one step in which each rank sends every chunk to the rank that adds it."""
     c, away = site.chunk, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=c)
     return [site.step(away * c + 1.0, 1 - c, flows)]
@@ -324,9 +317,9 @@ def _single_step(site: _GroupSite) -> Steps:
     return [site.step(away + n, n - 1, flows)]
 
 
-Way = Callable[[_GroupSite], Steps]
+_Algorithm = Callable[[_GroupSite], Steps]
 #: The scatter and the gather of each algorithm.
-_HALVES: Mapping[str, tuple[Way, Way]] = MappingProxyType(
+_HALVES: Mapping[str, tuple[_Algorithm, _Algorithm]] = MappingProxyType(
     {
         "ring": (_ring_scatter, _ring_gather),
         **{
@@ -342,7 +335,7 @@ _HALVES: Mapping[str, tuple[Way, Way]] = MappingProxyType(
         "left_fold": (_star_scatter, _star_gather),
     }
 )
-_WHOLE: Mapping[str, Way] = MappingProxyType(
+_WHOLE: Mapping[str, _Algorithm] = MappingProxyType(
     {"single_step_mesh": _single_step, "left_fold": _single_step}
 )
 
@@ -419,9 +412,9 @@ def steps_over_nodes(
 ) -> tuple[CollectiveStep, ...]:
     """Return the steps of groups that have the same layout on each of many nodes.
 
-    They are those of `steps_of`, without a list of every rank. `inner` is the part of
-    every group that lies on the first node; the algorithm is "A+B", or B alone if a
-    group has one rank per node."""
+    They are the steps that `steps_of` returns, found without a list of every rank.
+    `inner` is the part of every group on the first node; the algorithm is "A+B", or B
+    alone if a group has one rank per node."""
     inside, _, between = algorithm.rpartition("+")
     chips = math.prod(topology.shape)
     outer = Group(
@@ -441,7 +434,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows of all ranks of a chip, between the first such chip per node."""
+    """Return the flows of one rank per node, multiplied by the ranks of the first chip
+    that has some, and moved to that chip."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

@@ -1,4 +1,4 @@
-"""How long a collective takes: the latency of its steps, and the transfer of its bytes.
+"""Computes the time of collectives: the latency of steps, and the transfer of bytes.
 
     seconds = start + sum over steps of (hop + bytes x slowest of link, DMA and EFA)
 
@@ -55,9 +55,9 @@ class CollectiveTime:
         transfer_seconds: the time that the bytes add.
         bytes_per_rank: what one rank sends to others.
         algorithm: its name, as in `collectives.algorithms`.
-        bottleneck: what most of the time is spent on.
+        bottleneck: the resource that takes most of the time, or "latency".
         algbw_bytes_per_second: the size of the collective divided by `seconds`.
-        busbw_bytes_per_second: the former multiplied by the factor of nccl-tests.
+        busbw_bytes_per_second: `algbw_bytes_per_second` multiplied by `bus_factor`.
     """
 
     seconds: float
@@ -89,7 +89,7 @@ def collective_time(
         op: one of `OPS`.
         size_bytes: the larger of a rank's data before and after, as in nccom-test: the
             result of an all-gather, the operand of a reduce-scatter.
-        groups: device numbers; the (source, target) pairs of a collective_permute.
+        groups: device numbers; for a collective_permute, (source, target) pairs.
         target: the machine.
         placement: the location of each device; None for the target's default.
         algorithm: from `collectives.algorithms`; None to select by size and groups.
@@ -133,11 +133,11 @@ def time_over_nodes(
 ) -> CollectiveTime:
     """Return the time of groups that have the same layout on each of many nodes.
 
-    The time is that of `collective_time`, without a list of every rank. The algorithm
-    over nodes depends on the size and on whether their number is a power of two, so it
-    is selected for a few nodes (ASSUMPTION: `single_step_mesh` would depend on the
-    number). `groups` are the devices of every group on the first node; the target is
-    one or several of these nodes.
+    The time is that of `collective_time`, found without a list of every rank. The
+    algorithm depends on the size and on whether the number of nodes is a power of two,
+    so it is selected for a few nodes (ASSUMPTION: `single_step_mesh` would depend on
+    the number itself). `groups` are the devices of every group on the first node; the
+    target is one or several of these nodes.
 
     Raises:
         InvalidProgramError: an algorithm that is impossible here.
@@ -164,7 +164,7 @@ def time_over_nodes(
 
 @dataclass(frozen=True)
 class _Found:
-    """A collective as the op that is really run: a broadcast is an all-gather."""
+    """The collective that the hardware runs: for a broadcast, an all-gather."""
 
     op: str
     size_bytes: float
@@ -211,13 +211,13 @@ def _algorithm(
     algorithm: str | None,
     placement: Placement,
 ) -> str:
-    """Return the name of the algorithm, the same as in the numerics if they use one."""
+    """Return the name of the algorithm, that of the fold plan if there is one."""
     if plan is not None:
         return plan.algorithm
     if op == "all_to_all":
         if algorithm not in (None, "auto", "mesh"):
             raise InvalidProgramError(
-                f"{op}: there is no algorithm {algorithm!r} of it", remedy="use 'mesh'"
+                f"there is no algorithm {algorithm!r} of {op}", remedy="use 'mesh'"
             )
         return "mesh"
     like = "all_reduce" if op == "all_reduce" else "reduce_scatter"
@@ -230,12 +230,12 @@ def _algorithm(
 
 @dataclass(frozen=True)
 class CollectivePrice:
-    """The price of steps, for all bytes or (in `_rates`) for one byte.
+    """The time of steps, for all bytes or (in `_rates`) for one byte.
 
     Attributes:
         by_resource: the time in which "link", "dma" or "efa" was the slowest.
-        filling: extra time of the first slice of the data, by resource, while the later
-            steps are still idle.
+        filling: extra time of the first slice of the data, by resource, during which
+            later steps are idle.
     """
 
     steps: int
@@ -251,7 +251,7 @@ class CollectivePrice:
 
     @property
     def bottleneck(self) -> Bottleneck:
-        """Return what most of the time is spent on."""
+        """Return the resource that takes most of the time, or "latency"."""
         spent = {"latency": self.latency_seconds, **self.by_resource}
         return max(BOTTLENECKS, key=lambda name: spent.get(name, 0.0))
 
@@ -281,7 +281,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return the seconds per byte of consecutive steps, by slowest resource of each."""
+    """Return the seconds per byte of consecutive steps, by resource; a step counts for
+    its slowest one."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)
@@ -349,10 +350,10 @@ def barrier_seconds(target: Target, ranks: int) -> float:
 
 
 def launch_seconds(core: Core, target: Target, ranks: int) -> float:
-    """Return what a launch adds to the time of a program.
+    """Return the seconds that a launch adds to the time of a program.
 
-    The measured launch of an empty program includes `core.around_seconds`, as the time
-    of a program does, so it is subtracted."""
+    The measured launch of an empty program, like the time of a program, includes
+    `core.around_seconds`, which is therefore subtracted."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return launch - core.around_seconds
 
@@ -361,8 +362,8 @@ def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) ->
     """Return the extra time of a call that follows another call of the same program.
 
     Decoded tokens and training steps follow each other in this way. The runtime
-    prepares the next launch, with its wait for all ranks, while the last one runs, so
-    that a program waits only for a launch that is longer than itself: twelve exchanges
-    of 8 MB in a program take 32 ranks of trn1 4.7 ms, and one 5.3 [T16]."""
+    prepares the next launch, with its wait for all ranks, while the program runs, so
+    that only a launch that takes longer than the program delays it: on 32 ranks of trn1
+    a program with twelve exchanges of 8 MB takes 4.7 ms, and with one 5.3 [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -1,9 +1,9 @@
-"""What an instruction costs: the legal ways to execute it, from its shapes alone.
+"""Prices an instruction: finds the legal ways to execute it, from its shapes alone.
 
 The rules list the legal ways, in one file per engine; `cost_rules` places tensors on
 the lanes. The times of engines are in `engines`, from the vendor's guides; figures that
-are not facts of a chip are in `assumptions`. Control flow and collectives have no cost
-here: see `schedule` and `collectives`.
+are not facts of a chip are in `assumptions`. `schedule` and `collectives` price control
+flow and collectives.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def own_seconds(way: Way) -> float:
     """Return the time of a way on an idle core whose operands are ready.
 
     Its works stream tiles to each other as in a pipeline: the time is that of the
-    longest work, plus the first tile of each other work, plus all latencies."""
+    longest work, plus the first tile of every other work, plus all latencies."""
     if not way:
         return 0.0
     longest = max(way, key=lambda work: work.seconds)

@@ -1,11 +1,11 @@
-"""The seconds of collectives of programs and of kernels (`nki.collectives`).
+"""Prices collectives of programs and of kernels (`nki.collectives`).
 
 The CC-cores work in parallel to the engines, and wait only for the tensors that they
 read and write. A kernel's rank is a logical NeuronCore; its CC-cores run collectives in
 the kernel's order, those of its physical cores one after the other (ASSUMPTION).
-Tensors in SBUF take as long as in HBM; parts whose lengths are known only at run time
-are counted as whole buffers (ASSUMPTION). `collectives.launch_seconds` has the wait of
-a launch.
+Tensors in SBUF take as long as tensors in HBM; parts whose lengths are known only at
+run time count as whole buffers (ASSUMPTION). `collectives.launch_seconds` includes the
+wait for all ranks.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from neuronjax.timing.cost_rules import KernelPrice, prices
 from neuronjax.timing.kernel_operands import operand
 from neuronjax.timing.work import Core, Work
 
-#: Collective of programs or kernels -> collective of `timing.collectives` that moves
-#: the same amount.
+#: Collective of programs or kernels -> collective of `timing.collectives` that moves as
+#: many bytes.
 OPS: Mapping[str, str] = MappingProxyType(
     {name: name for name in collectives.OPS}
     | {
@@ -78,7 +78,7 @@ def collective_seconds(
 _RINGS = frozenset(
     {"collective_permute_implicit", "collective_permute_implicit_reduce"}
 )
-#: Their first operand is the tensor; the other operands are numbers of elements.
+#: Collectives whose first operand is the tensor, and the others numbers of elements.
 _OF_ANY_LENGTH = frozenset({"all_gather_v", "all_to_all_v"})
 
 
@@ -110,7 +110,8 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
 
 
 def _size(i: KernelInstruction) -> int:
-    """Return the larger of a rank's bytes before and after; for rings, one output."""
+    """Return the larger of a rank's bytes before and after; for rings, those of the
+    largest output."""
     if i.name in _RINGS:
         return max(operand(x).bytes for x in i.outputs)
     read = [x for x in i.inputs if isinstance(x, Access)]

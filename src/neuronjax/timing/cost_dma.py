@@ -1,4 +1,4 @@
-"""Transfers, and movement inside SBUF, on the DMA engines.
+"""Prices transfers, and movement inside SBUF, on the DMA engines.
 
 In programs, all engines of a core share a transfer, and each core has its share of
 HBM's bandwidth. Descriptors are prebuilt. Movement that an access pattern can replace
@@ -66,8 +66,8 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies a core's DMA engines, and its latency.
 
     The latency, from the trigger to a consumer's start, is additional: descriptors,
-    synchronisation, and the semaphore that the consumer waits for [DB]; the tail of the
-    last tile is left out."""
+    synchronisation, and the semaphore for which the consumer waits [DB]; the tail of
+    the last tile is left out."""
     buffer = transfer.buffer
     task = _shared(
         core,
@@ -85,7 +85,7 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
 def _dma(
     core: Core, size: float, piece: float, opcode: str, *, transposes: bool = False
 ) -> Way:
-    """Return the cost of movement from SBUF to SBUF."""
+    """Return the way to move `size` bytes within SBUF in contiguous pieces."""
     task = _shared(core, size, piece, transposes=transposes, on_chip=True)
     pace = dma_pace(core, task)
     work = Work(
@@ -128,8 +128,8 @@ def _copies(
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
     """Return batch, rows and columns of the matrices that a transpose swaps, or None.
 
-    None means an access pattern: whole rows move if the last axis stays, and elements
-    move within their lanes if the leading axes that fill the partitions stay."""
+    None means an access pattern: only whole rows move if the last axis stays last, and
+    elements stay in their lanes if the leading axes that fill the partitions stay."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -222,8 +222,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Price an in-place scatter: a window is written, or read, combined and written."""
     updates = i.operands[-1].type
-    numbers = dict(i.dimension_numbers)
-    window = numbers.get("update_window_dims", ())
+    window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)
     for d in reversed(range(len(updates.shape))):
         if d not in window:
@@ -243,12 +242,12 @@ def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 class _Move(NamedTuple):
-    """A transfer of an instruction.
+    """A kernel's transfer.
 
     Attributes:
-        out: the side that is written.
-        source: the side that is read.
-        bytes: the bytes that pass all engines together.
+        out: the access that is written.
+        source: the access that is read.
+        bytes: the bytes that all engines move together.
         piece: contiguous bytes.
     """
 
@@ -259,7 +258,7 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """Return the side whose partitions decide which engines move it."""
+        """Return the access whose partitions decide which engines move the bytes."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -272,7 +271,7 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the contiguous bytes; a whole partition is one piece."""
+    """Return the fewest contiguous bytes of a side; a whole partition is one piece."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -292,7 +291,7 @@ def _move(i: KernelInstruction) -> _Move:
 
 
 def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
-    """Return the first DMA engine and their number, from the partitions on chip."""
+    """Return the first DMA engine that moves a transfer, and the number of engines."""
     whole, side = engines(core), m.on_chip
     if _in_hbm(side):
         return 0, whole
@@ -312,7 +311,7 @@ def _fullest(m: _Move, count: int) -> float:
 
 
 def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
-    """Return the rate of the channels of HBM that a transfer's rows lie in."""
+    """Return the rate of the channels of HBM on which a transfer's rows are."""
     channels, each = core.chip.hbm_channels, a.HBM_INTERLEAVE.value
     for side in (m.source, m.out):
         (stride, rows), *_ = side.pattern or ((0, 1),)
@@ -325,7 +324,7 @@ def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
 
 
 def _mode(i: KernelInstruction, m: _Move, core: Core) -> str:
-    """Return the DGE mode, which says how the descriptors are generated."""
+    """Return the DGE mode: how the descriptors are generated."""
     asked = i.attributes.get("dge_mode", "unknown")
     if asked != "unknown":
         return str(asked)
@@ -343,7 +342,8 @@ def _direction(m: _Move) -> str:
 
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
-    """Return the queue that issues a transfer: a generator, or one per direction."""
+    """Return the queue that issues a transfer: that of a descriptor generator, or, if
+    descriptors are prebuilt, one per direction."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":
@@ -392,7 +392,7 @@ def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
 
 
 def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
-    """Yield the read and the write of HBM, if there are any."""
+    """Yield a transfer's read and write of HBM, if there are any."""
     for side, is_read in ((m.source, True), (m.out, False)):
         if _in_hbm(side):
             yield Transfer(

@@ -1,4 +1,4 @@
-"""What programs execute on GpSimdE or the host: sorting, random bits, block bodies.
+"""Prices what programs run on GpSimdE or the host: sorts, random bits, block bodies.
 
 The rules count the operations of software, or name the instructions to use;
 `engines.gpsimd` has the times of the engine.
@@ -42,7 +42,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return a work of GpSimdE with `cycles` on each physical core's processors."""
+    """Return the way of one work on GpSimdE, of `cycles` on each physical core."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -64,7 +64,7 @@ def software(
 
 
 def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
-    """Return the length of an axis of the first operand, and how many such rows."""
+    """Return the length of an axis of the first operand, and the rows along it."""
     shape = instruction.operands[0].type.shape
     length = shape[axis] if shape else 1
     return length, prod(shape) // max(1, length)
@@ -73,7 +73,8 @@ def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
 def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
-    """Return the cost of `wanted` results per row, eight per three instructions."""
+    """Return the way to find `wanted` results per row on VectorE, eight in every round
+    of three instructions."""
     tiles = max(1, ceil(rows / (core.spec.partitions * core.lnc)))
     values = (stream(instruction.operands[0].type, tiles * length),)
     rounds = ceil(wanted / 8)
@@ -87,7 +88,7 @@ def _in_rounds_of_eight(
 
 
 def _merge_operations(length: int, rows: int, tensors: int) -> float:
-    """Return the operations of a merge sort of every row; a step moves every tensor."""
+    """Return the operations of a merge sort of each row; a step moves all tensors."""
     steps = ceil(log2(length)) if length > 1 else 0
     return a.SORT_OPERATIONS.value * rows * length * steps * max(1, tensors)
 
@@ -132,7 +133,7 @@ def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price Threefry or Philox in software, others as the engine's generator."""
+    """Price Threefry or Philox in software, and other bits by VectorE's generator."""
     bits = i.results[-1]
     words = ceil(nbytes((bits,)) / 4)
     per_word = {
@@ -158,11 +159,11 @@ def _shape(tensor: View | Buffer) -> tuple[int, ...]:
 
 
 def _parts(instruction: Instruction) -> int:
-    """Return the real operations per operation: 4 for complex numbers."""
+    """Return the real operations per operation: 4 if numbers are complex."""
     return 4 if len(instruction.results) > 1 else 1
 
 
-#: The scalar operations in software of each instruction; a body counts once per run.
+#: The number of scalar operations in software; a body's count as often as it runs.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
     ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),

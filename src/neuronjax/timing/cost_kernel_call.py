@@ -1,8 +1,8 @@
-"""Cost of a kernel inside a program: its own schedule, as one work per queue.
+"""Prices a kernel inside a program by its own schedule, as one work per queue.
 
-A work has the time that the kernel occupies its queue. Together they take as long as
-the kernel alone, without the time around it, which the program has once. Its transfers
-are between HBM and its own tiles, so its operands and results are in HBM
+A work has the time that the kernel occupies its queue. All works together take as long
+as the kernel alone, without `around_seconds`, which a program has once. The kernel's
+transfers are between HBM and its own tiles, so its operands and results are in HBM
 (`sbuf_allocation`). A kernel without a grid runs on one physical core.
 """
 

@@ -1,7 +1,4 @@
-"""Costs of VectorE, ScalarE and GpSimdE in kernels, by the prices of `engines`.
-
-Registers and barriers are instructions of the sequencers.
-"""
+"""Prices kernels' instructions on VectorE, ScalarE, GpSimdE and the sequencers."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from neuronjax.timing.work import Core, Queue, Work
 
 
 def _in_memory(accesses: Iterable[Any]) -> list[LaneStream]:
-    """Return the tensors among accesses, without engine states and registers."""
+    """Return the tensors among accesses, without engine state and registers."""
     return [
         operand(x)
         for x in accesses
@@ -38,13 +35,13 @@ def _in_memory(accesses: Iterable[Any]) -> list[LaneStream]:
 
 
 def _streams(read: list[LaneStream]) -> tuple[LaneStream, ...]:
-    """Return the tensors that stream in, without those of one element per partition."""
+    """Return the tensors of several elements per partition, or all if none has."""
     longest = max((s.free for s in read), default=1)
     return tuple(s for s in read if longest == 1 or s.free > 1)
 
 
 def _traffic(i: KernelInstruction) -> dict[str, Any]:
-    """Return the fields of a Work for the bytes read and written in each memory."""
+    """Return the bytes read and written in each memory, as fields of a Work."""
     ends = {"read": _in_memory(i.inputs), "write": _in_memory(i.outputs)}
     return {
         f"{m}_{verb}_bytes": float(sum(s.bytes for s in found if s.memory == m))

@@ -1,8 +1,8 @@
-"""Reductions, scans and sliding windows.
+"""Prices reductions, scans and sliding windows of programs.
 
 Along the free axis VectorE folds the elements of a lane; ScalarE sums while it copies.
 Along the partition axis TensorE adds by a product with a column of ones; for other
-folds it transposes the array first.
+folds it first transposes, so that VectorE folds along the free axis.
 """
 
 from __future__ import annotations
@@ -39,17 +39,16 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
-    """Return a work of as many instructions as the elements and folds need."""
+    """Return a work of the tasks; elements and folds decide how many instructions."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
-    fields = traffic_of(i)
-    return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **fields)
+    return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **traffic_of(i))
 
 
 def _task(
     i: Instruction, per_lane: int, name: str = "tensor_reduce", **more: Any
 ) -> LaneTask:
-    """Return a pass of VectorE over `per_lane` elements of the first operand."""
+    """Return a pass of VectorE over the first operand, of `per_lane` elements."""
     read = (stream(i.operands[0].type, per_lane),)
     written = (stream(i.results[0].type, 1),)
     fields = {"queue": "vector", "read": read, "written": written, **more}
@@ -161,9 +160,8 @@ def _along_partitions(
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Price a pass with a fold: N + 64 cycles, one instruction per row of a lane [V26],
-    without a performance mode (abs-max of 16 bits: N [RMQ, picture]). ScalarE can add,
-    and from `activate2` on also find extrema. The other way is a full pass, then a
-    reduction."""
+    without a performance mode (abs-max of 16 bits: N [RMQ, picture]), or a pass, then a
+    reduction. ScalarE can add, and with `activate2` also find extrema."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
@@ -184,7 +182,8 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a scan of every row; if rows are few, cut them, scan the parts and join."""
+    """Price a scan of every row, or, if rows are few, of parts of them that are joined
+    by another pass."""
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)
@@ -204,7 +203,7 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Pool, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pool that reads every window as an access pattern of its own."""
+    """Price a pool, which reads each window through an access pattern."""
     per_lane = columns(i.results[0].type.shape, core) * prod(i.window.sizes)
     task = _task(i, per_lane, "pool")
     queues: tuple[Queue, ...] = ("vector", "gpsimd")
@@ -221,5 +220,4 @@ def _(i: SelectAndScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
     per_lane = columns(i.operands[1].type.shape, core) * prod(i.window.sizes)
     largest = _task(i, per_lane, "pool")
     both = replace(largest, name="tensor_tensor", read=largest.read * 2)
-    work = _work(core, i, largest, both, both, opcode="TENSOR_TENSOR")
-    return ((work,),)
+    return ((_work(core, i, largest, both, both, opcode="TENSOR_TENSOR"),),)

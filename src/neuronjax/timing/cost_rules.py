@@ -1,16 +1,15 @@
-"""What cost rules share: two registries, and the layout of programs' tensors on lanes.
+"""Registers cost rules, and lays out programs' tensors on lanes for them.
 
 Rules of programs register by instruction class (functools.singledispatch, `rule`) and
 return the legal ways; rules of kernels register by the name of the nki.isa function
 (`prices`). Both are in one file per engine, use shapes and dtypes only, and describe
-work; `engines` has the time that an engine takes for it. Positions are those of
-operands.
+work; `engines` computes its time.
 
 Instructions have no layout; the compiler is assumed to choose well. **The rule**: the
-leading dimensions, as few as make 128 rows or more, lie on the partitions, the others
+leading dimensions, as few as make 128 rows or more, are on the partitions, the others
 are the free size; a tensor without 128 such rows is spread over the lanes as one long
 row. With LNC 2 two physical cores share the columns. Reductions put the kept dimensions
-on the partitions if those fill them.
+on the partitions if these dimensions fill them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
-    """Return the number of elements of a tensor in the fullest lane."""
+    """Return how many elements of a tensor the fullest lane has."""
     partitions = core.spec.partitions
     rows = 1
     for size in shape:
@@ -50,16 +49,13 @@ def tiles_of(per_lane: int, limit: float | None = None) -> int:
     return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))
 
 
-Positions = frozenset[int]
-NONE: Positions = frozenset()
-
 #: The ways of a free instruction, which is an access pattern of its consumers.
 FREE: tuple[Way, ...] = ((),)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How an instruction reads its operands.
+    """How an instruction reads its operands; each field is a set of their indices.
 
     Attributes:
         scalars: operands with one element per row or in all (an immediate, a vector
@@ -68,9 +64,9 @@ class Reading:
         to_transpose: operands of a matmul whose contracted axis is not on partitions.
     """
 
-    scalars: Positions = NONE
-    in_psum: Positions = NONE
-    to_transpose: Positions = NONE
+    scalars: frozenset[int] = frozenset()
+    in_psum: frozenset[int] = frozenset()
+    to_transpose: frozenset[int] = frozenset()
 
 
 PLAIN = Reading()
@@ -99,15 +95,16 @@ class KernelPrice:
 
     Attributes:
         work: the work of its engine; for DMA, the work of each DMA engine.
-        moves: reads and writes of HBM, which events show in the place of `work`.
+        moves: reads and writes of HBM, which events show instead of `work`.
         ring: for DMA, the queue that issues it; "" for engines.
-        issue_seconds: how long the ring is occupied by issuing a transfer.
+        issue_seconds: how long issuing a transfer occupies the ring.
         start_seconds: from a transfer's trigger to its first byte.
-        dma_engines: the first DMA engine, and how many.
+        dma_engines: the first DMA engine that moves it, and the number of engines.
         load_seconds: the load of the stationary operand, if it is not loaded already.
         seen_seconds: the part of that load that delays the array after another matmul.
-        rows, columns: of the tensor engine's array, first and count, in units of 32.
-        array_share: the fraction of the rows of its array tile that work.
+        rows, columns: the first row and the number of rows of its tile of TensorE's
+            array, and likewise columns, in units of 32.
+        array_share: the fraction of the rows of this tile that are in use.
     """
 
     work: Work
@@ -142,7 +139,7 @@ def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:
-    """Return a stream of `free` contiguous elements per lane, of a tensor's dtype."""
+    """Return a stream of `free` contiguous elements per lane, with a tensor's dtype."""
     return LaneStream("psum" if in_psum else "sbuf", tensor.dtype, free)
 
 
@@ -152,7 +149,7 @@ def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:
-    """Return an instruction's bytes read and written, as fields of a Work."""
+    """Return the bytes that an instruction reads and writes, as fields of a Work."""
     read, written = float(nbytes(i.operands)), float(nbytes(i.results))
     return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
 
@@ -168,9 +165,10 @@ def lane_task(
     operands: Iterable[int] | None = None,
     **more: Any,
 ) -> LaneTask:
-    """Return one instruction of nki.isa on every element of the result, or of `shape`.
+    """Return the task of one instruction of nki.isa on the result, or on `shape`.
 
-    The `operands` stream in; by default the first operand that is not a scalar."""
+    `operands` are the indices of the operands that stream in, by default the first that
+    is not a scalar."""
     result = (*i.results, *i.operands)[0].type  # recording instructions have no result
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:

@@ -1,7 +1,7 @@
-"""ScalarE's elementary functions in programs: the activations of each function.
+"""Prices programs' elementary functions by the activations of ScalarE for each.
 
 A function that the engine has is one activation; others need several, with instructions
-of VectorE around them. `engines` has the times.
+of VectorE around them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ActivationRecipe:
 
     Attributes:
         tables: the table of each activation.
-        vector: passes of VectorE, N cycles each.
+        vector: the number of VectorE's passes, of N cycles each.
     """
 
     tables: tuple[str, ...]
@@ -72,7 +72,7 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
 
 @rule.register
 def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an activation for every table of the recipe, plus the passes of VectorE."""
+    """Price an activation per table of the recipe, plus the passes of VectorE."""
     recipe = RECIPES[i.function]
     works = []
     for function in recipe.tables:

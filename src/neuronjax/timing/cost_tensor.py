@@ -1,9 +1,9 @@
-"""Contractions and transposes on TensorE.
+"""Prices contractions and transposes on TensorE.
 
 In programs, the stationary operand, and row and column tiles for small operands, are
-chosen to take the least time. Every result then leaves PSUM through VectorE or ScalarE:
-that is the last work of a way, which a consumer that reads PSUM itself does not need.
-Kernels specify all of that; a stationary operand that is used again is not loaded
+chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
+that copy is the last work of a way, and is left out if the consumer reads PSUM itself.
+Kernels specify all of this; a stationary operand that is used again is not loaded
 again, and `kernel_queues.Array` runs tiles of the array in parallel.
 """
 
@@ -59,7 +59,7 @@ class Contraction:
     Attributes:
         batch, m, n, k: sizes; k counts the rows that the stationary operand stores.
         k_tile: rows of k in one pass of the array.
-        rows_per_cell: rows of k that one row of cells holds.
+        rows_per_cell: rows of k in one row of cells.
         column_cycles: cycles per moving column.
         item_bytes: bytes of an element of the operands.
         psum_bytes: bytes of a sum in PSUM.
@@ -109,7 +109,7 @@ def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
 
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
-    """Return the contraction with `held` stationary and `moved` moving columns."""
+    """Return the tiling with `held` stationary and `moved` moving columns."""
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
@@ -150,12 +150,13 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
 
 
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
-    """Return ways: `before`, the array, then PSUM to SBUF by VectorE or ScalarE."""
+    """Return the ways to contract: `before`, TensorE, then a copy out of PSUM by
+    VectorE or ScalarE."""
     if not c.batch * c.m * c.n:
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # Operations in BF16 that take the same cells for as many cycles, without padding.
+    # The BF16 operations that would take as long, per operation and without padding.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(
@@ -298,7 +299,7 @@ def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparse matmul: each stationary row selects from four moving rows."""
+    """Price a sparse matmul: each stationary row selects one of four moving rows."""
     values, moving = i.operands[0], i.operands[2]
     d = i.dimensions
     batch = prod(values.type.shape[x] for x in d.lhs_batch)
@@ -347,7 +348,7 @@ def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> f
 
 
 def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the first row tile and count, and those of columns, in units of 32."""
+    """Return (first, number) of rows and of columns of a tile, in units of 32."""
     quarter = int(a.TILE_ROWS.value)
     position = i.attributes.get("tile_position") or (0, 0)
     size = i.attributes.get("tile_size") or (128, 128)
@@ -451,7 +452,7 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
 
 
 def over_partitions(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a copy of one partition to all others: a one-row matmul with ones."""
+    """Price a copy of one partition to all others by a matmul of one row with ones."""
     out = operand(i.outputs[0])
     kind: Products = "fp32" if out.dtype.itemsize == 4 else "bf16"
     task = ArrayTask(

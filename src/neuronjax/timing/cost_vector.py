@@ -1,7 +1,7 @@
-"""Elementwise instructions of programs: on VectorE, and if legal ScalarE or GpSimdE.
+"""Prices programs' elementwise instructions on VectorE, ScalarE and GpSimdE.
 
-The rules name the instructions of nki.isa that make up an operation, and the engines
-that can run it; `engines` has the times.
+The rules name the instructions of nki.isa for an operation, and the engines that can
+run it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def one_stream(
     on_scalar: bool = False,
     on_gpsimd: bool = True,
 ) -> tuple[Way, ...]:
-    """Return an operation on one tensor, on every engine that has it. ScalarE needs a
-    single instruction, the others `times`."""
+    """Return the ways to execute an operation on one tensor, one per engine. ScalarE
+    needs a single instruction, the others `times`."""
     queues: list[tuple[Queue, float]] = [("vector", times)]
     if on_scalar:
         queues.append(("scalar", 1))
@@ -90,8 +90,8 @@ def streams(
     on_vector: bool = True,
     ops: tuple[str, ...] = (),
 ) -> tuple[Way, ...]:
-    """Return an operation on two or more tensors of one shape. From the third on, each
-    operand is first copied to the result."""
+    """Return the ways to execute an operation on two or more tensors of one shape. From
+    the third on, each operand is first copied to the result."""
     read = [p for p in range(len(i.operands)) if p not in reading.scalars]
     queues: list[Queue] = ["vector"] if on_vector else []
     if not reading.in_psum:
@@ -121,7 +121,7 @@ def _tensors(i: Instruction, reading: Reading) -> int:
 
 
 def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return ways to divide: 1 / y on ScalarE, or on VectorE (8 N), multiplied by x."""
+    """Return the ways to divide: 1 / y on ScalarE or VectorE, multiplied by x."""
     shape = i.results[0].type.shape
     if 1 in reading.scalars:  # one divisor per row
         shape = shape[:-1]
@@ -153,7 +153,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one or two streams; some operators need several passes, or software."""
+    """Price an operation on one or two tensors; some need passes, some software."""
     dtype = i.results[0].type.dtype
     if i.op in SOFTWARE_FUNCTIONS:  # except `power`, which GpSimdE's ALU has
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
@@ -184,7 +184,7 @@ def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Compare, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one or two streams; 32-bit integers are compared on GpSimdE."""
+    """Price a comparison of one or two tensors; GpSimdE compares 32-bit integers."""
     on_vector = i.engine == "vector" or i.operands[0].type.dtype.itemsize < 4
     if on_vector and _tensors(i, reading) < 2:
         return one_stream(core, i, reading, "tensor_scalar")
@@ -203,7 +203,7 @@ def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one stream, which ScalarE can also run if it has the operator."""
+    """Price an operation on one tensor, also on ScalarE if that has the operator."""
     scalars = Reading(scalars=reading.scalars | {1}, in_psum=reading.in_psum)
     on_scalar = i.op in ON_SCALAR
     return one_stream(core, i, scalars, "tensor_scalar", on_scalar=on_scalar)
@@ -211,7 +211,7 @@ def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one stream; ScalarE copies floats of up to 32 bits."""
+    """Price a copy or cast of one tensor; ScalarE takes floats of up to 32 bits."""
     dtypes = (i.operands[0].type.dtype, i.results[0].type.dtype)
     wide = any(d.itemsize > 4 for d in dtypes)
     floats = all(d.kind not in "iub" for d in dtypes)
@@ -232,7 +232,7 @@ def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a constant: free as an immediate or as a stored tensor (a transfer)."""
+    """Price a constant: free as an immediate, or in HBM except for its transfer."""
     (result,) = i.results
     elements = prod(result.type.shape)
     if elements == 1 or is_stored(i):
@@ -268,7 +268,7 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one operation on one element, or several to make a scale of an amax."""
+    """Price one operation on one element; a scale of an amax needs `SCALE_STEPS`."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)

@@ -1,10 +1,10 @@
-"""How a region's rows are divided if its operands do not fit in SBUF at once.
+"""Divides a region's rows if its operands do not fit in SBUF at once.
 
 A tile is computed while the next is loaded, so that both are in SBUF, beside the
-operands that every tile needs whole. If those do not fit together, either the whole
-operands are loaded again for every block of rows, or blocks run without overlap, each
-with all the room. Physical cores that share the rows have separate SBUFs, each with its
-own copy of the whole operands. Bytes are those of a logical core.
+operands that every tile needs whole. If all of these do not fit together, either the
+whole operands are loaded again for every block of rows, or blocks run without overlap,
+each with all of SBUF. Physical cores that share the rows have separate SBUFs, each with
+its own copy of the whole operands. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return how many copies of whole operands physical cores that share rows need.
+    """Return the number of copies of whole operands, if physical cores share the rows.
 
     A lone matmul is divided by the columns of its whole operand if that is the larger
     operand. In a chain the next matmul contracts the columns, which would have to be
@@ -52,8 +52,8 @@ def divide(
     """Return how often whole operands are loaded, and how many blocks do not overlap.
 
     Whole operands and two tiles do not fit together, so the operands are loaded once
-    per block. Either blocks overlap (the second result is 1), or each block has all the
-    room; the quicker option is chosen, by bytes and operations alone. `whole` and
+    per block. Either blocks overlap (the second result is 1), or each block has all of
+    SBUF; the quicker option is chosen, by bytes and operations alone. `whole` and
     `tile` are the bytes of whole operands and of a row tile."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     window = min(whole, capacity * PASSING_SHARE.value)

@@ -1,4 +1,4 @@
-"""Confidence intervals of predicted times, from programs and kernels measured on chips.
+"""Computes confidence intervals of predicted times from times measured on chips.
 
 `measured_times.json` holds measured times and this model's predictions of them, written
 by `python -m benchmarks.evidence`. A prediction is as uncertain as those of the most
@@ -21,8 +21,8 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: Number of rows that make an interval, and the probability that it covers one more. Of
-#: the 20 gaps around 19 rows it covers 16, because it leaves out the row at each end.
+#: Number of measured times that make an interval, and the probability that it covers
+#: another: without the lowest and the highest it spans 16 of the 20 gaps around 19.
 ROWS, COVERED = 19, 0.8
 #: Distances, in units of the distance between an always busy queue and an idle one.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
@@ -46,7 +46,7 @@ class MeasuredTime:
 
     @property
     def ratio(self) -> float:
-        """Return measured by predicted time."""
+        """Return the measured time divided by the predicted time."""
         return self.measured_seconds / self.predicted_seconds
 
 
@@ -55,10 +55,10 @@ class Confidence:
     """The confidence interval of a predicted time.
 
     Attributes:
-        low_seconds, high_seconds: the interval that would hold 80 % of the most similar
-            measured times, if their predictions were this one.
+        low_seconds, high_seconds: the interval of 80 % of the most similar measured
+            times, each multiplied by the ratio of this prediction to its own.
         nearest: the most similar measured times, the most similar first.
-        knows_chip: whether one of them is of this chip.
+        knows_chip: whether one of them was measured on this chip.
     """
 
     low_seconds: float
@@ -102,7 +102,7 @@ def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
     ratios = sorted(row.ratio for row in nearest)
-    # The same number is left out on both sides.
+    # As many ratios are left out below the interval as above it.
     left_out = math.floor(len(ratios) * (1 - COVERED) / 2)
     low, high = ratios[left_out], ratios[-1 - left_out]
     return Confidence(

@@ -1,7 +1,7 @@
-"""A block as one list of instructions over numbered values, small callees inlined.
+"""Flattens a block to a list of instructions over numbered values, and inlines calls.
 
 Functions that JAX outlines (`jax.nn.silu`, `jnp.where`) are compiled with their
-surroundings; a big callee, such as a whole layer, stays a call.
+surroundings; a large callee, such as a whole layer, stays a call.
 
 `swap` exchanges the sides of a matmul if that spares a transposition. Either operand
 may be stationary, so the result may have the rows of either one: `v^T p^T` followed by
@@ -91,7 +91,7 @@ class Flattening:
         return tuple([self._value(v.buffer, names) for v in block.results])
 
     def _captured(self, i: Instruction, names: dict[int, int]) -> tuple[int, ...]:
-        """Return the values that blocks of control flow read from outside."""
+        """Return the outside values that blocks of control flow read."""
         free: dict[int, Buffer] = {}
         for block in i.blocks:
             free |= read_outside(block)
@@ -125,10 +125,9 @@ class Flattening:
 def swap(
     nodes: Sequence[FlatNode], types: list[TensorType], results: Sequence[int]
 ) -> None:
-    """Exchange the sides of matmuls whose result is only read transposed, in place.
+    """Exchange, in place, the sides of matmuls whose result is only read transposed.
 
-    A matmul stays as it is if the new transposition would not keep whole rows either.
-    """
+    A matmul is unchanged if the new transposition would not keep whole rows either."""
     for chain in _chains(nodes, results):
         first, last = chain[0], chain[-1]
         matmul, transpose = first.instruction, last.instruction

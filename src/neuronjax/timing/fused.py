@@ -1,7 +1,4 @@
-"""A block after fusion: its steps, and the regions that run tile by tile.
-
-`fusion` and `tiling` make it; the planner, pricing and the schedule read it.
-"""
+"""Defines a block after fusion: its steps, and the regions that run tile by tile."""
 
 from __future__ import annotations
 
@@ -29,17 +26,18 @@ class FusedStep:
         results: values that are written.
         seen: the value whose type `instruction` writes; not the first result if a
             reduction is absorbed.
-        form: what may be fused with it: "tensor_scalar", "tensor_tensor", "activation",
-            "matmul", "reduce", "scan", "control", "collective", "register" (one integer
-            of a sequencer, which is free), or "other".
+        form: the kind of step, which decides what may be fused with it:
+            "tensor_scalar", "tensor_tensor", "activation", "matmul", "reduce", "scan",
+            "control", "collective", "register" (one integer of a sequencer, which is
+            free), or "other".
         slots: further scalar operations that fit in the pass.
         reduces: whether it reduces its own result along the rows.
-        binds_rows: whether rows have to lie on the partitions.
+        binds_rows: whether rows have to be on the partitions.
         masked: the attention scores of which it masks whole blocks, if any.
-        sides: for a matmul, the row counts of its result, left and right side, once
-            they are computed.
-        sums: those of its results that add up over the rows of its region, so that they
-            are complete after the last tile.
+        sides: for a matmul, the row counts of its result, its left and its right
+            operand, once they are computed.
+        sums: results that add up over the rows of its region, and are complete after
+            the last tile.
     """
 
     instruction: Instruction
@@ -62,8 +60,8 @@ class Fused:
 
     Attributes:
         steps: in an order that respects dependencies.
-        access: how every value is read: where its bytes really are.
-        constants: values that lie in HBM with the program.
+        access: by value, the tensors in memory from which it is read.
+        constants: values that are in HBM with the program.
         uses: for every value in memory, how many steps and results read it.
         sizes: bytes of every value.
     """
@@ -115,7 +113,7 @@ class TiledRegion:
 
     @property
     def form(self) -> str:
-        """Return the form of the first step; "" if there are only transfers."""
+        """Return the form of the first step; "" if the region has only transfers."""
         return self.steps[0].form if self.steps else ""
 
     @property
@@ -125,16 +123,17 @@ class TiledRegion:
 
     @property
     def is_lone_matmul(self) -> bool:
-        """Return whether the region is one matmul, which is also tiled by columns."""
+        """Return whether the region is one matmul, whose tiles also divide columns."""
         return self.has_matmul and len(self.steps) == 1
 
     def tiles(self, core: Core) -> int:
-        """Return how many tiles the rows make."""
+        """Return the number of tiles of the rows."""
         return max(1, ceil(self.rows / core.rows_per_tile))
 
 
 def output_bytes(fused: Fused) -> dict[int, int]:
-    """Return the bytes written to HBM for results, all as separate tensors."""
+    """Return the bytes written to HBM for results, by tensor in memory. Results that
+    share a tensor are written separately."""
     found: dict[int, int] = {}
     for value in fused.results:
         roots = fused.access[value].roots

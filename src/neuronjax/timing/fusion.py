@@ -1,11 +1,11 @@
-"""What the compiler fuses before it schedules: a block's instructions become steps.
+"""Fuses a block's instructions into steps, as the compiler does before it schedules.
 
 A step is one pass of an engine (or a matmul, a loop, a collective) over tensors that
-exist in memory. Access patterns and constants disappear: reshapes, broadcasts, slices,
-widening casts. ScalarE and VectorE execute more than one operation per pass (scale and
-bias before an activation, two operations with scalars, a reduction or a cast of the
-result), and read a matmul's result out of PSUM. Nothing here has a unit; `timing.cost`
-prices steps, `timing.tiling` groups them.
+exist in memory. Constants and access patterns (reshapes, broadcasts, slices, widening
+casts) are no steps. ScalarE and VectorE execute more than one operation per pass (scale
+and bias before an activation, two operations with scalars, a reduction or a cast of the
+result), and read a matmul's result out of PSUM. `timing.cost` prices steps,
+`timing.tiling` groups them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensorScan,
 )
 from neuronjax.ir.program import Location, TensorType
-from neuronjax.timing.access import MOVEMENTS, ValueAccess, handed_on, viewed
+from neuronjax.timing.access import MOVEMENTS, ValueAccess, unchanged_carries, viewed
 from neuronjax.timing.flattening import CONTROL, FlatNode, Flattening, swap
 from neuronjax.timing.fused import Fused, FusedStep
 from neuronjax.timing.instruction_kinds import ELEMENTWISE, MATMULS, is_kind, is_stored
@@ -51,8 +51,7 @@ def fuse(
     core: Core,
     call: Location | None = None,
 ) -> Fused:
-    """Return a block, or the callee of a `call`, as fused steps that a core can
-    execute."""
+    """Return a block, or the callee of a `call`, as fused steps for a core."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
     results = flat.add(block, arguments, call)
@@ -151,7 +150,7 @@ class _Fusion:
             for root in own:
                 uses[root] += 1
         if isinstance(i, Loop):
-            for n in handed_on(i):
+            for n in unchanged_carries(i):
                 access[node.results[n]] = access[operands[n]]
         return False
 
@@ -333,9 +332,8 @@ class _Fusion:
         return None
 
     def _absorb_reduction(self, step: FusedStep) -> bool:
-        """Make a reduction along rows part of the pass that writes its operand.
-
-        Return whether that was possible."""
+        """Make a reduction along rows part of the pass that writes its operand, if
+        possible; return whether it is."""
         i = step.instruction
         assert isinstance(i, TensorReduce)
         value = step.operands[0]
@@ -365,7 +363,7 @@ class _Fusion:
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
-    """Return instruction, form and free slots of two passes fused into one, or None."""
+    """Return the instruction, form and free slots of two passes as one, or None."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:

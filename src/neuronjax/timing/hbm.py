@@ -1,12 +1,11 @@
-"""What HBM holds over a program, and what to do if it does not fit.
+"""Finds what is in HBM over a program, and remedies if it does not fit.
 
 Arguments and results are in HBM all the time, spilled values from their save to their
-last use. A tensor that the forward program saves and the backward program reads is an
+last use. A tensor that the forward pass saves and the backward pass reads is an
 activation; others are workspace. A captured program has no donation: its results are
-separate tensors. With donation, an argument's memory is reused for the first result of
-its shape and dtype that has no argument yet, as JAX pairs them, once nothing reads the
-argument any more; until then the result is elsewhere. Times do not change. Bytes are
-those of a logical core.
+separate tensors. With donation, an argument's memory is reused, after the last read of
+the argument, for a result of its shape and dtype, paired as JAX pairs them; until then
+the result is elsewhere. Times do not change. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
     at = max(range(len(usage)), key=usage.__getitem__)
     alive: list[Tensor | _Temporary] = [t for t in tensors if t.first <= at <= t.last]
     if at < count and inner[at]:
-        first_step = plan.units[at].region.steps[0]
-        name = first_step.instruction.location.source
+        name = plan.units[at].region.steps[0].instruction.location.source
         alive.append(Tensor(f"inside {name}", inner[at], "workspace", ""))
     alive += arguments
     totals = dict.fromkeys(CATEGORIES, 0)
@@ -155,10 +153,10 @@ def nested_peak_of(plan: BlockPlan) -> HbmPeak:
 
 
 def device_bytes(plan: BlockPlan) -> Mapping[int, int]:
-    """Return the bytes on one device of the values that are sharded.
+    """Return the bytes on one device, by sharded value.
 
-    Operands and results of an `Spmd` block are global arrays in the program; the
-    arguments and results of its block are their shards on one device."""
+    Operands and results of an `Spmd` instruction are global arrays; the arguments and
+    results of its block are their shards on one device."""
     fused, found = plan.fused, {}
     for unit in plan.units:
         for step in unit.region.steps:
@@ -228,8 +226,8 @@ def _remedies(plan: MemoryPlan, room: int) -> str:
 
 
 def _half(plan: MemoryPlan) -> str:
-    """Return a phrase for halving the batch, or the first divisible axis of the largest
-    input; "" if there is none."""
+    """Return "half the batch", or half of another axis of the largest input, as text;
+    "" if no axis can be halved."""
     fused = plan.main.fused
     pairs = zip(plan.arguments, fused.arguments, strict=False)
     inputs = [(t, fused.types[value].shape) for t, value in pairs]

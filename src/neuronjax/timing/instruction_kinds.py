@@ -1,4 +1,4 @@
-"""Kinds of instructions that several passes of the time model treat in one way."""
+"""Groups instructions that several passes of the time model treat alike."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_kind(kind: type[Instruction], kinds: tuple[type[Instruction], ...]) -> bo
 
 
 def is_stored(instruction: Memset) -> bool:
-    """Return whether a constant is stored in HBM, as it has more than one value."""
+    """Return whether a constant is stored in HBM: if it has different elements."""
     value = instruction.value
     if value.size < 2:
         return False
@@ -55,7 +55,7 @@ def is_stored(instruction: Memset) -> bool:
     return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
-#: Fields common to all instructions, which do not affect what they compute.
+#: Fields of every instruction except `engine`, which do not affect what it computes.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 
@@ -67,6 +67,6 @@ def kind_of(i: Instruction) -> tuple:
 
 @cache
 def _attributes(kind: type[Instruction]) -> Callable[[Instruction], Any]:
-    """Return a getter of the fields that not every instruction class has."""
+    """Return a getter of the fields of an instruction class that are not common."""
     fields = [f.name for f in dataclasses.fields(kind) if f.name not in _COMMON]
     return attrgetter(*fields) if fields else (lambda _: ())

@@ -1,16 +1,16 @@
-"""`Prices`: the cost of one kernel instruction, and the engine that executes it.
+"""Prices kernel instructions, and chooses the engines that execute them.
 
-Rules, by the name of the instruction, compute its work from access patterns; `engines`
-has the times. Equal instructions are priced once. Prices are for one physical core;
-those of collectives are for the machine that it is in.
+Rules, by the name of the instruction, compute its work from access patterns. Equal
+instructions are priced once. Prices are for one physical core; those of collectives
+depend on the machine too.
 
-If `engine=` is not given, the compiler chooses VectorE or ScalarE. For trn2 it shares
+If `engine=` is not given, the compiler chooses VectorE or ScalarE. For trn2 it divides
 copies out of PSUM between both (bmm v2 of kda-for-trainium: 4,170 instructions of
-VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: each
-instruction in turn goes to the engine with less work in all, after the instructions
-that only one engine can run. For trn1 they all go to ScalarE: VectorE is idle in bmm,
-and in AdamW, SiLU and two kernels with RMSNorm ScalarE's counter is that of all such
-instructions, to a tenth.
+VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: each of these
+instructions in turn goes to the engine with less work in total; the instructions that
+only one engine can run are counted first. For trn1 all of them go to ScalarE: VectorE
+is idle in bmm, and in AdamW, SiLU and two kernels with RMSNorm ScalarE's counter is,
+within a tenth, that of all such instructions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOTHING = KernelPrice(work=Work(queue="tensor", seconds=0.0, opcode="NONE"))
 #: Engines that compute element by element.
 _LANES = frozenset({"vector", "scalar", "gpsimd"})
 _LOADS = frozenset({"dma_copy", "dma_transpose"})
-#: What the compiler leaves out.
+#: The name of an instruction that the compiler leaves out.
 _HELD = "held"
 RULES[_HELD] = lambda i, core: KernelPrice(
     work=Work(queue="sync", seconds=0.0, opcode="NONE")
@@ -56,7 +56,7 @@ class Prices:
         self._known: dict[Any, KernelPrice] = {}
 
     def price(self, i: KernelInstruction) -> KernelPrice:
-        """Return the cost of an instruction.
+        """Return the price of an instruction.
 
         Raises:
             UnimplementedError: there is no rule for it.
@@ -147,7 +147,8 @@ def on_engines(
 
 
 def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
-    """Return zero fills in PSUM that the first product of a sum overwrites instead.
+    """Return the zero fills in PSUM that are left out, because the first product of a
+    sum overwrites PSUM.
 
     The older style writes a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""
     found, zeroed = [], dict[Storage, int]()
@@ -166,16 +167,17 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return the instructions without those whose result SBUF still holds.
+    """Return the instructions; those whose result is still in SBUF are left out.
 
-    The older style's compiler leaves out loads of what was loaded before, and what an
-    inner loop makes again in every iteration. The tile that was made first is read
-    instead. The tiles used last are held, as far as the kernel's own tiles leave room.
-    Without spills, counters of three kernels on trn1 agree [AO]: one reads 84 MB where
-    its loads are 604 MB. In v2 of the tutorial's Mamba kernel, also at other widths,
-    VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with a product of delta and u
-    in every iteration it would be 1.52 to 1.73. The product stays in the loop in v3,
-    where it changes with the inner loop, and in v1, whose tiles are too large."""
+    The older style's compiler leaves out repeated loads of the same data, and
+    operations that an inner loop repeats in every iteration. Later instructions read
+    the tile that was made first. The tiles used last are kept, as far as the kernel's
+    own tiles leave room. Counters of three kernels on trn1, without spills, agree [AO]:
+    one reads 84 MB where its loads are 604 MB. In v2 of the tutorial's Mamba kernel,
+    also at other widths, VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with a
+    product of delta and u in every iteration it would be 1.52 to 1.73. The product
+    stays in the loop in v3, where it changes with the inner loop, and in v1, whose
+    tiles are too large."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)
@@ -205,7 +207,8 @@ def with_held_tiles(
 
 
 def _made_of(i: KernelInstruction, made: Mapping[Storage, int]) -> object | None:
-    """Return a key, or None; whole tiles with equal keys have equal contents."""
+    """Return a key of the contents of the whole tile that an instruction writes, or
+    None; tiles with equal keys have equal contents."""
     sources = [a for a in i.inputs if isinstance(a, Access) and not a.dynamic]
     if len(i.outputs) != 1 or len(sources) != len(i.inputs) or i.reads_outputs:
         return None
@@ -221,7 +224,7 @@ def _made_of(i: KernelInstruction, made: Mapping[Storage, int]) -> object | None
 
 
 def _live_bytes(entries: Sequence[KernelInstruction]) -> int:
-    """Return the most that is in use of a partition of SBUF at a time."""
+    """Return the most bytes of a partition of SBUF in use at a time."""
     spans: dict[Storage, list[int]] = {}
     for n, i in enumerate(entries):
         for a in i.accesses:
@@ -236,7 +239,8 @@ def _row_bytes(s: Storage) -> int:
 
 
 def _may_move(i: KernelInstruction) -> bool:
-    """Return whether ScalarE can run it: a copy, or a product or sum with a number."""
+    """Return whether ScalarE can run an instruction that leaves the engine open: a
+    copy, or a product or sum with a number."""
     if not i.is_open:
         return False
     if i.name == "tensor_copy":

@@ -1,4 +1,4 @@
-"""What each instruction of a kernel waits for, independent of times.
+"""Finds the earlier instructions that each instruction of a kernel waits for.
 
 Reads wait for writes, and writes for reads and writes, of overlapping boxes of a
 storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by piece;
@@ -6,10 +6,10 @@ storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by
 so that a search for overlaps looks into one or two cells.
 
 Storages without an address of the user's share SBUF and PSUM as a compiler allocates
-them: a new one takes memory that was never used, then that of the storage that has been
-dead longest, and waits for its last accesses. A kernel that allocates a tile per
-iteration thus has as many buffers as fit. Storages with addresses overlap if their
-bytes do. Bytes are those of a partition.
+them: a new storage takes memory that was never used, then the memory of the storage
+that has been dead longest, and waits for the last accesses to that. A kernel that
+allocates a tile per iteration thus has as many buffers as fit. Storages with addresses
+overlap if their bytes do. Bytes are those of a partition.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from neuronjax.timing.kernel_operands import (
     whole_pattern,
 )
 
-#: By entry, what it waits for: entry * 2, plus 1 if the result's latency does not
-#: count.
+#: By entry, the entries for which it waits: each as entry * 2, plus 1 if the latency of
+#: its result does not count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
-#: More waits than these are joined into one. Otherwise each of many writers of a large
-#: tile would wait for each of many small tiles that had its memory before.
+#: If an entry has more waits than this, they are joined into one. Otherwise each of
+#: many writers of a large tile would wait for each of many small tiles that had its
+#: memory before.
 _FEW = 8
 
 
@@ -51,10 +52,10 @@ _Found = list[tuple[Box, int]]
 
 
 class BoxMap:
-    """A searchable set of boxes of one storage, each with one or several entries.
+    """A set of boxes of one storage, each with an entry, to be searched for overlaps.
 
     `shape` is the storage's, or () if the boxes are those of a whole memory. Boxes of
-    the whole storage are kept apart, since most tiles are written and read whole."""
+    the whole storage are stored separately, since most tiles are accessed whole."""
 
     __slots__ = ("_axis", "_cells", "_shape", "_whole", "_wide", "_width")
 
@@ -63,11 +64,7 @@ class BoxMap:
         self._whole: list[int] = []
         self._axis = -1  # the first box defines axis and cells
 
-    def __bool__(self) -> bool:
-        return bool(self.entries())
-
     def add(self, b: Box, entry: int) -> None:
-        """Add an entry of a box."""
         if b is None:
             self._whole.append(entry)
             return
@@ -81,7 +78,6 @@ class BoxMap:
             self._cells.setdefault(cell, []).append((b, entry))
 
     def entries(self) -> list[int]:
-        """Return all entries."""
         found = self._whole.copy()
         if self._axis >= 0:
             for part in (self._wide, *self._cells.values()):
@@ -103,9 +99,8 @@ class BoxMap:
         found = self._whole.copy()
         if self._axis < 0:
             return found
-        found += [entry for other, entry in self._wide if overlap(other, b)]
-        for cell in self._places(b, wide=False):
-            found += [e for other, e in cell if other is b or overlap(other, b)]
+        for part in self._places(b):
+            found += [e for other, e in part if other is b or overlap(other, b)]
         return found
 
     def drop_within(self, b: Box) -> None:
@@ -139,10 +134,9 @@ class BoxMap:
         cells = range(first // self._width, (last - 1) // self._width + 1)
         return cells if len(cells) <= _MOST_CELLS else None
 
-    def _places(self, b: Box, wide: bool = True) -> Iterator[_Found]:
+    def _places(self, b: Box) -> Iterator[_Found]:
         """Yield the lists of boxes that may overlap a box."""
-        if wide:
-            yield self._wide
+        yield self._wide
         cells = self._range(b)
         if cells is None:
             yield from self._cells.values()
@@ -190,7 +184,7 @@ class _StorageAccesses:
         return found
 
     def last(self) -> list[int]:
-        """Return the entries that the next owner of the memory waits for."""
+        """Return the entries for which the next storage in this memory waits."""
         found = self.writers.entries()
         if not found:
             found += self.freed  # a writer, if any, has waited for these
@@ -198,7 +192,7 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """The bytes of one memory of one core that are free, or that some entries free."""
+    """The free bytes of one memory of one core, and the bytes of dead storages."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -228,14 +222,14 @@ class KernelDependencies:
     """The dependencies of a stream of instructions, found in one pass.
 
     Attributes:
-        waits: for every entry, what it waits for.
-        joined: groups of entries that are waited for together; in `waits`, numbers from
-            the number of entries on are these groups.
+        waits: by entry, the entries and groups for which it waits.
+        joined: groups of entries to wait for together; `waits` numbers them after the
+            entries.
         stationary: by entry of TensorE, a number of its stationary operand, which is
             equal for the same data.
         order: by entry of TensorE, the earlier entries that write the same sums.
         lives: storages on chip: (storage, first entry, last entry, core).
-        short: memories of which the kernel needs more than there is.
+        short: memories whose capacity the kernel exceeds.
     """
 
     def __init__(
@@ -259,7 +253,7 @@ class KernelDependencies:
         self._given = program.dependencies
 
     def run(self, spec: CoreSpec) -> KernelDependencies:
-        """Find what every entry waits for, on cores of this kind; return self."""
+        """Find the waits of every entry, on cores of this kind; return self."""
         sizes = {
             "sbuf": spec.sbuf_usable_bytes_per_partition,
             "psum": spec.psum_bytes // spec.partitions,
@@ -343,7 +337,7 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait for a dynamic access's index, which even a write reads."""
+        """Add the wait for the index of a dynamic access, even of one that writes."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -384,7 +378,7 @@ class KernelDependencies:
         return entry < len(entries) and entries[entry].engine == "tensor"
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
-        """Return the region of a storage, made at first access, and the box."""
+        """Return the record of accesses to a storage, and the box of an access."""
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
             # All storages of a memory that have addresses share a region.
@@ -403,11 +397,10 @@ class KernelDependencies:
         first = self._first.get(s.number)
         if first is None:
             return []
-        taken = self._pools[s.memory, first[2]].take(size)
-        return self._as_one(taken)
+        return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """Return entries to wait for, joined into one if there are many."""
+        """Return entries to wait for, or one group of them if they are many."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))
@@ -428,7 +421,8 @@ class KernelDependencies:
                     self.waits[n].append(at[i.program, before] * 2)
 
     def _add_barriers(self) -> None:
-        """Add barriers: in all programs, earlier entries precede later ones."""
+        """Add the waits of barriers: entries after a barrier, of every program, wait
+        for the entries of all programs before it."""
         met: dict[int, list[int]] = {}
         for n, i in enumerate(self._entries):
             if i.name == "core_barrier":

@@ -1,9 +1,9 @@
-"""Operands of kernel instructions as the cost rules use them, and their overlaps.
+"""Describes operands of kernel instructions for cost rules, and finds their overlaps.
 
 For an engine, an access pattern is a `LaneStream`: elements per partition, whether they
-are contiguous, in which memory. A *box* is the part of a storage that an access
-touches, as a range of every dimension; it may be larger than that part, never smaller.
-Values are not known here: an index from run time may be any.
+are contiguous, in which memory. A *box* contains the part of a storage that an access
+touches, as a range of every dimension; it may be larger than that part. An index that
+is known only at run time may have any value.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def first_partition(access: Access) -> int:
 
 
 def run_bytes(access: Access) -> int:
-    """Return contiguous bytes: on chip within a partition, in HBM over all dimensions
-    but one whose rows are chosen at run time."""
+    """Return contiguous bytes: on chip those within a partition, in HBM those over all
+    dimensions, except the first if its rows are chosen at run time."""
     chosen = access.dynamic is not None and access.dynamic.kind != "scalar"
     return _run(access.storage.on_chip or chosen, access.dtype, access.pattern)
 
@@ -118,7 +118,8 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
-    """Return ranges; one past the end of a dimension takes all of it, and the next."""
+    """Return the ranges of a box. A range past the end of a dimension becomes all of
+    it, and extends the range of the dimension before."""
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]
@@ -133,8 +134,7 @@ def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
 
 @functools.cache
 def whole_pattern(shape: tuple[int, ...]) -> Pattern:
-    """Return the pattern of an access to a whole storage, dimension by dimension. Its
-    offset is always zero."""
+    """Return the (stride, count) per dimension of an access to a whole storage."""
     return tuple(zip(_strides(shape), shape, strict=True))
 
 

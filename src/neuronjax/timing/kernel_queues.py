@@ -1,9 +1,10 @@
-"""The queues that issue a kernel's instructions, their order, and the tensor array.
+"""Models the queues that issue a kernel's instructions, and TensorE's array.
 
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
 other queues issue whichever of the next few can start first, as if the compiler had
-ordered them. The older style's compiler also orders TensorE's, except additions to one
-sum (gqa_full v1 of [KDA]: 21.3 ms measured, 21.1 so, 31.4 in order).
+ordered them. The older style's compiler also reorders TensorE's instructions, except
+additions to one sum (gqa_full v1 of [KDA]: 21.3 ms measured; predicted are 21.1 with
+this order, 31.4 in the kernel's).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: Rings whose issue of a transfer occupies an engine, by ring.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}
-#: In place of an entry's number: no entry.
+#: Means "no entry" where an entry's number is expected.
 NOTHING = -1
 
 
@@ -33,12 +34,11 @@ class IssueQueue:
     Attributes:
         kind: a ring of DMA, or an engine.
         entries: numbers of instructions, in the order of the kernel.
-        base: the number of leading entries that are all issued.
+        base: the number of leading entries that have all been issued.
         free: the time at which it can issue again.
         wake: the time at which the scheduler visits it next.
         last: the entry that it issued last.
-        window: the number of next entries from which it issues the first that can
-            start.
+        window: the number of next entries of which it issues the first that can start.
     """
 
     __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")
@@ -60,8 +60,8 @@ class IssueQueues:
         queues: all of them.
         core_of: the core of each queue.
         queue_of: the number of each entry's queue.
-        pause: by entry, the seconds of comparison and branch, for the first entry of a
-            queue in an iteration of a device loop.
+        pause: the seconds of a device loop's comparison and branch, by each queue's
+            first entry of an iteration.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class Array:
     def multiply(
         self, p: KernelPrice, start: float, held: float | None
     ) -> tuple[float, float, float]:
-        """Schedule one matmul or transpose, in the order of issue.
+        """Schedule one matmul or transpose, in the order of issue, from `start` on.
 
         `held` is the time at which the stationary operand is ready to load; None if the
-        array has it. Return the start, the end, and when the next one may be issued."""
+        array has it. Return the start, the end, and the time of the next issue."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.work.seconds
@@ -134,7 +134,8 @@ class Array:
         return start, start + spent, free
 
     def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
-        """Return when its tiles and the array's input are free; occupy both."""
+        """Occupy a matmul's tiles and the array's input; return the time at which both
+        are free, when it starts."""
         rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
         columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
         used = [(r, c) for r in rows for c in columns]

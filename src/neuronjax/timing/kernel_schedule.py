@@ -1,4 +1,4 @@
-"""A discrete-event schedule of a traced kernel (`KernelProgram`).
+"""Schedules a traced kernel (`KernelProgram`) by discrete events.
 
 Each program of a grid has its own core, as long as there are cores: five engines, the
 queues that issue DMA, and 16 DMA engines; all programs share the CC-cores. An
@@ -41,10 +41,10 @@ class KernelSchedule:
     """The start and the end of every instruction of a stream.
 
     Attributes:
-        core: the physical cores that it runs on, as one logical core.
+        core: the physical cores on which it runs, as one logical core.
         starts, ends: times of each instruction; for a transfer, of its bytes.
-        waits: how long its queue was idle before it.
-        causes: the entry that decided when it starts; -1 for none.
+        waits: seconds for which an instruction's queue was idle before it.
+        causes: the entry that decided when an instruction starts; -1 for none.
         loads: (start, core, function) of ScalarE's table loads.
         issues: (start, entry) of transfers that the engines in `ISSUERS` issue.
         found: the dependencies, and the lifetimes of storages.
@@ -70,10 +70,10 @@ class KernelSchedule:
     notes: tuple[str, ...]
 
 
-#: The share of the time from which on a note reports a loss.
-_WORTH_SAYING = 0.05
+#: The share of the time above which a note reports a loss.
+_NOTABLE_SHARE = 0.05
 
-#: A hypothetical change of a cost, by the number of the instruction.
+#: A function from an instruction's number and price to a hypothetical price.
 Change = Callable[[int, KernelPrice], KernelPrice]
 
 
@@ -110,8 +110,8 @@ def schedule_kernel(
     notes = [*stream.notes, *_throttled(run)]
     if found.short:
         notes.append(
-            f"more than all of {' and '.join(found.short)} is in use at a time: "
-            "times are as if it fitted"
+            f"the kernel needs more {' and '.join(found.short)} than there is: times "
+            "are as if it fitted"
         )
     return KernelSchedule(
         program=program,
@@ -135,7 +135,7 @@ def schedule_kernel(
 def _throttled(run: _Scheduling) -> list[str]:
     """Return a note on TensorE's throttle if it costs a notable share of the time."""
     lost = max(state.array.throttled_seconds for state in run.states)
-    if lost <= _WORTH_SAYING * run.total:
+    if lost <= _NOTABLE_SHARE * run.total:
         return []
     return [
         f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: products of "
@@ -203,7 +203,7 @@ class _Scheduling:
         tiled = any(p.rows[1] < 4 or p.columns[1] < 4 for p in priced)
         arrays = [Array(core, tiled) for _ in range(cores)]
         self.states = [_CoreState(engines, array) for array in arrays]
-        self._succeed(found, nodes)
+        self._find_successors(found, nodes)
         issued = IssueQueues(stream, priced, cores, older)
         self.queues, self.core_of = issued.queues, issued.core_of
         self.queue_of, self.pause = issued.queue_of, issued.pause
@@ -214,7 +214,7 @@ class _Scheduling:
 
     # -- what is known before ----------------------------------------------------------
 
-    def _succeed(self, found: KernelDependencies, count: int) -> None:
+    def _find_successors(self, found: KernelDependencies, count: int) -> None:
         self.after: list[list[int] | None] = [None] * count
         self.missing = [0] * count
         after = self.after
@@ -264,7 +264,7 @@ class _Scheduling:
         return ends[0] - min(self.starts[first:last], default=ends[0])
 
     def _shift(self, seconds: float) -> None:
-        """Delay everything that follows."""
+        """Delay all entries that are not scheduled yet."""
         self.floor = self.total + seconds
         self.total = self.floor
 
@@ -276,15 +276,11 @@ class _Scheduling:
             if queue.base < len(queue.entries):
                 queue.wake = queue.free
                 heappush(self.heap, (queue.free, number))
-        self._events()
-
-    def _events(self) -> None:
-        heap, queues = self.heap, self.queues
-        while heap:
-            now, number = heappop(heap)
-            queue = queues[number]
+        while self.heap:
+            now, number = heappop(self.heap)
+            queue = self.queues[number]
             if queue.wake != now:
-                continue  # was woken earlier
+                continue  # the queue was woken earlier
             queue.wake = inf
             self._serve(now, number, queue)
 
@@ -319,7 +315,8 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return another entry of the window that can start, or -1 and when one can."""
+        """Return another entry of the window that can start now, or -1; and the time
+        at which it can."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]
@@ -363,9 +360,9 @@ class _Scheduling:
             self.total = visible
         after = self.after[n]
         if after:
-            self._tell(n, after, now, end, visible)
+            self._notify(n, after, now, end, visible)
 
-    def _tell(
+    def _notify(
         self, n: int, after: list[int], now: float, end: float, visible: float
     ) -> None:
         ready, missing, why = self.ready, self.missing, self.why
@@ -377,8 +374,9 @@ class _Scheduling:
                 why[later] = n
             missing[later] -= 1
             if not missing[later]:
-                if later >= len(self.done):
-                    self._pass_on(later, now)
+                if later >= len(self.done):  # a group, whose results can all be read
+                    when, others = ready[later], self.after[later] or []
+                    self._notify(why[later], others, now, when, when)
                     continue
                 number = self.queue_of[later]
                 queue = self.queues[number]
@@ -390,11 +388,6 @@ class _Scheduling:
                 if until < queue.wake:
                     queue.wake = until
                     heappush(self.heap, (until, number))
-
-    def _pass_on(self, join: int, now: float) -> None:
-        """Notify the entries that wait for a group, whose results can all be read."""
-        when = self.ready[join]
-        self._tell(self.why[join], self.after[join] or [], now, when, when)
 
     # -- one instruction ---------------------------------------------------------------
 
@@ -439,7 +432,7 @@ class _Scheduling:
     def _transfer(
         self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
-        """Issue a transfer on its ring; its DMA engines move it after others."""
+        """Issue a transfer on its ring; its DMA engines move it after earlier ones."""
         queue.free = start + p.issue_seconds
         if queue.kind in ISSUERS:
             self.issues.append((start, n))

@@ -1,13 +1,13 @@
-"""A kernel's schedule as a `Timeline`, so that every report can read it.
+"""Converts a kernel's schedule to a `Timeline`, so that every report can read it.
 
 An event is an instruction at its time; instructions of one line and one name belong to
 one `KernelOp`. With two physical cores an event occupies half of the logical core's
 queue, unless it is a collective. A transfer that uses a part of the DMA engines
 occupies the same part of the DMA queue.
 
-A storage is alive from its first access to its last; its bytes count in every
-partition, however many it uses. `KernelMemory` is the `MemoryPlan` of a kernel. It
-divides the time into equal parts, and a part shows the highest memory use in it.
+A storage is alive from its first access to its last, and its bytes count for all
+partitions, however many it uses. `KernelMemory`, the `MemoryPlan` of a kernel, divides
+the time into equal parts, each with the highest memory use in it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from neuronjax.timing.memory_plan import (
 from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
-#: Opcode of issuing a transfer: by SyncE if hardware generates the descriptors, by
-#: GpSimdE if it generates them itself.
+#: Opcode of issuing a transfer, which occupies SyncE if hardware generates descriptors,
+#: and GpSimdE if that generates them.
 ISSUE = "DMA_ISSUE"
 
 
@@ -77,7 +77,7 @@ def kernel_timeline(schedule: KernelSchedule) -> Timeline:
         total_seconds=schedule.total_seconds,
         around_seconds=schedule.around_seconds,
         loops=loops,
-        notes=(*schedule.notes, *_found(schedule, ops, numbers)),
+        notes=(*schedule.notes, *_bottleneck_note(schedule, ops, numbers)),
         memory=kernel_memory(schedule),
     )
 
@@ -85,7 +85,7 @@ def kernel_timeline(schedule: KernelSchedule) -> Timeline:
 def _ops(
     entries: Sequence[KernelInstruction],
 ) -> tuple[tuple[KernelOp, ...], list[int]]:
-    """Return the ops, and the number of the op of each entry."""
+    """Return the ops, and the index of each entry's op."""
     known: dict[tuple[str, str, str], int] = {}
     ops: list[KernelOp] = []
     numbers = []
@@ -119,7 +119,7 @@ def _op(i: KernelInstruction, detail: str) -> KernelOp:
 def _events(
     s: KernelSchedule, numbers: Sequence[int]
 ) -> tuple[list[Event], tuple[LoopSpan, ...]]:
-    """Return the events in the order of the kernel, and the loops as ranges of them."""
+    """Return the events in the order of the kernel, and the loops as event ranges."""
     cores = s.core.lnc
     one = engines(Core(s.core.chip, 1))
     events: list[Event] = []
@@ -196,8 +196,8 @@ def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:
 def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
     """Return the seconds of the critical path by queue and entry.
 
-    From the last result backwards, each entry accounts for the time from its own start
-    to that of the entry that it delayed; truncated loop iterations belong to none."""
+    From the last result backwards, an entry counts for the time from its own start to
+    the start of the entry that it delayed; iterations left out do not count."""
     found: dict[tuple[Queue, int], float] = defaultdict(float)
     if not s.priced:
         return found
@@ -216,7 +216,7 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
     return found
 
 
-def _found(
+def _bottleneck_note(
     s: KernelSchedule, ops: Sequence[KernelOp], numbers: Sequence[int]
 ) -> tuple[str, ...]:
     """Return a note that names the queue and the line that limit the kernel."""
@@ -233,7 +233,9 @@ def _found(
 def bottleneck(
     s: KernelSchedule, numbers: Sequence[int] | None = None
 ) -> tuple[Queue, int, float] | None:
-    """Return the queue and the op with the largest share of the critical path."""
+    """Return (queue, op, share) of the largest share of the critical path, or None.
+
+    `numbers` is the index of each entry's op."""
     if numbers is None:
         _, numbers = _ops(s.stream.entries)
     spent: dict[tuple[Queue, int], float] = defaultdict(float)
@@ -258,7 +260,7 @@ class KernelMemory(MemoryPlan):
     """The memory of a kernel.
 
     Attributes:
-        edges: seconds at the limits of the units of `main`, one more than units.
+        edges: seconds at the start of each unit of `main`, and at the end of the last.
         psum_usage: bytes of PSUM in each unit, over all partitions.
     """
 
@@ -268,8 +270,7 @@ class KernelMemory(MemoryPlan):
 
 def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
     """Return the memory of a scheduled kernel."""
-    program = schedule.program
-    hbm = _hbm(program)
+    hbm = _hbm(schedule.program)
     usage = {memory: _usage(schedule, memory) for memory in ("sbuf", "psum")}
     count = len(usage["sbuf"])
     step = schedule.total_seconds / count
@@ -285,7 +286,7 @@ def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
 
 
 def _usage(schedule: KernelSchedule, memory: str) -> list[int]:
-    """Return the highest number of bytes in each stretch of time."""
+    """Return the most bytes in use in each of `_STRETCHES` equal parts of the time."""
     total = schedule.total_seconds
     partitions = schedule.core.spec.partitions
     changes: list[tuple[float, int]] = []

@@ -1,4 +1,4 @@
-"""A kernel's blocks as one stream of instructions, with device loops unrolled.
+"""Unrolls a kernel's blocks and device loops to one stream of instructions.
 
 A loop that would unroll to more instructions than the limit is truncated: the last
 iteration in the stream represents the remaining ones. Trip counts are static, or given
@@ -27,7 +27,7 @@ class UnrolledLoop:
     Attributes:
         edges: the first entry of each iteration in the stream, and the end of the last.
         is_assumed: whether the trip count is unknown and assumed.
-        count: how often the loops around it repeat it.
+        count: how often outer loops repeat the loop.
     """
 
     edges: tuple[int, ...]
@@ -49,7 +49,7 @@ class Stream:
     Attributes:
         entries: instructions in the order of the kernel.
         blocks: by entry, a number that changes where an iteration begins or ends; the
-            compiler moves nothing across.
+            compiler moves no instruction from one block to another.
         counts: how often each entry is executed.
         loops: inner ones before outer ones.
     """

@@ -1,8 +1,7 @@
-"""How a region's tensors lie in SBUF and PSUM, and how much of each is live at a time.
+"""Finds the layout of a region's tensors in SBUF and PSUM, and the bytes live at once.
 
-The steps of a region decide everything: which matmul results stay in PSUM for their
-readers, which operands have the contracted axis in their rows, and the size of tiles in
-flight.
+The steps of a region decide which matmul results stay in PSUM for their readers, which
+operands have the contracted axis in their rows, and the size of tiles in flight.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """Return, by value from outside, the part that is read, and whether transposed."""
+    """Return, by value from outside, the part read, and whether it is transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -75,8 +74,8 @@ def block_bytes(
     """Return the SBUF that one row tile needs on its way through a region.
 
     It is the most that is live at a step. Results of matmuls and of steps after them
-    exist one block of columns at a time, as do the operands of a single elementwise
-    step; other rows exist whole. Elementwise results overwrite operands without later
+    exist one block of columns at a time, as do operands that only one elementwise step
+    reads; other rows exist whole. Elementwise results overwrite operands without later
     readers; transposed operands need separate memory. `turned` are the matmuls whose
     left operand is transposed first."""
     tiles = region.tiles(core)
@@ -113,8 +112,8 @@ def block_bytes(
 def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return how many row tiles a step processes before the next step.
 
-    It is one, unless a matmul reads a result of the region. If rows of a matmul's
-    result are reduced (scores), a row is enough work, so it is one again."""
+    The number is 1, unless a matmul reads a result of the region. If rows of a matmul's
+    result are reduced (scores), it is 1 too, because a row is enough work."""
     made: set[int] = set()
     is_fed = False
     for step in region.steps:
@@ -129,14 +128,15 @@ def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 
 def row_bytes(type_: TensorType, whole: int, size: int) -> int:
-    """Return the contiguous bytes in a partition: a row of the last dimension, or, if
-    rows are short, all rows that one of 128 partitions holds."""
+    """Return the contiguous bytes of a tensor in a partition: a row of the last
+    dimension, or, if rows are short, a 128th of its `whole` bytes; at most `size`."""
     row = prod(type_.shape[-1:]) * type_.dtype.itemsize
     return max(1, min(size, max(row, ceil(whole / 128))))
 
 
 def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
-    """Return bytes of operand 0 that are read and written; None if it is used whole."""
+    """Return the bytes of operand 0 that are read and those that are written; None if
+    all of it is used."""
     if isinstance(i, DmaCopy) and i.kind == "dynamic_update_slice":
         return 0, i.operands[1].type.size_bytes
     if isinstance(i, LocalGather):

@@ -1,8 +1,8 @@
-"""NeuronJAX's own functions in a program, replaced by single instructions of the chip.
+"""Replaces NeuronJAX's own functions in a program by single instructions of the chip.
 
 `neuronjax.cast` computes its bits with some thirty integer operations on the host; an
 engine rounds as it writes, and draws the random bits of stochastic rounding itself.
-VectorE quantizes blocks with shared scales from NeuronCore-v4 on. JAX outlines the
+From NeuronCore-v4 on, VectorE quantizes blocks with shared scales. JAX outlines the
 functions under the names from `numerics.casting` and `numerics.microscaling`. Only the
 time changes: execution still runs the function itself.
 """
@@ -20,7 +20,7 @@ from neuronjax.ir.instruction_set import Memset, QuantizeMx, TensorCopy, TensorT
 from neuronjax.numerics.microscaling import BLOCK_SIZE, on_device
 from neuronjax.timing.work import Core
 
-# JAX and lowering each add a number to a name that occurs twice in a module.
+# JAX and lowering each append a number to a name that occurs twice in a module.
 _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 
 
@@ -50,15 +50,12 @@ def _operands(block: Block, count: int) -> tuple[View, ...]:
 
 
 def _cast(block: Block, core: Core) -> Instruction:
-    del core  # every engine converts
     results = tuple([view.buffer for view in block.results])
     return TensorCopy(operands=_operands(block, 1), results=results, engine="vector")
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """Return a fill. Bits that only a cast reads cost nothing; other bits must be
-    written."""
-    del core
+    """Return a fill, which costs nothing if only a cast reads the bits."""
     results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
@@ -86,8 +83,7 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 
 def _dequantize(block: Block, core: Core) -> Instruction:
-    """Return a product of elements only: the scales have 1/32 of their size."""
-    del core
+    """Return a product of elements; the scales, of 1/32 of their size, are ignored."""
     elements = View(block.arguments[0])
     return TensorTensor(
         operands=(elements, elements),
@@ -98,7 +94,7 @@ def _dequantize(block: Block, core: Core) -> Instruction:
 
 
 def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None:
-    """Return the axis of the blocks of 32; None if the blocks differ from that."""
+    """Return the axis that is divided into blocks of 32, or None."""
     if len(shape) != len(scales):
         return None
     axes = [d for d, n in enumerate(shape) if scales[d] != n]

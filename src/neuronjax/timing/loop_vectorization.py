@@ -1,9 +1,9 @@
-"""All iterations of a loop at once: the body's values get the iterations as last axis.
+"""Computes all iterations of a loop at once, as a last axis of the body's values.
 
-Carries are classified by their use: some pass through, one counts, some are read or
-replaced in the slice at the counter, and the rest is state. A state must be FP32 and a
-recurrence in values that do not depend on it; then one scan computes it for all
-iterations, and its readers follow. Any other loop stays as it is.
+Carries are classified by their use: some do not change, one counts, some are read or
+replaced in the slice at the counter, and the others are states. A state must be FP32
+and a recurrence in values that do not depend on it; then one scan computes it for all
+iterations, and after it the values that read it. Other loops are not rewritten.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _VectorizedValue(NamedTuple):
 
     Attributes:
         buffer: a buffer in the block around the loop.
-        turns: whether its last axis counts the iterations.
+        turns: whether its last axis is the iterations.
     """
 
     buffer: Buffer
@@ -105,7 +105,7 @@ class LoopVectorization:
         self.stacked = self._stacked()
 
     def instructions(self) -> list[Instruction] | None:
-        """Return instructions for the loop's results; None if that is impossible."""
+        """Return instructions that replace the loop, or None."""
         states = self._states()
         if not states or any(self.types[v].dtype != np.float32 for v in states):
             return None
@@ -143,7 +143,8 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Return carries of which each iteration only writes its own slice."""
+        """Return the carries of which each iteration only writes its own slice, with
+        the node that writes it."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -163,7 +164,8 @@ class LoopVectorization:
     def _at_turn(
         self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
     ) -> bool:
-        """Return whether a slice is the iteration's, out of one per iteration."""
+        """Return whether a slice of a tensor with one per iteration is the current
+        iteration's."""
         shape = self.types[value].shape
         return (
             bool(shape)
@@ -174,7 +176,7 @@ class LoopVectorization:
         )
 
     def _states(self) -> dict[int, int]:
-        """Return the carries that change, with new values; note others as known."""
+        """Return the new value of each state; note unchanged carries as known."""
         states = {}
         for n, value in enumerate(self.arguments):
             passes = n >= len(self.results) or self.results[n] == value
@@ -197,19 +199,19 @@ class LoopVectorization:
         values = [v for v in found if v is not None]
         if len(values) < len(found):
             return False
-        if any(v.turns for v in values):
+        turns = any(v.turns for v in values)
+        if turns:
             made = self._for_all_turns(i, values)
-            if made is None:
-                return False
-            self.known[result] = _VectorizedValue(made, turns=True)
         else:
-            operands = [v.buffer for v in values]
-            made = self._emit(i, operands, self.types[result].shape)
-            self.known[result] = _VectorizedValue(made, turns=False)
-        return True
+            shape = self.types[result].shape
+            made = self._emit(i, [v.buffer for v in values], shape)
+        if made is not None:
+            self.known[result] = _VectorizedValue(made, turns)
+        return made is not None
 
     def _slice(self, node: FlatNode) -> bool:
-        """Replace all iterations' slices by the transposed tensor, if possible."""
+        """Replace the slices of all iterations by the transposed tensor, if possible;
+        return whether it is."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)
@@ -220,8 +222,7 @@ class LoopVectorization:
         rest = self.types[source].shape[1:]
         order = (*range(1, len(rest) + 1), 0)
         turned = self._move(i, value.buffer, (*rest, self.trips), "transpose", (order,))
-        shape = (1, *rest, self.trips)
-        made = self._move(i, turned, shape, "reshape", ())
+        made = self._move(i, turned, (1, *rest, self.trips), "reshape", ())
         self.known[node.results[0]] = _VectorizedValue(made, turns=True)
         return True
 
@@ -238,8 +239,7 @@ class LoopVectorization:
             ]  # fmt: skip
             return self._emit(i, operands, (*shape, self.trips))
         if isinstance(i, TensorReduce) and not values[1].turns:
-            operands = [v.buffer for v in values]
-            return self._emit(i, operands, (*shape, self.trips))
+            return self._emit(i, [v.buffer for v in values], (*shape, self.trips))
         if isinstance(i, DmaCopy):
             parameters = _with_turns(i, len(shape), self.trips)
             if parameters is not None:
@@ -260,9 +260,8 @@ class LoopVectorization:
     # -- states ------------------------------------------------------------------------
 
     def _scan(self, state: int) -> bool:
-        """Replace a state by a scan if it is a recurrence in known values.
-
-        Return whether it is."""
+        """Replace a state by a scan if it is a recurrence in known values; return
+        whether it is."""
         new = self.results[self.arguments.index(state)]
         steps = self._recurrence(state, new)
         if steps is None:
@@ -284,14 +283,13 @@ class LoopVectorization:
                 location=last.location,
             )
         )
-        # The state before an iteration is the same tensor, shifted by one place.
+        # The state before an iteration is the same tensor, shifted by one element.
         self.known[state] = self.known[new] = _VectorizedValue(result, turns=True)
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two operations from a state to the next, or None.
-
-        Each comes with its other operand."""
+        """Return the one or two operations from a state to the next, each with its
+        operand that is not the state, or None."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:
@@ -317,7 +315,7 @@ class LoopVectorization:
                 if not self._stack(self.stacked[value], target):
                     return False
             elif result == value:
-                self._alias(self.given[n], target)
+                self._write(self.loop, self.given[n], target, "reshape", ())
             else:
                 self._last(self.known[result], target)
         return True
@@ -346,10 +344,7 @@ class LoopVectorization:
         rank = len(shape)
         part = ((0,) * (rank - 1) + (self.trips - 1,), shape, (1,) * rank)
         last = self._move(i, value.buffer, (*shape[:-1], 1), "slice", part)
-        self._alias(last, target)
-
-    def _alias(self, source: Buffer, target: Buffer) -> None:
-        self._write(self.loop, source, target, "reshape", ())
+        self._write(i, last, target, "reshape", ())
 
     # -- instructions ------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which blocks of attention scores a mask hides, by interval arithmetic on indices.
+"""Finds the blocks of attention scores that a mask hides, by interval arithmetic.
 
 A mask that is computed from indices alone (causal, a sliding window, both) is constant
 when a program is compiled. Over a block of rows and columns every index has a range,
@@ -35,7 +35,7 @@ class MaskedScores(NamedTuple):
     Attributes:
         shape: the shape of all scores.
         computed: the share of scores in blocks that are not completely hidden.
-        contracted: the same share, in the smaller blocks that a matmul contracts.
+        contracted: this share for the smaller blocks that a matmul contracts.
     """
 
     shape: tuple[int, ...]
@@ -61,22 +61,22 @@ _Frame = tuple[_Range, ...]
 
 
 class Masks:
-    """The constants of a block of instructions, from which masks are computed."""
+    """The instructions that compute a block's constants, such as masks."""
 
     def __init__(self, types: list[TensorType]) -> None:
         self.types = types
         self._made: dict[int, FlatNode] = {}
 
     def add(self, node: FlatNode) -> None:
-        """Note the instruction of a constant."""
+        """Add the instruction of a constant."""
         for value in node.results:
             self._made[value] = node
 
     def hidden_by(
         self, operands: tuple[int, ...], shape: tuple[int, ...]
     ) -> MaskedScores | None:
-        """Return the scores that a select masks; None if it hides no whole block, or if
-        the mask depends on rows or columns alone."""
+        """Return the scores that a select masks; None if it hides no whole block, or
+        the mask depends on rows alone or columns alone."""
         predicate, on_true, on_false = operands
         is_kept = on_false in self._made
         if len(shape) < 2 or is_kept == (on_true in self._made):
@@ -93,7 +93,7 @@ class Masks:
     def _visible(
         self, predicate: int, shape: tuple[int, ...], columns: float, is_kept: bool
     ) -> np.ndarray:
-        """Return, by block of rows and columns, whether it has visible scores."""
+        """Return, for every block of rows and columns, whether scores are visible."""
         rows = _blocks(shape[-2], MASK_ROWS.value)
         across = _blocks(shape[-1], columns)
         frame = (
@@ -107,21 +107,19 @@ class Masks:
         return np.broadcast_to(np.asarray(visible, bool), size)
 
     def _range(self, value: int, frame: _Frame) -> _Range:
-        """Return the range of a constant when its indices are in a frame."""
+        """Return the range of a constant's elements whose indices are in a frame."""
         node = self._made.get(value)
-        i = node.instruction if node is not None else None
-        if node is None or i is None:
+        if node is None:
             return self._unknown(value)
+        i = node.instruction
         if isinstance(i, Iota):
             return frame[i.dimension]
         if isinstance(i, Memset):
             return _stored(i.value, frame) or self._unknown(value)
         if isinstance(i, DmaCopy):
-            inner = self._inner(i, frame)
-            known = inner is not None
-            return (
-                self._range(node.operands[0], inner) if known else self._unknown(value)
-            )
+            if (inner := self._inner(i, frame)) is not None:
+                return self._range(node.operands[0], inner)
+            return self._unknown(value)
         rule = _RULES.get((type(i), getattr(i, "op", getattr(i, "direction", ""))))
         if rule is None:
             return self._unknown(value)
@@ -132,7 +130,7 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame of a movement's operand; None if it is not known."""
+        """Return the frame of a movement's operand; None if it is unknown."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":
@@ -153,13 +151,13 @@ class Masks:
 
 
 def is_ramp(value: np.ndarray) -> bool:
-    """Return whether a stored constant can be GpSimdE's iota: integers in equal steps
-    along one axis, and constant along the others."""
+    """Return whether GpSimdE's iota can make a stored constant: integers in equal steps
+    along one axis, and equal along the others."""
     return value.dtype.kind in "iu" and _ramp(value) is not None
 
 
 def _ramp(value: np.ndarray) -> tuple[int, int, int] | None:
-    """Return the axis, the start and the step of a ramp; None if it is none."""
+    """Return the axis, the start and the step of a ramp, or None."""
     axes = [n for n, size in enumerate(value.shape) if size > 1]
     lines = [
         n
@@ -187,7 +185,7 @@ def _stored(value: np.ndarray, frame: _Frame) -> _Range | None:
 
 
 def _blocks(size: int, step: float) -> _Range:
-    """Return the first and the last index of every block."""
+    """Return the first and the last index of every block along an axis."""
     first = np.arange(ceil(size / step)) * int(step)
     return _Range(first, np.minimum(first + int(step), size) - 1)
 
@@ -227,7 +225,7 @@ def _magnitude(a: _Range) -> _Range:
 
 
 def _either(p: _Range, a: _Range, b: _Range) -> _Range:
-    """Return the range of a select: that of the operands that may be chosen."""
+    """Return the range of a select, over the operands that may be chosen."""
     low = np.where(p.low, a.low, np.where(p.high, np.minimum(a.low, b.low), b.low))
     high = np.where(p.low, a.high, np.where(p.high, np.maximum(a.high, b.high), b.high))
     return _Range(low, high)

@@ -1,10 +1,10 @@
-"""What is in SBUF and PSUM, what moves to and from HBM, and why.
+"""Plans the contents of SBUF and PSUM, and the transfers to and from HBM.
 
-A region keeps tiles of its values twice (one is computed while the other is used), and
-completely the values that every tile reads. Values that later regions read stay on chip
-while they fit, and the one with the furthest next use is evicted first: it is saved to
-HBM and reloaded. Tensors stay or leave as wholes; bytes are those of a logical core,
-over all partitions. `timing.hbm` has the contents of HBM over time.
+A region needs two tiles of each value in SBUF (one is computed while the other is
+used), and the whole of a value that every tile reads. Values that later regions read
+stay on chip while they fit, and the one with the furthest next use is evicted first: it
+is saved to HBM and reloaded. Tensors are evicted whole; bytes are those of a logical
+core, over all partitions. `timing.hbm` finds the contents of HBM over time.
 
 Without names, an argument is taken for a parameter if it is a right operand of matmuls
 and never a left one, or a table of a gather. Each operand is followed back to its
@@ -38,7 +38,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.program import Location
 from neuronjax.ir.traversal import BlockEntry, DataFlow, Functions, entries
-from neuronjax.timing.access import handed_on
+from neuronjax.timing.access import unchanged_carries
 from neuronjax.timing.assumptions import CARRY_SHARE
 from neuronjax.timing.fusion import fuse
 from neuronjax.timing.hbm import categories_of, device_bytes, peak_of
@@ -130,8 +130,7 @@ class _Planner:
 
     def inner(self, unit: Unit) -> None:
         """Add the plans of the blocks of control flow to a unit."""
-        step = unit.region.steps[0]
-        i = step.instruction
+        i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
             # Values around the loop keep `CARRY_SHARE` of SBUF, minus the loop's carry,
@@ -153,10 +152,7 @@ class _Planner:
             unit.inner = (self._called[name],)
 
     def _carried(self, i: Loop) -> frozenset[int]:
-        """Return the positions of a loop's smallest carries, which stay in SBUF.
-
-        A carry that the body only reads or updates in slices stays in HBM unless it is
-        small."""
+        """Return the positions of a loop's smallest carries, which stay in SBUF."""
         room = self.capacity * CARRY_SHARE.value
         sizes = _carry_bytes(i)
         kept = set()
@@ -174,7 +170,7 @@ def _carry_bytes(i: Loop) -> list[int]:
 
 # -- parameters ------------------------------------------------------------------------
 
-_HANDED_ON = (BitcastCopy, NcTranspose, QuantizeMx, Sparsify, TensorCopy, TensorScalar)
+_DERIVING = (BitcastCopy, NcTranspose, QuantizeMx, Sparsify, TensorCopy, TensorScalar)
 _MOVED = frozenset(
     "broadcast concatenate dynamic_slice pad reshape reverse slice transpose".split()
 )
@@ -189,7 +185,7 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """The data flow from main's arguments: which of them a buffer is derived from.
+    """The data flow that finds from which of main's arguments a buffer is derived.
 
     Attributes:
         left, right: arguments that matmuls read, by side; tables are on the right.
@@ -212,15 +208,15 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
         self.right = self.right.union(*map(self.of, right))
         if isinstance(i, Call) or i.blocks:
             return None
-        roots = self.nothing.union(*map(self.of, _handed_on(i)))
+        roots = self.nothing.union(*map(self.of, _derived_from(i)))
         return [roots] * len(i.results)
 
     def nested(self, i: Instruction) -> Sequence[frozenset[int]]:
-        """Return the facts of nested blocks' results. A loop passes on the carries that
-        no iteration changes, a branch none."""
+        """Return the arguments from which the results of control flow are derived: of a
+        loop only for carries that no iteration changes, of a branch none."""
         found = [self.enter(entry) for entry in entries(i, self.functions)]
         if isinstance(i, Loop):
-            kept, roots = handed_on(i), map(self.of, i.operands)
+            kept, roots = unchanged_carries(i), map(self.of, i.operands)
             return [r if n in kept else self.nothing for n, r in enumerate(roots)]
         if isinstance(i, Call | Spmd):
             return found[0]
@@ -247,9 +243,9 @@ def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
     return (), ()
 
 
-def _handed_on(i: Instruction) -> Sequence[View]:
+def _derived_from(i: Instruction) -> Sequence[View]:
     """Return the operands from which the results are derived by moving or scaling."""
-    if isinstance(i, _HANDED_ON):
+    if isinstance(i, _DERIVING):
         return i.operands[:1]
     if isinstance(i, DmaCopy) and i.kind in _MOVED:
         return i.operands if i.kind == "concatenate" else i.operands[:1]

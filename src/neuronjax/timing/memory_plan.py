@@ -1,7 +1,6 @@
-"""The memory plan of a program: what moves for each region, and where values are.
+"""Defines the memory plan of a program: transfers of each region, and places of values.
 
-`memory`, `sbuf_allocation` and `hbm` make it; pricing, the schedule and reports read
-it. Bytes are those of a logical core.
+Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ class Movement:
 
     Attributes:
         value: number of the value in the block.
-        is_whole: whether the first tile needs all of it; else it moves tile by tile.
+        is_whole: whether the first tile needs the whole transfer; else its parts move
+            with the tiles.
     """
 
     transfer: Transfer
@@ -43,9 +43,8 @@ class Unit:
         movements: reads and writes of HBM.
         sbuf_bytes: SBUF in use while it runs: tiles, whole operands, other residents.
         passes: how often whole operands that do not fit are loaded.
-        blocks: the number of row blocks that run without overlap, because the next
-            one's loads need the memory of the last; 1 if there is room for overlapping
-            tiles.
+        blocks: the number of row blocks that run without overlap, because the loads of
+            each block need the memory of the block before; 1 if overlapping tiles fit.
         copies: copies of whole operands, one per physical core with its own rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of a loop's carry that stay in SBUF.
@@ -72,8 +71,8 @@ class BlockPlan:
 
     Attributes:
         in_hbm: by value in HBM, its first and last unit.
-        from_psum: matmul results that are read out of PSUM, never copied.
-        updated: arguments in HBM that are updated in slices, by the updated value.
+        from_psum: matmul results that steps read in PSUM, without a copy to SBUF.
+        updated: by updated value, the argument in HBM of which it replaces slices.
         last_use: by value from outside a unit, the last unit that reads it.
     """
 
@@ -85,7 +84,7 @@ class BlockPlan:
     last_use: Mapping[int, int] = field(default_factory=dict)
 
     def transfers(self) -> Iterator[Transfer]:
-        """Yield all transfers, including nested blocks, as often as planned."""
+        """Yield all transfers, also of nested blocks, each once."""
         for unit in self.units:
             for movement in unit.movements:
                 yield movement.transfer
@@ -98,7 +97,7 @@ class Tensor:
     """A tensor in HBM.
 
     Attributes:
-        name: pytree path of an argument, or the user's line that made it.
+        name: pytree path of an argument, or the user's line that computes it.
         bytes: its size on one device.
         category: its purpose.
     """
@@ -116,8 +115,8 @@ class HbmPeak:
     Attributes:
         categories: bytes by category at the peak.
         biggest: the biggest tensors at the peak, the biggest first.
-        usage: bytes after every unit of main, for a picture over time.
-        temporaries: by category, the part of `usage` that is not there all the time.
+        usage: bytes after every unit of main.
+        temporaries: by category, the part of `usage` without arguments.
     """
 
     bytes: int
@@ -132,8 +131,8 @@ class MemoryPlan:
     """The places of a program's tensors in memory.
 
     Attributes:
-        main: the plan of the entry block; others are nested in it.
-        hbm: peak of HBM.
+        main: the plan of the entry block, which contains those of nested blocks.
+        hbm: peak use of HBM.
         arguments: tensors of main's arguments, with their names.
         notes: differences between the planned program and the given one.
     """
@@ -177,33 +176,33 @@ def _sbuf_peak(plan: BlockPlan) -> int:
     return max([own, *(_sbuf_peak(p) for u in plan.units for p in u.inner)])
 
 
-def bytes_over(spans: Iterable[tuple[int, int, int]], places: int) -> list[int]:
-    """Return the bytes that are held at each of `places` consecutive places.
+def bytes_over(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
+    """Return the bytes in use at each of `count` positions.
 
-    A span is (first place, last place, bytes)."""
-    change = [0] * (places + 1)
+    A span is (first position, last position, bytes)."""
+    change = [0] * (count + 1)
     for first, last, size in spans:
         change[first] += size
-        change[min(last + 1, places)] -= size
-    return list(accumulate(change))[:places]
+        change[min(last + 1, count)] -= size
+    return list(accumulate(change))[:count]
 
 
 class SbufContents(dict[int, int]):
-    """The bytes of each value in SBUF, and in total; values expire after last use."""
+    """The bytes of each value in SBUF, and in total. Values expire after last use."""
 
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
         self._leaving: dict[int, list[int]] = {}
 
-    def hold(self, value: int, size: int, last: int) -> None:
+    def add(self, value: int, size: int, last: int) -> None:
         """Add a value, to be removed after unit `last`."""
         if value not in self:
             self[value] = size
             self.total += size
             self._leaving.setdefault(last, []).append(value)
 
-    def let_go(self, value: int) -> int:
+    def remove(self, value: int) -> int:
         """Remove a value, and return its bytes."""
         size = self.pop(value)
         self.total -= size
@@ -213,7 +212,7 @@ class SbufContents(dict[int, int]):
         """Remove the values whose last unit is n."""
         for value in self._leaving.pop(n, ()):
             if value in self:
-                self.let_go(value)
+                self.remove(value)
 
     def besides(self, values: Iterable[int]) -> int:
         """Return the bytes of all values in SBUF but these."""

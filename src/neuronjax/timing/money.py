@@ -1,4 +1,4 @@
-"""Prices, hours, dollars and energy of predicted times; arithmetic alone.
+"""Computes hours, dollars and energy of predicted times.
 
 Prices are US dollars per hour of a whole machine, which is rented as a whole however
 many of its cores work. *Utilization* is the share of the rented hours in which steps
@@ -46,8 +46,8 @@ def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) ->
     """Return the price of a target.
 
     `given` is the caller's price of one instance, or prices by the instance's name;
-    every instance of a target costs the same. `terms` None means on demand, or else the
-    Capacity Block.
+    every instance of a target costs the same. `terms` None means on demand, or a
+    Capacity Block if on demand has no list price.
 
     Raises:
         InvalidProgramError: no price is given or listed; a price is not above 0; the
@@ -79,7 +79,7 @@ def _listed(target: Target, terms: Terms | None) -> ListPrice | None:
 
 def _positive(name: str, value: float) -> float:
     if not value > 0 or math.isinf(value):
-        raise InvalidProgramError(f"{name} of {value}", remedy="a number above 0")
+        raise InvalidProgramError(f"{name} of {value}", remedy="give a number above 0")
     return value
 
 
@@ -87,7 +87,7 @@ def check_utilization(utilization: float) -> None:
     """Refuse a utilization that is not above 0 and at most 1."""
     if not 0 < utilization <= 1:
         raise InvalidProgramError(
-            f"a utilization of {utilization}", remedy="a share above 0, at most 1"
+            f"a utilization of {utilization}", remedy="give a share above 0, at most 1"
         )
 
 
@@ -112,12 +112,13 @@ def energy_kwh(watts: float, hours: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The seconds of a training step on all copies of the program.
+    """The seconds of a training step that all copies of the program execute.
 
     Attributes:
         compute_seconds: the time of one copy, including its own collectives.
         all_reduce_seconds: the all-reduce of the gradients over the copies.
-        exposed_seconds: the part of it that the backward pass does not hide.
+        exposed_seconds: the part of the all-reduce that the backward pass does not
+            hide.
         launch_seconds: the delay of the next launch, with its wait for all ranks.
     """
 
@@ -221,7 +222,7 @@ class TrainingCost:
 
     @property
     def dollars_per_batch(self) -> float:
-        """Return the price of the data of one call of the step, at full utilization."""
+        """Return the price of one copy's part of a step, at full utilization."""
         hours = rented_hours(self.step_seconds, 1.0)
         return hours * self.price.usd_per_hour / self.copies
 
@@ -268,8 +269,7 @@ def training_cost(
 ) -> TrainingCost:
     """Return the cost of a run on a machine.
 
-    Each of the copies works on `run.tokens_per_step`; `TrainingCost` explains the
-    fields."""
+    In a step each copy processes `run.tokens_per_step`; see `TrainingCost`."""
     steps = run.steps_of(copies)
     made = None if run.tokens_per_step is None else run.tokens_per_step * copies
     rate = None if made is None else made / time.step_seconds

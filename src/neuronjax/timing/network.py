@@ -1,8 +1,7 @@
-"""The network of a target for collectives: wires of a node, EFA, DMA engines.
+"""Describes a target's network for collectives: wires of a node, EFA, DMA engines.
 
-`timing.collectives` reads a machine as a `Network`; replace a field
-(`dataclasses.replace`) to model another machine. Rates are bytes per second that
-transfers reach, not nominal ones; some are per logical NeuronCore (rank), as stated.
+To model another machine, replace a field of `Network` (`dataclasses.replace`). Rates
+are the bytes per second that transfers reach, not nominal rates.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from neuronjax.errors import UnsupportedError
@@ -26,10 +26,11 @@ class Network:
     Attributes:
         topology: the NeuronLink topology of a node.
         ranks_per_chip: logical NeuronCores per chip.
-        dma_bytes_per_second: the copy rate of one channel of a rank.
-        efa_bytes_per_second: the rate of an interface to other nodes; None if there is
-            no such network.
-        chips_per_interface: chips that share an interface, in the order of numbers.
+        dma_bytes_per_second: the copy rate of one channel of a rank, which is a logical
+            NeuronCore.
+        efa_bytes_per_second: the rate of an EFA interface to other nodes; None if there
+            is none.
+        chips_per_interface: the number of consecutive chips that share an interface.
         link_share: the fraction of NeuronLink's nominal rate that transfers reach.
         chip_start_seconds: from the trigger to the first step, all ranks on one chip.
         link_start_seconds: the same, on several chips.
@@ -103,15 +104,13 @@ class Network:
                 "network joins",
                 remedy="keep a group within one instance, or use one with EFA",
             )
-        load: dict[tuple[int, int], float] = {}
+        load: defaultdict[tuple[int, int], float] = defaultdict(float)
         for ends, size in flows.items():
             for direction, chip in enumerate(ends):
-                key = (chip, direction)
-                load[key] = load.get(key, 0.0) + size
-        sharing: dict[int, int] = {}
+                load[chip, direction] += size
+        sharing: Counter[int] = Counter()
         for chip, ranks in step.senders.items():
-            interface = chip // self.chips_per_interface
-            sharing[interface] = sharing.get(interface, 0) + ranks
+            sharing[chip // self.chips_per_interface] += ranks
         return (
             max(
                 size / step.senders[chip] * sharing[chip // self.chips_per_interface]
@@ -160,7 +159,7 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Return the topology of the node; of one server for a chip of UltraServers."""
+    """Return the topology of a node; of one server for a bare chip of UltraServers."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

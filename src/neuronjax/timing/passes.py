@@ -1,8 +1,8 @@
-"""Passes of an engine that lowering has no instruction for; nothing here has a unit.
+"""Defines an engine's pass for which lowering has no instruction.
 
-`fusion` makes them of two or three instructions, and the cost rules price them. In
-`nki.isa` they are tensor_scalar_reduce on VectorE, and activation_reduce and activate2
-on ScalarE.
+`fusion` makes it from two or three instructions, and the cost rules price it. In
+`nki.isa` it is tensor_scalar_reduce on VectorE, and activation_reduce or activate2 on
+ScalarE.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class ReducingPass(Instruction):
     """Scalar operations on operands[0], and a fold of the rows of their result.
 
     Attributes:
-        fold: as in TensorReduce.
+        fold: the operator, as in TensorReduce.
         rows: the number of results of the fold.
-        is_affine: whether ScalarE has the operations.
+        is_affine: whether ScalarE has the scalar operations.
     """
 
     fold: str
@@ -41,8 +41,8 @@ def operator(i: Instruction) -> str:
 def folding_pass(
     main: Instruction, members: Iterable[Instruction], fold: TensorReduce
 ) -> Instruction:
-    """Return the instruction that prices a pass with a fold of its rows. For integers
-    and divisions it is `main`."""
+    """Return the instruction to price for a pass with a fold of its rows; for integers
+    and divisions `main`, without the fold."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):

@@ -1,11 +1,11 @@
-"""The patches of a convolution, which are usually not stored.
+"""Finds how a matmul reads the patches of a convolution, which are usually not stored.
 
 A matmul reads its operands through strides: the image once for every position of the
 kernel, each time from another first element. Patches are thus an access pattern of the
 image if its channels fill a tile of the array's rows. If there are fewer channels, they
-share the partitions with the positions of one axis, the kernel's or the result's,
-whichever has fewer: the image is copied for each of these positions, and the other axes
-are strides again.
+share the partitions with the positions along one axis of the kernel or of the result,
+whichever has fewer positions: the image is copied for each of them. The other axes are
+read through strides.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def read_in_place(i: Im2col, core: Core) -> bool:
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
     """Return the access of patches that are strides over an image.
 
-    Kernels of one position keep the rows of the image; other patches also read the rows
-    of their neighbours, so that they keep only groups."""
+    Patches of one position keep the rows of the image; other patches also read
+    neighbouring rows, so that only groups are kept as rows."""
     shape, window = i.operands[0].type.shape, i.window
     is_point = prod(window.sizes) == prod(window.strides) == 1
     unpadded = not any(map(any, window.padding)) and prod(window.base_dilations) == 1
@@ -37,21 +37,21 @@ def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
 
 
 def copied_bytes(i: Im2col) -> int:
-    """Return the bytes that are copied of an image with few channels."""
+    """Return the bytes of the copies of an image with few channels."""
     window = i.window
     copies = min(window.sizes[0], _places(i)) if window.sizes else 1
     return min(i.results[0].type.size_bytes, copies * i.operands[0].type.size_bytes)
 
 
 def held_bytes(i: Im2col) -> int:
-    """Return the bytes of the copies in SBUF at a time: one is used before the next."""
+    """Return the bytes of copies in SBUF at a time, which are those of one copy."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 
 def run_bytes(i: Im2col) -> int:
-    """Return the contiguous bytes of such a copy: a row of the image, or its channels.
+    """Return the contiguous bytes of a copy: a row of the image, or a pixel's channels.
 
-    An image of one axis is one row, which has one channel or is copied by pixels."""
+    An image of one axis is copied by pixels, unless it has one channel."""
     image, window = i.operands[0].type, i.window
     has_rows = len(window.sizes) > 1 or image.shape[-1] == 1
     is_dense = has_rows and window.base_dilations[-1] == 1

@@ -1,9 +1,9 @@
-"""Regions with prices: which way every step is executed, and what limits the tiles.
+"""Prices regions: chooses the way to execute every step, and finds the tiles' interval.
 
 The choice maximises throughput: it minimises the load of the region's busiest engine. A
 region's tiles follow each other at the interval of its busiest queue, as in a software
-pipeline. Prices do not depend on the start time; `schedule` adds that. Equal steps are
-priced once.
+pipeline. Prices do not depend on the start time, which `schedule` finds. Equal steps
+are priced once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PricedStep:
     """A step with the way in which it is executed.
 
     Attributes:
-        way: how it is executed.
+        way: its works.
         reads: values in memory that it reads.
         is_barrier: whether its result is incomplete before its last tile.
     """
@@ -56,8 +56,8 @@ class PricedMove:
     """A movement with its time.
 
     Attributes:
-        seconds: on the DMA engines.
-        latency: until a consumer can start.
+        seconds: the time on the DMA engines.
+        latency: the seconds from its end until a consumer can start.
         first_reader: index of the first step that needs it; for a write, of its writer.
     """
 
@@ -91,9 +91,8 @@ class PricedUnit:
     sources: dict[int, Work] = field(default_factory=dict)
 
     def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
-        """Return groups of loads that start together, in order.
-
-        The first of each pair says whether the loads stream with the tiles."""
+        """Return groups of loads that start together, in order: whether they stream
+        with the tiles, and the loads."""
         groups: dict[tuple[bool, int], list[PricedMove]] = {}
         for move in self.loads:
             streams = self.pieces > 1 and not move.movement.is_whole
@@ -125,7 +124,7 @@ class Pricing:
             else self._options(plan, unit, n)
             for n, step in enumerate(region.steps)
         ]
-        options = self._halved(fused, region, options)
+        options = self._unmasked(fused, region, options)
         most = max((w.tiles for found in options for w in found[0]), default=1)
         together = tiles_at_a_time(fused, region, self.core)
         tiles = ceil(region.tiles(self.core) / together)
@@ -157,12 +156,13 @@ class Pricing:
             self._moves(found, unit)
         return found
 
-    def _halved(
+    def _unmasked(
         self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
-        """Return the ways with masked scores reduced to the blocks that are not hidden.
+        """Return the ways, reduced to the blocks of scores that no mask hides.
 
-        ASSUMPTION: as in attention kernels, with the block sizes of nki-library."""
+        ASSUMPTION: the compiler does this as attention kernels do, with the block sizes
+        of nki-library."""
         masked = next((s.masked for s in region.steps if s.masked), None)
         if masked is None:
             return options
@@ -174,7 +174,7 @@ class Pricing:
     # -- ways --------------------------------------------------------------------------
 
     def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
-        """Return the ways of a region's n-th step, given its operands' memories."""
+        """Return the ways of a region's n-th step for the places of its operands."""
         fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
         key: list[Any] = [kind_of(step.instruction), step.form, step.reduces]
         in_psum, turned = [], []
@@ -235,7 +235,8 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the busiest queue's load with a way, plus its time per tile."""
+        """Return the busiest queue's load with a way added, plus the way's own time per
+        tile."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -265,7 +266,7 @@ class Pricing:
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
-    """Return the prices of one of several equal row blocks, as a one-tile region."""
+    """Return the prices of one of several equal row blocks, as a region of one tile."""
     out = PricedUnit(tables=whole.tables, blocks=blocks)
     for p in whole.steps:
         way = tuple(
@@ -286,7 +287,7 @@ def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
 def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
     """Return the ways that do not use GpSimdE, if there are any.
 
-    ASSUMPTION: compilers and kernels use it only for what no other engine can do."""
+    ASSUMPTION: compilers and kernels use GpSimdE only if no other engine can run it."""
     others = tuple([way for way in found if all(w.queue != "gpsimd" for w in way)])
     return others or found
 
@@ -316,12 +317,12 @@ def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
 
 
 def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
-    """Return the instruction with the cost of a step, and its scalar operands.
+    """Return the instruction to price for a step, and the positions of its scalars.
 
     Its operands have the shape after access patterns and the dtype in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
-        # These read their operands in full; only dtypes in memory may differ.
+        # These forms read whole operands, whose dtype in memory may differ.
         operands = [
             _seen(types, access, v, view.type.shape)
             for v, view in zip(step.operands, i.operands, strict=False)

@@ -1,4 +1,4 @@
-"""What a schedule keeps as it proceeds: its events, and when queues become free."""
+"""Records the state of a schedule: its events, and when queues become free."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from neuronjax.timing.work import Event, Queue, Work
 
 
 class EventRecorder:
-    """A collector of events, which can be switched off.
+    """A collector of events.
 
     Attributes:
-        count: trips of the loops around the current instructions.
+        on: whether events are recorded.
+        count: how often the current instructions run: trips of the loops around them.
         events: the events so far.
-        instructions: the instructions that events belong to.
-        fused: for each of them, all the instructions that its step fuses.
+        instructions: the instructions to which events belong, one per step.
+        fused: by such an instruction, all the instructions that its step fuses.
     """
 
     def __init__(self) -> None:
@@ -40,12 +41,9 @@ class EventRecorder:
         pieces: int,
         wait: float,
     ) -> None:
-        """Note a work of a step."""
         if not self.on:
             return
-        number = self._numbers.get(step)
-        if number is None:
-            number = self._add(step)
+        number = self._number(step)
         wait, busy = max(0.0, wait), work.seconds
         queue, name, count = work.queue, work.opcode, self.count
         self.events.append(
@@ -60,21 +58,20 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Note a transfer, of the first step that needs it or the one that made it."""
+        """Record a transfer, of the step that first needs it or that made it."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1
         if 0 <= reader < len(prices.steps):
-            step = prices.steps[reader].step
-            found = self._numbers.get(step)
-            number = self._add(step) if found is None else found
+            number = self._number(prices.steps[reader].step)
         name, count, busy = transfer.reason, self.count, move.seconds
         self.events.append(
             Event("dma", start, end, name, transfer, number, count, 0.0, pieces, busy)
         )
 
     def once(self, first: int, last: int) -> None:
-        """Count table loads in a range of events once: later iterations need none."""
+        """Count table loads in a range of events once per loop, because later
+        iterations need none."""
         for n in range(first, last):
             if self.events[n].name == TABLE_LOAD:
                 self.events[n] = self.events[n]._replace(count=self.count)
@@ -109,7 +106,7 @@ class EventRecorder:
         *,
         is_assumed: bool,
     ) -> None:
-        """Note a loop; `events` is the range of events of its first iteration."""
+        """Record a loop; `events` is the range of events of its first iteration."""
         if not self.on:
             return
         found = self.events[slice(*events)]
@@ -128,8 +125,10 @@ class EventRecorder:
             )
         )
 
-    def _add(self, step: FusedStep) -> int:
-        """Add a step, and return its number."""
+    def _number(self, step: FusedStep) -> int:
+        """Return a step's number; the first time, also add its instructions."""
+        if step in self._numbers:
+            return self._numbers[step]
         number = self._numbers[step] = len(self.instructions)
         kind = type(step.instruction)
         lead = next((m for m in step.members if type(m) is kind), step.members[0])
@@ -140,12 +139,12 @@ class EventRecorder:
 
 @dataclass(slots=True)
 class QueueState:
-    """When each queue becomes free.
+    """The times at which queues become free, in seconds.
 
     Attributes:
-        free: seconds, by queue that executes.
+        free: the time of every queue other than DMA.
         table: the function table that ScalarE has loaded.
-        dma: when the DMA engines become free, if no other engine delays them.
+        dma: the time of the DMA engines, if no other engine delays them.
         end: the end of everything so far.
     """
 

@@ -1,11 +1,11 @@
-"""Loops that VectorE computes in one scan instruction, rewritten as scans.
+"""Rewrites loops that VectorE can compute in one scan instruction as scans.
 
 `tensor_tensor_scan` is r[i] = (d0[i] op0 r[i - 1]) op1 d1[i] along the free axis, with
 its state in FP32 [ISA]: a loop over tokens whose carry is h = a h + b, a selective
-scan. Such a loop becomes the instructions of its body on the slices of all iterations
-at once, with time as last axis, and a scan for every carry, as kernels write it [MAM].
-That is done if the latencies of the iterations are longer than the transpositions.
-Other loops stay. Only the time changes: execution still runs the loop.
+scan. Such a loop is rewritten as the instructions of its body on the slices of all
+iterations at once, with time as last axis, and a scan for every carry, as kernels do it
+[MAM], if the latencies of the iterations take longer than the transpositions. Only the
+time changes: execution still runs the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from neuronjax.timing.work import Core
 
 
 def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
-    """Return the program with recurrent loops as scans; itself if there are none."""
+    """Return the program with recurrent loops as scans; itself if it has none."""
     if not any(isinstance(i, Loop) for i in program.walk()):
         return program
     rewriting = _ScanRewriting(program, core)
@@ -112,8 +112,7 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes of transpositions that neighbouring instructions do not
-        undo."""
+        """Return the bytes of transpositions, except those that cancel."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:

@@ -1,11 +1,11 @@
-"""Which wires a message between two chips of a node takes, and how fast they are.
+"""Finds the wires of a message between two chips of a node, and the rates of wires.
 
 A torus routes axis after axis, in the shorter direction; if both directions are equally
 long, each carries half of the message (ASSUMPTION: the vendor's routing is not
-published, and nccom's all-reduce over 8 ranks of trn1 is that fast only if both are
-used). A chain and a ring are tori of one axis. In a switch a message leaves by the
-cable of its chip and enters by that of the destination. A wire is (chip, link,
-direction), where link is an index into `Topology.links`.
+published, but only with both is nccom's all-reduce over 8 ranks of trn1 as fast as
+measured). A chain and a ring are tori of one axis. In a switch a message takes the
+cable of its chip, then that of the destination. A wire is (chip, link, direction),
+where link is an index into `Topology.links`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LARGEST_SEARCH = 16  # chips in the longest search for a closed path
 
 
 class Routes:
-    """The wires of one topology; `routes_of` builds it once."""
+    """The routes over the wires of one topology."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -43,7 +43,7 @@ class Routes:
         return self._known[ends]
 
     def bytes_per_second(self, wire: Wire) -> float:
-        """Return the rate of a wire in one direction; a switch's wire is all cables."""
+        """Return the rate of a wire; in a switch a chip's cables are one wire."""
         link = self.topology.links[wire[1]]
         cables = link.per_chip if self.topology.kind == "switch" else 1
         return cables * link.bytes_per_second
@@ -60,7 +60,7 @@ class Routes:
 
 @functools.lru_cache(maxsize=64)
 def routes_of(topology: Topology) -> Routes:
-    """Return the wires of a topology."""
+    """Return the routes of a topology, computed once."""
     return Routes(topology)
 
 
@@ -70,7 +70,7 @@ def routes_of(topology: Topology) -> Routes:
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield a route's wires, slowest axis first, in one direction or two halves."""
+    """Yield a route's wires, slowest axis first, and the message's part on each."""
     start, end = place_of(topology, source), place_of(topology, destination)
     links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)
@@ -92,9 +92,7 @@ def _ways(
     forward, backward = (b - a) % size, (a - b) % size
     if forward == backward and forward:
         return [(1, forward, 0.5), (-1, backward, 0.5)]
-    if forward < backward:
-        return [(1, forward, 1.0)]
-    return [(-1, backward, 1.0)]
+    return [(1, forward, 1.0) if forward < backward else (-1, backward, 1.0)]
 
 
 def place_of(topology: Topology, chip: int) -> tuple[int, ...]:
@@ -114,8 +112,8 @@ def _switched(
 ) -> Iterator[tuple[Wire, float]]:
     """Yield the wires to the other rack, then to the other server or chip.
 
-    ASSUMPTION: between racks a message takes the direct cable to the chip of the same
-    place, and goes on from there."""
+    ASSUMPTION: between racks a message takes the direct cable to the chip in the same
+    position, and continues from there."""
     if source == destination:
         return
     (server, chip), (other, _) = (place_of(topology, c) for c in (source, destination))
@@ -141,8 +139,8 @@ def _cable(source: int, destination: int, link: int) -> Iterator[tuple[Wire, flo
 def channels(topology: Topology, group: Group) -> tuple[tuple[int, ...], ...]:
     """Return the order of a node's chips in every channel of a ring; () for one chip.
 
-    All chips of a torus of 4 x 4 (x 4) have four channels, others two, in both
-    directions (vendor's `collective_permute_implicit`)."""
+    All chips of a torus of 4 x 4 (x 4) have four channels, other groups two, which are
+    opposite directions (vendor's `collective_permute_implicit`)."""
     first = {ranks[0]: group.locals[ranks[0]] for ranks in group.by_chip}
     if len(first) == 1:
         return ()
@@ -168,9 +166,10 @@ def _cycles_of_plane(group: Group) -> list[tuple[int, ...]]:
 def _through_planes(
     cycles: Sequence[tuple[int, ...]], planes: int
 ) -> list[tuple[int, ...]]:
-    """Return each cycle cut open, forwards on even planes and backwards on odd ones.
+    """Return each cycle of a plane, cut open, as a path through all planes: forwards on
+    even planes and backwards on odd ones.
 
-    ASSUMPTION: the vendor's cycles through an UltraServer are not published. These
+    ASSUMPTION: the vendor's cycles through an UltraServer are not published. The paths
     share no wire, since the second is cut between other chips."""
     ends = {cycles[0][0], cycles[0][-1]}
     second = cycles[1]
@@ -188,15 +187,12 @@ def _through_planes(
 
 @functools.lru_cache(maxsize=256)
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the chips in an order in which neighbours are adjacent, if there is one,
-    else as they are listed."""
+    """Return the chips in the order of a closed path along wires, or, if none is found,
+    in the given order."""
+    # A closed path alternates between two colours, as on a chessboard.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
-    if (
-        len(chips) > _LARGEST_SEARCH
-        or topology.kind == "switch"
-        or 2 * sum(colours)
-        != len(chips)  # such a path alternates colours, as on a chessboard
-    ):
+    is_even = 2 * sum(colours) == len(chips)
+    if len(chips) > _LARGEST_SEARCH or topology.kind == "switch" or not is_even:
         return chips
     beside = {
         (a, b)

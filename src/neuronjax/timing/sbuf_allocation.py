@@ -1,4 +1,4 @@
-"""What stays in SBUF between the regions of a block, and what is saved and reloaded.
+"""Decides which values stay in SBUF between the regions of a block.
 
 The regions are visited once, in order. Values that later regions read stay while they
 fit; the one with the furthest next use is evicted first, and saved to HBM once. Whole
@@ -67,17 +67,15 @@ class SbufAllocation:
         self.sbuf = SbufContents()
         carried = {v: fused.sizes[v] for v, n in self.argument.items() if n in resident}
         for value, size in carried.items():
-            self.sbuf.hold(value, size, _NEVER)
+            self.sbuf.add(value, size, _NEVER)
         self.always = frozenset(self.sbuf)
         self.in_hbm: dict[int, tuple[int, int]] = {
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values that their reader takes tile by tile, so that they never exist as a
-        #: whole.
+        #: Values that are read tile by tile when made, and never exist as a whole.
         self.passed_on: set[int] = set()
-        #: Values written directly into their slice in HBM, so that the update moves
-        #: nothing.
+        #: Values written directly into a slice in HBM, whose update moves nothing.
         self.in_place: set[int] = set()
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()
@@ -98,7 +96,7 @@ class SbufAllocation:
     def _copy_arguments(self) -> None:
         """Add copies for results that are an argument or a view of one.
 
-        A loop's carry that is passed on unchanged is not copied."""
+        An unchanged carry of a loop is not copied."""
         arguments = self.fused.arguments
         unit = Unit(TiledRegion())
         for n, value in enumerate(self.fused.results):
@@ -115,7 +113,7 @@ class SbufAllocation:
             self.units.append(unit)
 
     def _uses(self) -> dict[int, list[int]]:
-        """Return the units that read each value, last first."""
+        """Return the units that read each value, the last first."""
         uses: dict[int, list[int]] = {}
         for n in range(len(self.units) - 1, -1, -1):
             region = self.units[n].region
@@ -173,22 +171,22 @@ class SbufAllocation:
         for value in region.whole if fits else ():
             is_read_again = self._next(value, n) != _NEVER
             if region.batches.get(value, 1) <= 2 and is_read_again:
-                self._hold(n, value)
+                self._keep(n, value)
         self._write_results(n, unit, room - (whole if fits else 0))
         used = min(self.capacity, working + (whole if fits else room))
         others = self.sbuf.besides(region.whole)
         unit.sbuf_bytes = min(self.capacity, used + others)
 
     def _mark_layouts(self, unit: Unit) -> set[int]:
-        """Mark operands of matmuls that lie with the wrong axis on the partitions.
+        """Mark operands of matmuls that have the wrong axis on the partitions.
 
         A computed value has the layout that its readers need, unless reductions along
         its rows, or scalars per row, bind the rows to the partitions. Values from HBM
-        have the layout of their tensor. The array transposes wrong layouts, once: on
-        trn3 matmuls whose operands both have the contracted axis last take the time of
-        these transposes beside that of the products. Return the values to transpose."""
+        have the layout of their tensor. The array transposes a wrong layout once for
+        all readers: on trn3 matmuls whose operands both have the contracted axis last
+        take the time of both transposes in addition. Return the values to transpose."""
         region, bound, reads = unit.region, self.bound, self.fused.reads
-        turned: set[int] = set()  # once, for all readers
+        turned: set[int] = set()
         found: dict[tuple[int, int], None] = {}
         for n, step in enumerate(region.steps):
             if step.form != "matmul":
@@ -281,7 +279,7 @@ class SbufAllocation:
 
     def _takes_place(self, n: int, value: int, source: int) -> None:
         """Note that a value is in HBM from unit n on, in the memory of `source` if
-        nothing reads that any more. The memory of an argument is not reused."""
+        nothing reads `source` later; the memory of an argument is not reused."""
         self._lies_in_hbm(n, value)
         if source in self.argument or source in self.results:
             return
@@ -294,7 +292,7 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Evict residents until the rest fits: dead ones, then by furthest next use."""
+        """Remove dead values, then evict by furthest next use until the rest fits."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -316,14 +314,14 @@ class SbufAllocation:
         for value in sorted(values, key=lambda v: (-self._next(v, after), v)):
             if total <= room:
                 break
-            total -= self.sbuf.let_go(value)
+            total -= self.sbuf.remove(value)
             self._save(n, unit, value, "spill_save")
 
-    def _hold(self, n: int, value: int, size: int | None = None) -> None:
+    def _keep(self, n: int, value: int, size: int | None = None) -> None:
         """Keep a value in SBUF from unit n until its last use."""
         size = self.fused.sizes[value] if size is None else size
         last = max(n, self.last_use.get(value, n))
-        self.sbuf.hold(value, size, _NEVER if value in self.kept_results else last)
+        self.sbuf.add(value, size, _NEVER if value in self.kept_results else last)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
         """Keep results that are read later in SBUF if they fit, else save them."""
@@ -341,14 +339,14 @@ class SbufAllocation:
                     continue
                 size = fused.sizes[value]
                 if self._fits(n, unit, size, later, room):
-                    self._hold(n, value)
+                    self._keep(n, value)
                 elif value not in self.in_hbm:
                     self._save(n, unit, value, "spill_save")
                     self._place(value)
 
     def _place(self, value: int) -> None:
-        """Note a value whose reader makes it a slice of a tensor in HBM, such as what a
-        scan stacks: it is written there, once, and others read it there."""
+        """Note that a value is written to HBM only once, directly into the slice of a
+        tensor to which a reader would copy it, as a scan stacks its results."""
         uses = () if value in self.results else self.next_use.get(value, ())
         steps = (self.units[n].region.steps[0] for n in uses)
         if any(replaces_slice(self.fused, s, value, self.sbuf) for s in steps):
@@ -356,7 +354,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader takes it tile by tile when made."""
+        """Return whether a value's only reader reads each tile when it is made."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -383,11 +381,11 @@ class SbufAllocation:
     # -- movement by address -----------------------------------------------------------
 
     def _addressed(self, n: int, unit: Unit) -> bool:
-        """Plan a gather or update of slices of a tensor in HBM, if it is one.
+        """Plan a unit that gathers or updates slices of a tensor in HBM; return whether
+        it does.
 
         An update happens in place, since nothing reads the target later. Its transfer
-        is an "output", an "update" of an argument, or else a "spill_save". Return
-        whether it is planned."""
+        is an "output", an "update" of an argument, or else a "spill_save"."""
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
         is_gather = isinstance(step.instruction, LocalGather)
@@ -434,10 +432,10 @@ class SbufAllocation:
         if result in self.results and result not in self.kept_results:
             self._save(n, unit, result, "output")
         if source in self.always:  # the result uses the loop's memory
-            self._hold(n, result, 0)
+            self._keep(n, result, 0)
         else:
-            self.sbuf.let_go(source)
-            self._hold(n, result)
+            self.sbuf.remove(source)
+            self._keep(n, result)
         return True
 
     # -- control flow ------------------------------------------------------------------
@@ -465,7 +463,7 @@ class SbufAllocation:
                 if value in self.results and value not in self.kept_results:
                     self._save(n, unit, value, "output")
                 if self._next(value, n) != _NEVER or value in self.kept_results:
-                    self._hold(n, value)
+                    self._keep(n, value)
             elif self.fused.access[value].roots == (value,):
                 source = source_of_updates(self.fused, unit, position)
                 self._takes_place(n, value, source)

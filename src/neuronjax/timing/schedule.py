@@ -1,12 +1,13 @@
-"""The schedule of a program on one logical NeuronCore, by engine.
+"""Schedules a program on one logical NeuronCore, by engine.
 
 Regions follow each other in program order; each engine and the DMA rings work in the
 order of issue. Inside a region tiles follow each other at the interval of the busiest
 queue: the total is the time of one tile through all steps, plus that interval for every
 other tile. A region of one tile streams parts of it: a step starts on its producer's
-first part, and ends no sooner than the producer's end plus its own last part. Loads run
-ahead of the engines. A loop is priced by the distance of two iterations, a branch by
-its most expensive block, an Spmd block once, since all devices run alike.
+first part, and ends no sooner than the producer's end plus the time of its own last
+part. Loads are issued before the engines need them. Every iteration of a loop takes the
+time from one to the next, a branch takes that of its longest block, and an Spmd block
+that of one device, since all devices run the same.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ def schedule(
     """Return the timeline of a program.
 
     `trips` has the iterations of loops with dynamic conditions, by the user's line,
-    "file.py:12", or by the instruction's ordinal. A loop that is neither static nor
-    given runs once, and `Timeline.notes` says so. `plan` is the memory plan, if it is
-    already made; `placement` is that of `Policy.placement`.
+    "file.py:12", or by the instruction's ordinal. A loop that is neither static nor in
+    `trips` counts as one iteration, with a note in `Timeline.notes`. `plan` is the
+    memory plan, if it is already made; `placement` is that of `Policy.placement`.
 
     Raises:
-        InvalidProgramError: a collective of a device without a place in the placement.
+        InvalidProgramError: a collective of a device that the placement lacks.
     """
     plan = plan or plan_memory(program, core)
     return _Schedule(program, core, target, dict(trips or {}), plan, placement).run()
 
 
-#: When a value is ready: its first tile, and all of it.
+#: By value, the seconds at which its first tile and all of it are ready.
 _Times = dict[int, tuple[float, float]]
 
 
@@ -119,9 +120,9 @@ class _Schedule:
                 self._collective(plan, unit, state, times)
             else:
                 self._region(plan, unit, state, times)
-        return [self._there(fused.access[v].roots, times) for v in fused.results]
+        return [self._ready(fused.access[v].roots, times) for v in fused.results]
 
-    def _there(self, roots: tuple[int, ...], times: _Times) -> tuple[float, float]:
+    def _ready(self, roots: tuple[int, ...], times: _Times) -> tuple[float, float]:
         found = [times[r] for r in roots if r in times]
         if not found:
             return (0.0, 0.0)
@@ -135,13 +136,15 @@ class _Schedule:
         prices = self.pricing.unit(plan, unit)
         if prices.block is not None:
             self._blocks(prices.block, state, times)
-            return
+        else:
+            self._steps(prices, state, times)
+
+    def _steps(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
+        """Schedule the loads, steps and stores of a region or of one row block."""
         arrived = self._load(prices, state, times)
         self._tables(prices, state)
-        if prices.pieces > 1:
-            self._tiled(prices, state, times, arrived)
-        else:
-            self._streamed(prices, state, times, arrived)
+        run = self._tiled if prices.pieces > 1 else self._streamed
+        run(prices, state, times, arrived)
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
@@ -162,16 +165,13 @@ class _Schedule:
 
     def _one_block(self, block: PricedUnit, state: QueueState, times: _Times) -> float:
         """Schedule one row block, and return when the next one can use its memory."""
-        arrived = self._load(block, state, times)
-        self._tables(block, state)
-        self._streamed(block, state, times, arrived)
-        self._store(block, state, times)
+        self._steps(block, state, times)
         state.dma = max(state.dma, state.end)
         return state.dma
 
     def _tables(self, prices: PricedUnit, state: QueueState) -> None:
-        """Load a region's tables on ScalarE ahead, once each: tiles of one function
-        follow each other as long as the order allows (ASSUMPTION)."""
+        """Load each of a region's tables on ScalarE once, before its steps: all tiles
+        of one function are computed together (ASSUMPTION)."""
         tables = prices.tables
         if not tables or tables == (state.table,):
             return
@@ -189,7 +189,7 @@ class _Schedule:
     def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
         """Issue the loads of a region, and return when each value is ready.
 
-        Loads for one step arrive together; loads that all tiles need come first."""
+        Loads for one step arrive together; loads of whole operands are issued first."""
         if not prices.loads:
             return {}
         move_on = self.recorder.move
@@ -223,7 +223,7 @@ class _Schedule:
     def _tiled(
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
-        """Schedule one tile through all steps; the others follow at the interval."""
+        """Schedule one tile through all steps; other tiles follow at the interval."""
         pieces, interval = prices.pieces, prices.interval
         others = (pieces - 1) * interval
         inside: dict[int, float] = {}
@@ -314,8 +314,7 @@ class _Schedule:
                 part = move.seconds / max(1, ceil(size / CHUNK_BYTES.value))
             start = max(first, state.dma)
             done = max(start + move.seconds, end + part)
-            pieces = prices.pieces
-            self.recorder.move(prices, move, start, done, pieces)
+            self.recorder.move(prices, move, start, done, prices.pieces)
             state.dma = max(state.dma, first) + move.seconds
             state.end = max(state.end, done + move.latency)
             if move.first_reader < 0:
@@ -330,7 +329,7 @@ class _Schedule:
         i = step.instruction
         self._region_moves(unit, state, times)
         access = plan.fused.access
-        given = [self._there(access[v].roots, times) for v in step.operands]
+        given = [self._ready(access[v].roots, times) for v in step.operands]
         arguments = given[: len(i.operands)]
         for _, end in given[len(i.operands) :]:  # other values that its blocks read
             for queue in _COMPUTE:
@@ -445,7 +444,7 @@ class _Schedule:
         assert isinstance(i, Collective)
         self._region_moves(unit, state, times)
         access = plan.fused.access
-        ready = [self._there(access[v].roots, times)[1] for v in step.operands]
+        ready = [self._ready(access[v].roots, times)[1] for v in step.operands]
         start = max([state.free.get("cc", 0.0), *ready])
         seconds = collective_seconds(i, self.core, self.target, self.placement)
         end = start + seconds

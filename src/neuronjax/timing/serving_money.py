@@ -1,4 +1,4 @@
-"""The cost of served tokens, computed from prefill and decode with a KV cache.
+"""Computes the cost of served tokens from prefill and decode with a KV cache.
 
 A copy of the program serves `batch` sequences at a time. Each call of prefill processes
 the prompts of `prefill_batch` sequences, and gives their first tokens; one call of
@@ -54,7 +54,8 @@ class Traffic:
         for name, minimum in least.items():
             if getattr(self, name) < minimum:
                 raise InvalidProgramError(
-                    f"{name} of {getattr(self, name)}", remedy=f"at least {minimum}"
+                    f"{name} of {getattr(self, name)}",
+                    remedy=f"give at least {minimum}",
                 )
         if self.batch % self.prefill_batch:
             raise InvalidProgramError(
@@ -74,22 +75,24 @@ class ServingCost:
         copies: copies of the program, each with its own weights and cache.
         time_to_first_token_seconds: one prefill, without waiting for a copy.
         inter_token_seconds: one decode, without a prefill in between.
-        loaded_inter_token_seconds: the mean with a full batch, with others' prefills.
-        request_seconds: from the prompt to the last token, without others' prefills.
+        loaded_inter_token_seconds: the mean time between tokens with a full batch,
+            including prefills of other requests.
+        request_seconds: from the prompt to the last token, without prefills of other
+            requests.
         output_tokens_per_second: of all copies together, each with a full batch.
         requests_per_second: of all copies together, each with a full batch.
         dollars_per_million_input_tokens: prefill's share of the price.
         dollars_per_million_output_tokens: decode's share of the price.
-        dollars_per_million_tokens: of prompts and answers together.
+        dollars_per_million_tokens: for prompts and answers together.
         price: the price of the whole machine.
-        hbm_bytes: a device's weights, KV cache and workspace, the cache updated in
-            place (donated).
+        hbm_bytes: a device's weights, KV cache and workspace; the cache is donated, so
+            that it is updated in place.
         hbm_capacity_bytes: the HBM of a device.
         weights_bytes: the weights in `hbm_bytes`.
         kv_cache_bytes: the KV cache in `hbm_bytes`, of all sequences.
         max_batch: sequences whose cache a device could hold.
-        kwh_per_million_tokens: of prompts and answers together, at the utilization,
-            from the caller's watts; None without them.
+        kwh_per_million_tokens: energy for prompts and answers together, at the
+            utilization, from the caller's watts; None without watts.
     """
 
     machine: str

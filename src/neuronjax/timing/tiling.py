@@ -1,4 +1,4 @@
-"""Row tiling: which steps run as one loop over tiles of rows.
+"""Groups steps into regions that run as one loop over tiles of rows.
 
 A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
 at a time on every physical core: only a tile of each intermediate value is in SBUF,
@@ -33,7 +33,7 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the bytes of a whole operand in SBUF: two members if it is a batch."""
+    """Return the bytes in SBUF of a whole operand, or of two members of a batch."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -49,7 +49,7 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Return how many leading dimensions are not excluded; size 1 never ends them."""
+    """Return the number of dimensions before the first excluded one above size 1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n
@@ -57,7 +57,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts into which a step by itself can be tiled."""
+    """Return the row counts into which a step alone can be tiled."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -115,7 +115,7 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's n-th side; elements precede scales and tags."""
+    """Return the shape of a matmul's left (0) or right (1) operand without scales."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
@@ -126,17 +126,16 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
     value = step.operands[position]
     own = rows_of(fused.types[value].shape)
     if step.form == "matmul":
-        sides = _matmul_rows(fused, step)
-        mx = len(step.operands) == 4
-        own = sides[
-            1 + (position % 2 if mx or len(step.operands) == 2 else int(position == 2))
-        ]
+        has_pairs = len(step.operands) in (2, 4)
+        side = position % 2 if has_pairs else int(position == 2)
+        own = _matmul_rows(fused, step)[1 + side]
     kept = fused.access[value].rows
     return own if kept is None else own & kept
 
 
 class _Grouping:
-    """The grouping of steps: each joins its last operand's region, or a new one."""
+    """The grouping of a block's steps: each joins the region of its last operand, or a
+    new one."""
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core
@@ -175,13 +174,14 @@ class _Grouping:
             self.home[value] = place
 
     def _place(self, step: FusedStep) -> tuple[int, frozenset[int]] | None:
-        """Return the region that a step can join, and the row counts it then has."""
+        """Return the index of the region that a step can join, and the region's row
+        counts with it; None if it must start a region."""
         if step.form in ALONE or not self.regions:
             return None
         reads, home = self.fused.reads(step), self.home.get
         place = max([home(r, -1) for r in reads], default=-1)
         is_fed = place >= 0
-        region = self.regions[place]  # the last one, if none made an operand
+        region = self.regions[place]  # the last region, if no region made an operand
         shares = is_fed or not region.streamed.keys().isdisjoint(reads)
         if not shares and not self._accompanies(region, step):
             return None
@@ -189,10 +189,8 @@ class _Grouping:
         return None if rows is None else (place % len(self.regions), rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a batched matmul's result has the size of one of the region's.
-
-        Examples are gradients of scores, which are combined with the scores.
-        """
+        """Return whether a batched matmul's result has the size of a matmul's result in
+        the region, as gradients of scores, which are combined with the scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -258,10 +256,10 @@ class _Grouping:
 
     def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """Return the row counts of a region with a reduction over its rows, whose tiles
-        are folded as they are made; None if it does not reduce such rows.
+        are folded as they are made; None if the step is no such reduction.
 
         The largest magnitude that scales a tensor is found this way, before the tensor
-        leaves SBUF; the few partitions' results are folded last."""
+        leaves SBUF; the results of the partitions are folded last."""
         fold = next((m for m in step.members if isinstance(m, TensorReduce)), None)
         reads = self.fused.reads(step)
         if fold is None or region.rows == 1 or region.inside.isdisjoint(reads):
@@ -282,7 +280,7 @@ class _Grouping:
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
-        """Note the operands from outside, and whether streamed or needed whole."""
+        """Add a step's operands from outside to those that are streamed, or whole."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ALONE
         for position, value in enumerate(step.operands):
@@ -301,7 +299,7 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Return the row counts in which an operand can be loaded from HBM."""
+        """Return the row counts into which the load of an operand can be divided."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:

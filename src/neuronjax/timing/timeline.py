@@ -1,4 +1,4 @@
-"""The timeline that `schedule` returns: events, loops and totals.
+"""Defines the timeline that `schedule` returns: events, loops and totals.
 
 Seconds count from the start of the program. An event is an instruction's work on one
 queue, or a transfer. Only the first iteration of a loop has events; their count is the
@@ -25,7 +25,7 @@ class LoopSpan:
     """A loop in the timeline.
 
     Attributes:
-        start_seconds, end_seconds: of all its iterations, the first time it runs.
+        start_seconds, end_seconds: of all iterations of its first run.
         period_seconds: from one iteration to the next.
         first_event, last_event: the events of the first iteration, as a range of
             `Timeline.events`.
@@ -70,12 +70,11 @@ class Timeline:
 
     Attributes:
         events: in order of issue.
-        instructions: what events belong to; one for each step of the fused program.
-        fused: for each of them, all the instructions that its step fuses.
+        instructions: the instructions to which events belong, one per fused step.
+        fused: by such an instruction, all the instructions that its step fuses.
         total_seconds: the end of the last event, plus `around_seconds`.
         around_seconds: time that belongs to no event, see `Core`.
         notes: assumptions about trip counts and branches.
-        memory: the memory plan.
     """
 
     events: Sequence[Event]
@@ -104,7 +103,6 @@ class Timeline:
         return MappingProxyType(busy)
 
     def of(self, queue: Queue) -> Iterator[Event]:
-        """Return the events of a queue."""
         return (event for event in self.events if event.queue == queue)
 
     @property

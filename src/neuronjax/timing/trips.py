@@ -1,8 +1,7 @@
-"""The trip counts of loops whose condition is static.
+"""Finds the trip counts of loops that count from one constant to another.
 
-`lax.scan` and `fori_loop` become loops that count a carry from one constant to another;
-such a count is a fact of the program. Other trip counts depend on values, which
-`timing` never sees: the caller gives them, or the loop counts as one iteration.
+`lax.scan` and `fori_loop` become such loops. Other trip counts depend on values, which
+`timing` does not know: the caller gives them, or the loop counts as one iteration.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _DEPTH = 8
 def static_trips(
     loop: Loop, outside: Mapping[int, Instruction], functions: Mapping[str, Block]
 ) -> int | None:
-    """Return the trip count of a loop that counts; None if values decide.
+    """Return the trip count of a loop; None if it depends on values.
 
     `outside` is the instruction that writes each buffer of the surrounding blocks, by
     number."""
@@ -48,7 +47,7 @@ def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
 
 
 def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
-    """Return the value of a constant integer scalar; None if it is not constant."""
+    """Return the value of a constant integer scalar, else None."""
     i = written.get(view.buffer.number)
     if isinstance(i, Memset) and np.size(i.value) == 1:
         value = np.asarray(i.value)
@@ -83,7 +82,7 @@ def _increment(
     functions: Mapping[str, Block],
     depth: int = _DEPTH,
 ) -> int | None:
-    """Return what the body adds to the counter; None if it does anything else."""
+    """Return the constant that the body adds to the counter; None if it does not."""
     written = {**outside, **writers(body)}
     counter = body.arguments[position].number
     result = body.results[position].buffer.number

@@ -1,4 +1,4 @@
-"""The vocabulary of costs: the core, works, transfers and events.
+"""Defines the types of costs: the core, works, transfers and events.
 
 `cost` computes the work of an instruction on each engine, `memory` the transfers
 between HBM and SBUF, `schedule` the times. All figures are for **one logical
@@ -47,7 +47,7 @@ class Core:
 
     @property
     def spec(self) -> CoreSpec:
-        """Return one physical core."""
+        """Return the description of one physical core."""
         return self.chip.core
 
     @property
@@ -82,10 +82,10 @@ class Work:
 
     Attributes:
         seconds: how long the engine is occupied.
-        tiles: engine instructions that it consists of; tiles of one Work follow each
-            other at equal intervals, and a consumer may start on the first.
+        tiles: the number of its engine instructions, which follow each other at equal
+            intervals; a consumer may start on the result of the first.
         latency_seconds: from the end of the last tile until its result can be read.
-        opcode: the vendor profiler's ("MATMUL", "ACTIVATE", "TENSOR_TENSOR").
+        opcode: the vendor profiler's name ("MATMUL", "ACTIVATE", "TENSOR_TENSOR").
         flops: operations of matmuls that the program asks for; a multiply-add counts as
             2.
         hardware_flops: operations that the array executes for them, with FP32 passes
@@ -95,7 +95,7 @@ class Work:
         hbm_read_bytes: bytes that a kernel's transfers read from HBM.
         hbm_write_bytes: bytes that a kernel's transfers write to HBM.
         dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.
-        table: the table of ScalarE's functions that it needs; "" if any will do.
+        table: the table of ScalarE's functions that it needs; "" if any is sufficient.
     """
 
     queue: Queue
@@ -176,7 +176,7 @@ class Event(NamedTuple):
         count: how often it happens: trips of the loops around it. Start and end are
             those of the first time.
         wait_seconds: how long the queue was idle before it, waiting for operands.
-        pieces: equal tiles that it consists of; the first begins at the start, the last
+        pieces: the number of its equal tiles; the first begins at the start, the last
             ends at the end, and other events of the queue run between them.
         queue_seconds: how long it occupies the queue.
     """

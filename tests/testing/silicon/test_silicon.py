@@ -173,7 +173,7 @@ def truth(chip: Choices) -> dict[str, str | None]:
         "VectorE: scales of quantize_mx": chip.scales,
         "ScalarE: stochastic rounding": chip.random,
         "DMA: subnormals in casts": chip.dma_subnormals,
-        "TensorE: subnormals": chip.subnormals.removesuffix(" of their sign"),
+        "TensorE: subnormals": chip.subnormals.removeprefix("signed "),
         "VectorE: to int16, overflow": chip.integer_overflow,
         "ScalarE: to int32, NaN": chip.integer_nan,
     }

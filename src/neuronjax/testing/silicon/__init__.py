@@ -1,7 +1,7 @@
-"""Probes to run on a Trainium chip, and what their results decide.
+"""Compares neuronjax with a Trainium chip, by kernels ("probes") that run on the chip.
 
 kit, probes, inputs  write the kit, list its probes, and make their inputs
-results, cases       read a chip's results, and hold them with the inputs as numbers
+results, cases       read a chip's results, and convert them and the inputs to numbers
 questions_*          list the alternatives to each claim
 folds, roundings, functions  compute the alternatives
 verdicts             finds which alternatives fit

@@ -1,4 +1,4 @@
-"""A probe's inputs and outputs as numbers, and comparisons of arrays."""
+"""Represents a probe's inputs and outputs as numbers, and rounds and compares them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ProbeCase:
 
 
 def numbers(bits: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the numbers of bit patterns."""
+    """Return bit patterns as FP32 or int64; packed formats stay bit patterns."""
     if dtype == "float32":
         return bits.view(np.float32)
     if dtype in FORMATS:
@@ -45,7 +45,7 @@ def numbers(bits: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def patterns(x: np.ndarray, *, payloads: bool = False) -> np.ndarray:
-    """Return the bits to compare: NaNs are alike, unless their payloads count."""
+    """Return an array's bits for comparison: FP32 NaNs are alike unless `payloads`."""
     if x.dtype != np.float32:
         return x
     bits = np.ascontiguousarray(x).view(np.uint32)
@@ -53,7 +53,7 @@ def patterns(x: np.ndarray, *, payloads: bool = False) -> np.ndarray:
 
 
 def flushed(x: np.ndarray) -> np.ndarray:
-    """Return FP32 in which subnormals are replaced by zeros of their sign."""
+    """Return FP32 numbers, with subnormals replaced by zeros of their sign."""
     tiny = np.abs(x) < np.float32(2.0**-126)
     return np.where(tiny, np.copysign(np.float32(0), x), x).astype(np.float32)
 
@@ -62,7 +62,7 @@ def rounded_once(total: np.ndarray, rest: np.ndarray) -> np.ndarray:
     """Return FP32 of an exact sum that float64 splits into `total` and a smaller
     `rest`.
 
-    If `rest` is not zero, the float64 is first rounded to odd, so that rounding it to
+    If `rest` is not zero, the sum is first rounded to odd in float64; rounding that to
     FP32 gives the same as one rounding of the exact sum.
     """
     bits = total.view(np.int64)

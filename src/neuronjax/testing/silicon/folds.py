@@ -1,4 +1,5 @@
-"""Orders in which FP32 numbers could be added, and ways to form FP32 products."""
+"""Adds FP32 numbers in every order, and forms FP32 products in every way, that a chip
+may use."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ F32 = np.float32
 
 
 def left(terms: np.ndarray) -> np.ndarray:
-    """Return ((0 + 1) + 2) + ... along the last axis, in FP32."""
+    """Return ((x[0] + x[1]) + x[2]) + ... along the last axis, in FP32."""
     return np.add.accumulate(terms, axis=-1, dtype=F32)[..., -1]
 
 
@@ -23,7 +24,8 @@ def _right(terms: np.ndarray) -> np.ndarray:
 
 
 def tiled(terms: np.ndarray, within: Fold = left, size: int = 128) -> np.ndarray:
-    """Return sums of tiles by one fold, added from left to right as in PSUM."""
+    """Return the sum of tiles' sums, added from left to right as in PSUM; `within` sums
+    a tile of `size` terms."""
     starts = range(0, terms.shape[-1], size)
     sums = [within(terms[..., s : s + size]) for s in starts]
     return left(np.stack(sums, axis=-1))
@@ -36,7 +38,7 @@ def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(terms: np.ndarray) -> np.ndarray:
-    """Return the sum by a tree of neighbours; an odd last term moves up a level."""
+    """Return the sum by a tree of neighbours; a term without one moves up a level."""
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
         summed = terms[..., 0:even:2] + terms[..., 1:even:2]
@@ -81,7 +83,7 @@ FOLDS: Mapping[str, Fold] = {
 
 
 def folds_of(count: int) -> dict[str, Fold]:
-    """Return the folds, but not those by tiles that would hold all `count` numbers."""
+    """Return the folds, without those of tiles that contain all of `count` numbers."""
     sizes = {name: int(name.rpartition(" ")[2]) for name in FOLDS if "tiles" in name}
     return {name: f for name, f in FOLDS.items() if sizes.get(name, 0) < count}
 
@@ -92,14 +94,14 @@ Parts = tuple[np.ndarray, np.ndarray]
 
 
 def _masked(kept: int, x: np.ndarray) -> Parts:
-    """Return the upper part of `kept` significant bits, cut off, and the rest."""
+    """Return FP32 cut off to `kept` significant bits, and the rest."""
     mask = np.uint32(0xFFFFFFFF << (24 - kept) & 0xFFFFFFFF)
     upper = (x.view(np.uint32) & mask).view(F32)
     return upper, x - upper
 
 
 def _nearest(kept: int, x: np.ndarray) -> Parts:
-    """Return the upper part rounded to nearest even, and the rest of either sign."""
+    """Return FP32 rounded to `kept` significant bits, and the rest of either sign."""
     drop = np.uint32(24 - kept)
     bits = x.view(np.uint32)
     odd = (bits >> drop) & np.uint32(1)
@@ -114,7 +116,7 @@ def _passes(
     x: np.ndarray,
     y: np.ndarray,
 ) -> list[np.ndarray]:
-    """Return the FP32 terms of each pass, for operands that broadcast."""
+    """Return the FP32 products of each pass, for operands that broadcast."""
     a, b = split(x), split(y)
     return [a[i] * b[j] for i, j in pairs]
 
@@ -145,7 +147,7 @@ PRODUCTS: Mapping[str, Callable[[np.ndarray, np.ndarray], list[np.ndarray]]] = {
     },
     "one product, rounded": _whole,
 }
-"""Name -> a function from two FP32 operands to the terms of every pass."""
+"""Name -> a function from two FP32 operands to the products of every pass."""
 
 
 def fused_fold(x: np.ndarray, y: np.ndarray) -> np.ndarray:

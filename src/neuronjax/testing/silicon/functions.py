@@ -1,4 +1,4 @@
-"""Results of ScalarE's functions under every policy and in exact arithmetic."""
+"""Computes ScalarE's functions under every policy and in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neuronjax.policy.values import LEGAL
 from neuronjax.testing.silicon.cases import patterns
 
 _TINY = np.float32(2.0**-126)
-_WHOLE = ("copy", "square", "abs", "sign", "relu")  # zeros of these are results
+_WHOLE = ("copy", "square", "abs", "sign", "relu")  # have exact zeros as results
 
 _IN_JAX: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "exp": jnp.exp,
@@ -45,10 +45,9 @@ OURS = "transcendentals=exact"
 
 
 def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
-    """Return possible results of a function, by the policy that gives them; FP32 like
-    `x`.
+    """Return the results of a function for FP32 `x` by the policy that gives them.
 
-    Alternatives with the same bits for all of these arguments are merged.
+    Of policies with the same bits for all of `x`, only the first is returned.
     """
     results = {OURS: _emulated(name, x)}
     if name in _IN_JAX:
@@ -79,12 +78,11 @@ def _emulated(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def compared(name: str, x: np.ndarray) -> np.ndarray:
-    """Return which results count: those in the documented range and not subnormal.
+    """Return a mask of results to compare, for arguments in the documented range.
 
-    Subnormal results, or those flushed to zero, belong to another question.
+    Subnormal arguments and results belong to another question.
     """
-    ranges = ACTIVATION_FUNCTIONS[name]
-    inside = [(low <= x) & (x <= high) for low, high in ranges]
+    inside = [(low <= x) & (x <= high) for low, high in ACTIVATION_FUNCTIONS[name]]
     result = _emulated(name, x)
     small = np.abs(result) < _TINY
     if name in _WHOLE:
@@ -94,7 +92,7 @@ def compared(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def largest_error(name: str, x: np.ndarray, found: np.ndarray) -> float | None:
-    """Return the largest error in ULP of the exact result; None without an oracle."""
+    """Return the largest error of `found` in ULP; None if no exact result is known."""
     if name not in _IN_FLOAT64:
         return None
     exact = _exact(name, x)

@@ -26,8 +26,8 @@ OutputTypes = Mapping[str, tuple[tuple[int, ...], str]]
 def write_silicon_kit(folder: str | Path = "silicon-kit") -> list[Path]:
     """Write the probes for a Trainium, and the script that runs them, into a folder.
 
-    The folder is for an instance with the vendor's SDK: `python run.py` there leaves
-    `results/`, which `check_silicon` reads. Needs neither neuronjax nor JAX there.
+    Copy the folder to an instance with the vendor's SDK, and run `python run.py` in it.
+    The run needs neither neuronjax nor JAX, and writes `results/` for `check_silicon`.
 
     Args:
         folder: made if it does not exist; files of the same names are replaced.
@@ -63,12 +63,12 @@ def _table() -> dict[str, Any]:
 
 
 def kit_version() -> str:
-    """Return the version of the kit, which its results also hold."""
+    """Return the version of the kit, which its results contain too."""
     return _table()["version"]
 
 
 def described() -> dict[str, dict[str, Any]]:
-    """Return the entries of `run.py` for all probes, by name."""
+    """Return the entries of `kit.json` for all probes, by name."""
     return {probe["name"]: probe for probe in _table()["probes"]}
 
 

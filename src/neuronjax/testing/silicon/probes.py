@@ -1,8 +1,8 @@
-"""The sizes and formats of the silicon kit's probes, by the questions that they decide.
+"""Lists sizes and formats of the silicon kit's probes, by the kind of question.
 
 A probe is a kernel of a few instructions that isolates one thing the vendor does not
-document: one order, one rounding, one engine's subnormals. The probes themselves are in
-docs/made, where the kit is made.
+document: one order, one rounding, one engine's subnormals. The source of the probes is
+in docs/made, where the kit is made.
 """
 
 from __future__ import annotations
@@ -34,4 +34,4 @@ REDUCTIONS: Mapping[str, tuple[int, str]] = {
     for ranks in (2, 4, 8, 16)
     for dtype in ("float32", "bfloat16")
 }
-"""Sums over ranks, which `ranks.py` of the kit runs: how many, and of which dtype."""
+"""Name -> (number of ranks, dtype) of a sum over ranks, run by the kit's `ranks.py`."""

@@ -1,13 +1,14 @@
-"""Questions: choices of the behaviour contract that probes isolate.
+"""Asks which of several alternatives a chip computes, where no document states it.
 
-The alternatives are computed from the inputs alone, in NumPy or by the emulator under
-other policies; neuronjax's own behaviour is one of them.
+The alternatives are computed from a probe's inputs, in NumPy or by the emulator under
+several policies; neuronjax's own behaviour is one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,12 @@ WORDS = {"vector": "VectorE", "scalar": "ScalarE", "gpsimd": "GpSimd", "dma": "D
 
 
 def same_numbers(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return whether elements have the same bits; all NaNs are alike."""
+    """Return which elements have the same bits; all NaNs are alike."""
     return patterns(found) == patterns(expected)
 
 
 def same_bits(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return whether elements have the same bits, including NaNs' payloads."""
+    """Return which elements have the same bits, also in NaNs."""
     return patterns(found, payloads=True) == patterns(expected, payloads=True)
 
 
@@ -35,12 +36,12 @@ class Question:
     """One choice that a chip can confirm or contradict.
 
     Attributes:
-        name: the subject.
-        claim: the subject of its claim in `report.exactness`.
+        name: the engine and the operation, as in reports.
+        claim: the subject of the claim in `report.exactness` that it tests.
         probes: the probes whose results decide; some may be missing.
         answers: returns the result of every alternative for a probe, by name.
         ours: returns the alternative that neuronjax computes; "" if it promises none.
-        where: returns the elements that decide; if None, all do.
+        where: returns a mask of the elements that are compared; if None, all are.
         observed: returns the observed result; by default output "out".
         agrees: returns, per element, whether a result and an answer are the same.
     """
@@ -63,8 +64,8 @@ def ask(
     ours: str | None = None,
     **more: Any,
 ) -> Question:
-    """Return a question whose answers are functions of a case; the first is ours,
-    unless another is named."""
+    """Return a question with functions of a case as answers. The first is neuronjax's,
+    unless `ours` names another."""
     own = next(iter(answers)) if ours is None else ours
     return Question(
         name=name,
@@ -79,9 +80,5 @@ def ask(
 def each(
     table: Mapping[str, Any], answer: Callable[[Any, ProbeCase], np.ndarray]
 ) -> dict[str, Answer]:
-    """Return an answer for every entry of a table of alternatives."""
-
-    def of(entry: Any) -> Answer:
-        return lambda case: answer(entry, case)
-
-    return {name: of(entry) for name, entry in table.items()}
+    """Return the answer `answer(entry, case)` for every entry of a table."""
+    return {name: partial(answer, entry) for name, entry in table.items()}

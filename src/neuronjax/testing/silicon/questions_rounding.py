@@ -1,4 +1,4 @@
-"""Questions about rounding: casts, subnormals, stochastic rounding, scales."""
+"""Asks about rounding: casts, subnormals, stochastic rounding, scales."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def subnormals() -> Iterator[Question]:
         alternatives = each(_FLUSHES, lambda how, c: _scaled(how, c["x"], c["y"]))
         probe = f"subnormals_{engine}"
         yield ask(f"{WORDS[engine]}: subnormals", claim, probe, alternatives)
-    # The array adds to +0, so no zero keeps its sign.
+    # TensorE adds products to +0, so no zero keeps its sign.
     signed = {name: (*how[:2], True) for name, how in list(_FLUSHES.items())[:-1]}
     signed = {name.removeprefix("signed "): how for name, how in signed.items()}
     alternatives = each(signed, lambda how, c: _scaled(how, c["x"].T, c["y"]))
@@ -172,7 +172,8 @@ def others() -> Iterator[Question]:
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
-    """Return the shares rounded up: for each fraction, and for the last 4 together."""
+    """Return the share of numbers rounded up, for each fraction and for the last 4
+    together."""
     up = (case["out"] > 1).reshape(-1, _STEPS)
     return np.append(up.mean(axis=0), up[:, 8:].mean())
 

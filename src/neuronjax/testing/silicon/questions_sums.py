@@ -1,4 +1,4 @@
-"""Questions about sums: in every engine, PSUM, FP32 operands, pairs and quads."""
+"""Asks about sums: in every engine, PSUM, of FP32 products, pairs and quads."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ Moments = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def _statistics(moments: Moments, case: ProbeCase) -> np.ndarray:
-    """Return count, mean and squared distances' sum of even, then odd elements."""
+    """Return count, mean and sum of squared deviations of each row's even elements,
+    then those of the odd."""
     parts: list[np.ndarray] = []
     for half in (case["x"][:, ::2], case["x"][:, 1::2]):
         parts += [np.full(len(half), half.shape[1], F32), *moments(half)]
@@ -101,8 +102,8 @@ _MOMENTS: Mapping[str, Moments] = {
 
 
 def tensor_sums() -> Iterator[Question]:
-    """Yield questions about sums of a tile, over tiles, of FP32 operands, and in cells
-    with several rows."""
+    """Yield questions about sums of a tile, over tiles, of FP32 products, and of the
+    pairs and quads of products in one cell."""
     names = tuple(f"tensor_sum_{k}" for k in probes.TENSOR_SUMS)
     orders = folds_of(128)
     tile = each(orders, lambda fold, c: fold(products(c["x"], c["y"])))
@@ -139,7 +140,7 @@ def tensor_sums() -> Iterator[Question]:
 
 
 def _tiles(case: ProbeCase) -> np.ndarray:
-    """Return the products [m, n, K] of tiles of 32 columns that lie side by side."""
+    """Return the products [m, n, K] of matmuls on each 32 columns, joined along K."""
     parts = [
         products(case["x"][:, s : s + 32], case["y"][:, s : s + 32])
         for s in range(0, case["x"].shape[1], 32)
@@ -148,20 +149,21 @@ def _tiles(case: ProbeCase) -> np.ndarray:
 
 
 def _passes(terms: Callable, case: ProbeCase) -> np.ndarray:
-    """Return the result of every pass, [m, n, K, passes]; [m, n, passes] if K is 1."""
+    """Return the products of every pass, [m, n, K, passes], without K if that is 1."""
     x, y = case["x"].T[:, None, :], case["y"].T[None, :, :]
     stacked = np.stack(terms(x.copy(), y.copy()), axis=-1)
     return stacked[..., 0, :] if stacked.shape[-2] == 1 else stacked
 
 
 def _pairs(case: ProbeCase) -> np.ndarray:
-    """Return the products of both rows of every cell, [m, n, K, 2]."""
+    """Return the two products of every cell, [m, n, K, 2]."""
     x, y = case["x"], case["y"]
     return np.stack([products(x[:, r], y[:, r]) for r in range(2)], axis=-1)
 
 
 def _quads(case: ProbeCase) -> np.ndarray:
-    """Return the scaled products of operands that the chip quantized, [m, n, K, 4]."""
+    """Return the four scaled products of every cell, [m, n, K, 4], of operands that the
+    chip quantized."""
     sides = []
     for side in "xy":
         words, scales = case[f"{side}q"], case[f"{side}s"]

@@ -1,5 +1,5 @@
-"""Questions about values: multiply-adds, division, NaNs, integers, transposition, sums
-over ranks, and ScalarE's functions."""
+"""Asks about values: multiply-adds, division, NaNs, integers, transposition, sums over
+ranks, and ScalarE's functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ _MOVED = "movement, gather, sort, top-k, control flow"
 
 
 def values() -> Iterator[Question]:
-    """Yield the questions of this module."""
     for family in (_arithmetic, _specials, _integers, _transposed, _ranks):
         yield from family()
     for name in probes.FUNCTIONS:
@@ -110,7 +109,7 @@ def _specials() -> Iterator[Question]:
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return `kept` unless `other` compares as better; with a NaN it does not."""
+    """Return `kept` where `other` is not `better`; a comparison with NaN is false."""
     return np.where(better(other, kept), other, kept)
 
 
@@ -124,14 +123,12 @@ def _of_zeros(op: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _payload(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the quiet form of the first NaN of the pair."""
+    """Return `first` if it is a NaN, else `second`, as a quiet NaN."""
     chosen = np.where(np.isnan(first), first.view(np.uint32), second.view(np.uint32))
     return (chosen | np.uint32(0x00400000)).view(F32)
 
 
 # -- Integers, transposition -----------------------------------------------------------
-
-_OPERATORS = {"add": np.add, "multiply": np.multiply}
 
 
 def _integers() -> Iterator[Question]:
@@ -146,13 +143,12 @@ def _integers() -> Iterator[Question]:
 
 
 def _wrapped(op: str, case: ProbeCase) -> np.ndarray:
-    return _OPERATORS[op](case["x"], case["y"]).astype(np.int32).astype(np.int64)
+    return getattr(np, op)(case["x"], case["y"]).astype(np.int32).astype(np.int64)
 
 
 def _by_float(op: str, case: ProbeCase) -> np.ndarray:
-    return to_integer(
-        _OPERATORS[op](*(case[name].astype(F32) for name in "xy")), "int32", np.rint
-    )
+    x, y = (case[name].astype(F32) for name in "xy")
+    return to_integer(getattr(np, op)(x, y), "int32", np.rint)
 
 
 def _transposed() -> Iterator[Question]:
@@ -186,7 +182,7 @@ def _quiet(x: np.ndarray) -> np.ndarray:
 
 
 def _through_identity(case: ProbeCase) -> np.ndarray:
-    """Return the transpose by a matmul: what is not finite makes its column NaN."""
+    """Return the transpose by a matmul: a NaN or Inf makes the whole column NaN."""
     x = case["x"].T
     finite = np.isfinite(x).all(axis=1, keepdims=True)
     return np.where(finite, flushed(x), F32(np.nan))
@@ -207,7 +203,7 @@ def _ranks() -> Iterator[Question]:
 
 
 def _placement(case: ProbeCase) -> Placement:
-    """Return the placement on the largest server with such chips."""
+    """Return the placement on the largest server with the case's chips."""
     alike = [i for i in INSTANCES.values() if i.chip.name == case.chip]
     largest = max(alike, key=lambda instance: (-instance.hosts, instance.chips))
     return Placement.of(resolve_target(largest.name))
@@ -234,7 +230,7 @@ def _reductions(case: ProbeCase, dtype: str) -> Answers:
 
 
 def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the sum of all ranks by a plan, which may store it in a dtype."""
+    """Return the sum over ranks by a plan, whose partial sums are stored in a dtype."""
     chunks = np.array_split(np.arange(x.shape[1]), plan.chunks)
     size = -(-x.shape[1] // plan.chunks)
     assert all(len(chunk) == size for chunk in chunks)  # the sizes divide 4,096
@@ -251,7 +247,7 @@ def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _stored_sum(parts: list[np.ndarray], hop: int, fmt: FloatFormat) -> np.ndarray:
-    """Return a left fold that is rounded after every `hop` terms."""
+    """Return a left fold that is rounded to `fmt` after every `hop` terms."""
     total = parts[0]
     for number, part in enumerate(parts[1:], 2):
         total = total + part

@@ -1,4 +1,4 @@
-"""Reads the results of a chip, and checks them before anything is concluded."""
+"""Reads the results of a chip, and checks that they are complete and of this kit."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def read_results(folder: Path) -> SiliconResults:
     for name, probe in described().items():
         if chip not in probe["chips"]:
             continue
-        record = manifest["probes"].get(name)
-        case = _case(folder, chip, probe, record)
+        case = _case(folder, chip, probe, manifest["probes"].get(name))
         if isinstance(case, str):
             left_out[name] = case
         else:
@@ -108,7 +107,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _case(
     folder: Path, chip: str, probe: Mapping[str, Any], record: Any
 ) -> ProbeCase | str:
-    """Return a probe's numbers, or why there are none."""
+    """Return a probe's inputs and outputs, or the reason why they are unusable."""
     if not isinstance(record, dict):
         return _NOT_RUN
     if "file" not in record:

@@ -1,4 +1,4 @@
-"""Possible casts, in float64: rounding, overflow, subnormals, integers."""
+"""Computes casts that a chip may do, in float64: to narrower floats and integers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OVERFLOWS: Mapping[str, Callable[[FloatFormat], float]] = {
 def to_float(
     x: np.ndarray, fmt: FloatFormat, how: Rounding, beyond: float = np.inf
 ) -> np.ndarray:
-    """Return FP32 with the values of a narrower format; `beyond` where it overflows."""
+    """Return FP32 rounded to a narrower format, and `beyond` where that overflows."""
     exact = x.astype(np.float64)
     _, exponent = np.frexp(exact)
     step = np.exp2(np.maximum(exponent - 1, fmt.min_exponent) - fmt.mantissa_bits)
@@ -49,7 +49,7 @@ def to_float(
 
 
 def to_integer(x: np.ndarray, dtype: str, how: Rounding) -> np.ndarray:
-    """Return int64 in a type's range: beyond it the nearest end, for a NaN 0."""
+    """Return numbers rounded and clipped to an integer type, as int64; 0 for a NaN."""
     info = np.iinfo(dtype)
     with np.errstate(invalid="ignore"):
         rounded = how(np.nan_to_num(x.astype(np.float64), posinf=1e30, neginf=-1e30))
@@ -57,7 +57,7 @@ def to_integer(x: np.ndarray, dtype: str, how: Rounding) -> np.ndarray:
 
 
 def wrapped(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the lower bits of the integer part."""
+    """Return the lower bits of the integer part, in an integer type, as int64."""
     bits = np.iinfo(dtype).bits
     whole = np.trunc(np.where(np.isfinite(x), x, 0).astype(np.float64))
     return np.mod(whole, 2.0**bits).astype(np.uint64).astype(dtype).astype(np.int64)

@@ -1,6 +1,6 @@
-"""Verdicts: whether a chip's results confirm, contradict or leave open every claim.
+"""Decides whether a chip's results confirm or contradict each claim, or neither.
 
-An alternative fits if all elements that decide have its bits. Neuronjax's behaviour is
+An alternative fits if all compared elements have its bits. Neuronjax's alternative is
 confirmed if it alone fits, contradicted if it does not fit, and undecided if others fit
 as well or there is no result.
 """
@@ -41,11 +41,11 @@ class SiliconFinding:
         claim: the subject of its claim in docs/exactness.md.
         ours: what neuronjax computes.
         verdict: confirmed, contradicted or undecided.
-        fits: the alternatives that every element agrees with.
+        fits: the alternatives that every compared element agrees with.
         tried: how many alternatives there are.
-        elements: how many elements decide.
+        elements: how many elements are compared.
         differing: how many of them differ from neuronjax.
-        mismatch: the first that differs, in words.
+        mismatch: the first element that differs, as text.
         missing: probes without a result.
     """
 
@@ -67,10 +67,10 @@ class SiliconReport(Displayed):
 
     Attributes:
         chip: trn1, trn2 or trn3.
-        findings: one for every question that the chip can be asked.
-        left_out: probes without a usable result, and why.
-        notes: observations beside verdicts: orders of sums, errors of functions.
-        versions: of the packages that ran the kit.
+        findings: one for every question whose probes exist for the chip.
+        left_out: the reason why a probe has no usable result, by the probe's name.
+        notes: observations without a verdict: orders of sums, errors of functions.
+        versions: versions of the packages that ran the kit.
     """
 
     chip: str
@@ -81,7 +81,7 @@ class SiliconReport(Displayed):
 
     @property
     def contradicted(self) -> tuple[SiliconFinding, ...]:
-        """The findings in which the chip differs."""
+        """The findings in which the chip differs from neuronjax."""
         return tuple(f for f in self.findings if f.verdict == "contradicted")
 
     @property
@@ -149,7 +149,7 @@ class SiliconReport(Displayed):
 
 def _fits(found: SiliconFinding) -> str:
     if not found.fits:
-        # With several probes, each may be decided for neuronjax by itself.
+        # neuronjax may promise another alternative for each probe.
         same = found.verdict == "confirmed"
         return found.ours if same else f"none of {found.tried}"
     shown = found.fits[:3]
@@ -213,7 +213,7 @@ def answered(question: Question, found: SiliconResults) -> SiliconFinding:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """One probe's part of an answer: which alternatives agree with it, by element."""
+    """The comparison of one probe's results with the alternatives, by element."""
 
     ours: str
     elements: int
@@ -266,9 +266,7 @@ def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
 def _revealed(case: ProbeCase) -> str:
     """Return the order of the additions as text, found from the sums of all pairs."""
     count = 128
-    sums = {
-        pair: s for pair, s in zip(inputs.pairs(count), _pair_sums(case), strict=False)
-    }
+    sums = dict(zip(inputs.pairs(count), _pair_sums(case), strict=False))
 
     def recorded(x: np.ndarray) -> np.floating:
         i, j = int(np.argmax(x)), int(np.argmin(x))
@@ -277,8 +275,8 @@ def _revealed(case: ProbeCase) -> str:
     try:
         tree = reveal_order(recorded, count)
     except InvalidProgramError as error:
-        return f"none of additions of two numbers ({error.what})"
-    # Sums of pairs do not show how a compensated sum differs.
+        return f"no sum of two numbers at a time ({error.what})"
+    # These sums do not show whether a sum is compensated.
     return str(dataclasses.replace(tree, is_compensated=False))
 
 

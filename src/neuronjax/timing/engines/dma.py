@@ -1,17 +1,18 @@
-"""The DMA engines: transfers between HBM and SBUF, and movement inside SBUF.
+"""Computes the times of DMA: transfers between HBM and SBUF, and movement inside SBUF.
 
 Each engine moves its share at its practical rate, and needs a fixed time per contiguous
 piece. A single transfer takes longer than one in a stream by the end of its last
-packets, during which the next transfer would move. The time before its first byte is
-latency, not occupancy: descriptors, then HBM; after the last byte comes a semaphore.
+packets, during which the next transfer would move. Before its first byte there is
+latency, in which the engine is not occupied: for descriptors, then HBM; after the last
+byte comes a semaphore.
 
 If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
 two generators for 600 ns [A3, DGE]. Prebuilt descriptors are part of the published
 fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsecond and
 more for each contiguous piece [KLN, its author].
 
-The published curve of rate against bytes per partition [DM] is that of whole transfers
-of 256 bytes [DM]; it is not used.
+The published curve of rate against bytes per partition [DM] is not used, because it is
+that of whole transfers of 256 bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class DmaTask:
     Attributes:
         bytes: bytes that the busiest engine moves.
         piece: contiguous bytes, on the side where they are fewer.
-        most_bytes_per_second: the rate of HBM for it.
+        most_bytes_per_second: the rate at which HBM can read or write it.
         item_bytes: bytes of an element, for transposes.
         transposes: whether rows and columns are swapped on the way.
         on_chip: whether it is read from SBUF.

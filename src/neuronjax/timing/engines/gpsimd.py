@@ -1,4 +1,4 @@
-"""GpSimdE: eight freely programmable processors of 512 bits.
+"""Computes the cycles of GpSimdE, eight freely programmable processors of 512 bits.
 
 A documented instruction takes 150 cycles to start, plus its formula [V26]. Software is
 counted in operations on vectors of 128 lanes, all partitions together, and reads or
@@ -27,7 +27,7 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles; for software those of the bytes that it reads or writes."""
+    """Return N cycles, or, for software, the cycles of its reads or writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
@@ -35,12 +35,8 @@ def pace(task: LaneTask, core: Core) -> Pace:
     least = 0.0
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
-    return Pace(task.elements * software_cycles(item), least=least)
-
-
-def software_cycles(item_bytes: float) -> float:
-    """Return the cycles of software for an element with `item_bytes` of operands."""
-    return item_bytes / (a.GPSIMD_BYTES.value * a.GPSIMD_SHARE.value)
+    cycles = item / (a.GPSIMD_BYTES.value * a.GPSIMD_SHARE.value)
+    return Pace(task.elements * cycles, least=least)
 
 
 def operations_cycles(core: Core, operations: float, moved_bytes: float) -> float:

@@ -1,4 +1,4 @@
-"""The times of tasks on VectorE, ScalarE and GpSimdE, in seconds.
+"""Computes the seconds of tasks on VectorE, ScalarE and GpSimdE.
 
 An instruction takes the cycles of its data path, plus the start of one access that the
 previous instruction does not hide, and at least MINIMUM_INTERVAL.
@@ -61,7 +61,7 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Return a Work that runs tasks of one engine in order on every tile, `times` each.
+    """Return the Work of tasks that one engine runs on every tile, `times` each.
 
     `more` are fields of the Work; its opcode and mode are the last task's."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
@@ -98,44 +98,31 @@ def engine_work(
     least: float = a.MINIMUM_INTERVAL.value,
     **fields: Any,
 ) -> Work:
-    """Return a Work of `cycles` of an engine's data path, in `starts` instructions."""
+    """Return a Work of `cycles` of an engine's data path, in `starts` instructions.
+
+    The time is infinite if the core lacks the engine; `cost.ways` leaves such ways out.
+    """
+    start = a.GPSIMD_START.value
+    if queue != "gpsimd":
+        start = a.VISIBLE_STARTS.value * core.spec.access_start_cycles
+    busy, rate = max(least * starts, cycles + start * starts), clock(core, queue)
     return Work(
         queue=queue,
-        seconds=seconds(core, queue, cycles, starts, least),
+        seconds=busy / rate if rate else inf,
         latency_seconds=latency_seconds(core, queue),
         **fields,
     )
 
 
-def seconds(
-    core: Core,
-    queue: Queue,
-    cycles: float,
-    starts: int,
-    least: float = a.MINIMUM_INTERVAL.value,
-) -> float:
-    """Return how long instructions with `cycles` in total occupy an engine.
-
-    The time is infinite if the core lacks the engine; `cost.ways` leaves such ways out.
-    """
-    rate = clock(core, queue)
-    if not rate:
-        return inf
-    start = a.GPSIMD_START.value
-    if queue != "gpsimd":
-        start = a.VISIBLE_STARTS.value * core.spec.access_start_cycles
-    return max(least * starts, cycles + start * starts) / rate
-
-
 def latency_seconds(core: Core, queue: Queue) -> float:
-    """Return the time from the last element until another instruction can read it."""
-    hidden = 2 - a.VISIBLE_STARTS.value  # out of one read and one write
+    """Return the time from an instruction's last element until others can read it."""
+    hidden = 2 - a.VISIBLE_STARTS.value  # starts of one read and one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)
 
 
 def shared_ports(work: Work, core: Core) -> tuple[str, ...]:
-    """Return the memories of a work that other engines cannot use at the same time."""
+    """Return the memories that a work locks for some other engines."""
     if has(core, "parallel_sbuf_ports"):
         return ()
     in_psum = work.psum_read_bytes or work.psum_write_bytes

@@ -1,9 +1,9 @@
-"""ScalarE: N elements per lane in N cycles whatever the function, scale and bias [A2].
+"""Computes the cycles of ScalarE: N for N elements per lane, for every function [A2].
 
 Each function needs its table of polynomials in the engine: `Work.table` names it, and
 the schedule adds `TABLE_LOAD`, as measured on trn2, if the previous activation used
-another table. Functions that every table holds ("") need no load. ASSUMPTION: besides
-these each table holds one function.
+another table. Functions that every table has ("") need no load. ASSUMPTION: besides
+these each table has one function.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from neuronjax.timing import assumptions as a
 from neuronjax.timing.engines.task import LaneTask, Pace, has, longest
 from neuronjax.timing.work import Core
 
-#: Functions that every table holds (ASSUMPTION; `copy` must be one of them).
+#: Functions that every table has (ASSUMPTION; `copy` must be one of them).
 IN_EVERY_TABLE = frozenset({"copy", "square", "abs", "sign", "relu"})
 ACTIVATIONS = frozenset({"activation", "activation_reduce", "activate2"})
 
 
 def table_of(function: str) -> str:
-    """Return the table that a function needs; "" for any."""
+    """Return the table that a function needs; "" if every table has the function."""
     return "" if function in IN_EVERY_TABLE else function
 
 

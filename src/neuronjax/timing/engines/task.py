@@ -1,9 +1,9 @@
-"""The description of work by which VectorE, ScalarE and GpSimdE are priced.
+"""Describes work of VectorE, ScalarE and GpSimdE, so that it can be priced.
 
-A `LaneTask` is one instruction of `nki.isa` on one physical core: which tensors stream
-in and out, how many elements of them a lane has, and their layout. `cost_rules` decides
-that for programs; kernels specify it in their access patterns (`cost_lanes`). A `Pace`
-is the time that an engine takes; the file of the engine computes it.
+A `LaneTask` is one instruction of `nki.isa` on one physical core: the tensors that
+stream in and out, their elements per lane, and their layout. `cost_rules` makes tasks
+for programs; kernels specify them by their access patterns (`cost_lanes`). A `Pace` is
+the time that an engine takes; the file of the engine computes it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LaneStream(NamedTuple):
 
     @property
     def in_psum(self) -> bool:
-        """Return whether an engine reads or writes PSUM."""
+        """Return whether the tensor is in PSUM."""
         return self.memory == "psum"
 
     @property
@@ -88,12 +88,11 @@ class LaneTask:
     folds: int = 0
 
     def does_only(self, ops: frozenset[str]) -> bool:
-        """Return whether there are operators, all of them in `ops`."""
+        """Return whether the task has operators, and all of them are in `ops`."""
         return bool(self.ops) and {*self.ops} <= ops
 
     @property
     def streams(self) -> tuple[LaneStream, ...]:
-        """Return all streams."""
         return (*self.read, *self.written)
 
     @property
@@ -102,7 +101,7 @@ class LaneTask:
         return max((s.free for s in self.streams), default=1)
 
     def in_fp32(self) -> LaneTask:
-        """Return the task with FP32 streams, for use inside a chain."""
+        """Return the task with FP32 streams, as between instructions of a chain."""
         wide = np.dtype(np.float32)
         return replace(
             self,
@@ -131,7 +130,7 @@ def is_half(dtype: np.dtype) -> bool:
 
 
 def longest(streams: Iterable[LaneStream]) -> float:
-    """Return the cycles of streams that flow at the same time."""
+    """Return the cycles of streams that the engine processes at the same time."""
     return max((s.cycles for s in streams), default=1.0)
 
 

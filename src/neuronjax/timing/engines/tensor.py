@@ -1,11 +1,11 @@
-"""TensorE: matmuls and transposes on the array of 128 x 128 cells.
+"""Computes the times of matmuls and transposes on TensorE's array of 128 x 128 cells.
 
 A matmul loads up to 128 columns of the stationary operand, then streams the columns of
 the moving one; it takes max(min(64, stationary columns), moving columns) cycles [V26],
 multiplied by the cycles of a column (4 in FP32). The next stationary operand loads
-meanwhile [A2], but no sooner than the previous matmul begins, which limits short ones;
-on NeuronCore-v4 a part of each load delays matmuls and transposes of any length
-instead. Row and column tiles of the array work in parallel.
+meanwhile [A2], but no sooner than the previous matmul begins, which limits the rate of
+short matmuls; on NeuronCore-v4, instead, a part of each load delays matmuls and
+transposes of any length. Row and column tiles of the array work in parallel.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ class ArrayTask:
         moved: columns of the moving operands of all matmuls together.
         rows: rows of the array that are in use.
         column_cycles: cycles per moving column.
-        matmuls: the number of matmuls.
         loads: the number of stationary operands.
         parallel: matmuls that the array's tiles do at once.
-        packed: rows of the contraction that a cell holds.
+        packed: rows of the contraction in a cell.
     """
 
     held: int
@@ -50,7 +49,7 @@ class ArrayTask:
 
 
 def multiply_seconds(core: Core, task: ArrayTask) -> float:
-    """Return how long the array multiplies: for one matmul, until the next."""
+    """Return how long matmuls occupy the array, without loads."""
     least = min(a.MATMUL_MINIMUM.value, task.held) * max(1.0, task.column_cycles)
     short = ceil(task.matmuls / task.parallel) * least
     streamed = ceil(task.moved / task.parallel) * task.column_cycles
@@ -115,7 +114,7 @@ def column_cycles(
 ) -> float:
     """Return the cycles of a moving column, with `rows_per_cell` products in each cell.
 
-    `zeros_and_ones` is the number of FP32 operands that have only these values."""
+    `zeros_and_ones` is the number of FP32 operands whose values are all 0 or 1."""
     return rows_per_cell / products(core, kind) / a.ONE_ZERO.value**zeros_and_ones
 
 

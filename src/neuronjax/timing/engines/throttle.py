@@ -1,16 +1,17 @@
-"""The throttle of TensorE after low use, on NeuronCore-v3 and v4.
+"""Models the throttle of TensorE after low use, on NeuronCore-v3 and v4.
 
-After an idle stretch the array works at 50 % and ramps to its full rate within 3 us; a
-use below 50 % brings the limit back. It protects against steps of the current [GL].
+After idle time the array works at 50 % of its rate, and the limit rises to the full
+rate within 3 us; less than 50 % use lowers the limit again. The throttle prevents steps
+of the current [GL].
 
-ASSUMPTION: the use is the share of the rows that work, multiplied by the limit, and
-below 50 % the limit sinks in proportion to the shortfall. If fewer than half of the
-rows work, the limit thus never rises: FP32 products of one row take eight cycles a
-column and not four (mamba [KDA]). Half of the rows keep the full rate once other work
-has reached it, unless a gap lets the limit sink a little, which then reinforces itself:
-FP32 products of 64 rows take one to two times their passes, the longer the fewer
-transposes of 128 rows come before them and the more products follow (bmm v1, v2, and in
-blocks of tiles and of batches [KDA]).
+ASSUMPTION: the use is the share of the array's rows in use, multiplied by the limit,
+and below 50 % the limit sinks in proportion to the shortfall. If fewer than half of the
+rows are in use, the limit thus never rises: FP32 products of one row take eight cycles
+a column and not four (mamba [KDA]). Half of the rows keep the full rate once other work
+has reached it, unless a gap lowers the limit a little: then the use is too small, and
+the limit sinks further. FP32 products of 64 rows thus take one to two times their
+passes, more if fewer transposes of 128 rows precede them and more products follow (bmm
+v1, v2, and in blocks of tiles and of batches [KDA]).
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return the time that the whole array loses after an idle stretch."""
+    """Return the time that work on all rows of the array loses after idle time."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds
 
 
 def is_idle(seconds: float) -> bool:
-    """Return whether, after a gap, the array has worked for less than half a window."""
+    """Return whether a gap between matmuls is longer than half the window of 3 us, and
+    so resets the limit."""
     return seconds > a.THROTTLE_SECONDS.value * (1 - a.THROTTLE_LIMIT.value)
 
 
 class Throttle:
-    """The throttle of one array, matmul by matmul in the order of time.
+    """The throttle's state for one array, which matmuls change in order of time.
 
     Attributes:
         lost_seconds: the time lost so far.
@@ -52,10 +54,10 @@ class Throttle:
         self._end = -inf  # end of the last matmul
 
     def spent(self, start: float, seconds: float, share: float) -> float:
-        """Return the time of a matmul from `start` on.
+        """Return the time of a matmul that begins at `start`.
 
-        `seconds` is its time at the full rate, `share` the fraction of rows that it
-        uses."""
+        `seconds` is its time at the full rate, `share` the fraction of the array's rows
+        that it uses."""
         if not seconds:
             return 0.0
         least = a.THROTTLE_LIMIT.value

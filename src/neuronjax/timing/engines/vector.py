@@ -1,13 +1,13 @@
-"""VectorE: cycles by the published formulas [V26].
+"""Computes the cycles of VectorE by the published formulas [V26].
 
-N elements per lane take N cycles if one tensor streams in. For two tensors it is 2 N on
+N elements per lane take N cycles if one tensor streams in. Two tensors take 2 N on
 NeuronCore-v2, which reads one element of a lane per cycle [A2, V26], and N from v3 on,
 which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). Performance modes: two
-tensors in 16 bits, or with one of them in PSUM, take N everywhere; one in 16 bits takes
-N / 4 from v3 on, or N / 2 if it is strided, in PSUM, or written in 8 bits (measured:
-tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves the rate
-[A2]. Instructions without a published price take a cycle for every element that streams
-in.
+tensors in 16 bits, or with one of them in PSUM, take N on all cores; one in 16 bits
+takes N / 4 from v3 on, or N / 2 if it is strided, in PSUM, or written in 8 bits
+(measured: tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves
+the rate [A2]. Instructions without a published price take a cycle for every element
+that streams in.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def streams_per_cycle(core: Core) -> float:
 
 
 def _streamed(task: LaneTask, core: Core) -> float:
-    """Return the cycles of all input streams, which may be read in parallel."""
+    """Return the cycles of all input streams; from v3 on two are read at once."""
     read = sum(s.cycles for s in task.read)
     return max(longest(task.streams), read / streams_per_cycle(core))
 
 
 def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -> int:
-    """Return the elements per lane and cycle of tensor_copy and tensor_scalar; `plain`
-    is true between contiguous elements of SBUF."""
+    """Return the elements per lane and cycle of tensor_copy and tensor_scalar; if
+    `plain`, source and target are contiguous in SBUF."""
     if not has(core, "vector_perf_modes"):
         return 1
     widths = core.spec.vector.elements_per_cycle
@@ -59,7 +59,7 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return 4, 2 or 1 elements per cycle; 600 cycles or more at dynamic addresses."""
+    """Return N / 4, N / 2 or N cycles; at dynamic addresses no fewer than 600."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -75,7 +75,8 @@ def _one_stream(task: LaneTask, core: Core) -> Pace:
 
 
 def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N for add, subtract and multiply in 16 bits on every generation [V26]."""
+    """Return N with an operand in PSUM, or in 16 bits (before v3 only for add, subtract
+    and multiply [V26]), else the cycles of the input streams."""
     if any(s.in_psum for s in task.read):
         return Pace(longest(task.streams))
     modes = has(core, "vector_perf_modes")
@@ -87,8 +88,8 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N for subtract and multiply in 16 bits [V26], and if one tensor is in PSUM
-    (matches a measurement [RMQ, picture])."""
+    """Return N for subtract, then multiply, in 16 bits [V26], and with an operand in
+    PSUM (as measured [RMQ, picture]), else the cycles of the input streams."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
@@ -98,13 +99,14 @@ def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _predicated(task: LaneTask, core: Core) -> Pace:
-    """Return N if source and predicate are in different memories, or one is scalar."""
+    """Return N if source and predicate are in different memories, else the cycles of
+    both streams."""
     split = len({s.memory for s in task.read}) > 1
     return Pace(longest(task.read) if split else _streamed(task, core))
 
 
 def _select_reduce(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles of tensor_copy_predicated plus a fold (unpublished)."""
+    """Return the cycles of both streams plus those of folds (unpublished)."""
     return Pace(_streamed(task, core) + task.folds * a.REDUCE_IN_PASSING.value)
 
 
@@ -146,7 +148,7 @@ def _random(task: LaneTask, core: Core) -> Pace:
 
 
 def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
-    """Return a rule: N cycles multiplied by `factor`, plus `extra` for each fold."""
+    """Return a rule for `factor` times N cycles, plus `extra` for each fold."""
 
     def rule(task: LaneTask, core: Core) -> Pace:
         return Pace(longest(task.streams) * factor + extra * max(1, task.folds))
@@ -155,7 +157,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 N cycles, as published; on NeuronCore-v2 the fewer that fit counters."""
+    """Return 8 N cycles, as published; before v3 2.6 N, which fit measured counters."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
