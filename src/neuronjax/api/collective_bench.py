@@ -148,7 +148,8 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return the function from size to time. It lists ranks only if they are few."""
+    """Return the function from bytes to time. More than `_MOST_LISTED` ranks must be
+    all ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":

@@ -245,8 +245,8 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
 
 
 def _without_matter(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hazards and advice, with reads of memory that may be unwritten as advice:
-    two runs with different memory had equal results, so the values do not matter."""
+    """Return hazards and advice. Reads of memory that may be unwritten become advice,
+    since two runs with different contents of memory had equal results."""
     kinds: dict[str, list[Problem]] = {"hazards": [], "advice": [*found["advice"]]}
     for p in found["hazards"]:
         if p.rule == "maybe-unwritten":

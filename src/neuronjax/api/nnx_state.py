@@ -78,9 +78,9 @@ class WithState:
 class InPlace(WithState):
     """A wrapper with a state that `settled` writes back into the arguments' modules.
 
-    The state of a function of `nnx.jit` is every variable that it writes. Of any other
-    function it is those that are not returned: a caller takes returned modules from the
-    results. If modules are donated, unchanged variables are written back too."""
+    The state of a function of `nnx.jit` is every variable that it writes. For any other
+    function, variables that it returns are left out, since the caller takes them from
+    the results. If modules are donated, unchanged variables are written back too."""
 
     def __init__(
         self, function: Callable[..., Any], options: Mapping[str, Any]
@@ -310,7 +310,7 @@ _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
-    """Return the first value in a jaxpr that each of its results is equal to.
+    """Return, for each result of a jaxpr, the first value in it that is the same.
 
     A call may pass operands through unchanged, as `nnx.jit` does with variables that
     are only read, and may return a value twice. Literals are given as text."""

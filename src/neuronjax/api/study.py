@@ -299,7 +299,7 @@ class Study(Displayed):
 
         Args:
             step: a training step of the real size; it is priced, not run.
-            instance: as `estimate`; leaves out policies studied on other chips.
+            instance: as `estimate`; policies studied on other chips are left out.
             keywords: as `estimate`; `steps` or `tokens` are the baseline's.
 
         Returns:

@@ -43,8 +43,8 @@ class CostToLoss:
         steps: optimizer steps to the same loss.
         step_seconds: seconds of one step, with the 80 % interval of similar programs.
         hours: rented hours.
-        dollars: total cost. Its interval adds those of the steps' ratio and of the
-            seconds in quadrature.
+        dollars: total cost. Its interval combines, in quadrature, those of the ratio of
+            steps and of the seconds of a step.
     """
 
     machine: str
@@ -178,7 +178,7 @@ def labelled(
 ) -> dict[str, Policy]:
     """Return the policies that were studied on an instance's chip, by label.
 
-    Each policy is named by its label, without the target if all have the same.
+    The label, without a target that all have in common, becomes the policy's name.
 
     Args:
         numerics: label -> policy; None for the host.

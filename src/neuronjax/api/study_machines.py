@@ -144,8 +144,8 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute without statistics; functions with another state are
-        watched too."""
+        """Return an attribute of the function without statistics, but collect
+        statistics in a copy with another state."""
         if name not in ("with_amax_history", "with_rounding_seed"):
             return getattr(self.collecting.with_options(collect=None), name)
         own = getattr(self.collecting, name)

@@ -90,7 +90,7 @@ class StudyRuns:
         return tuple(found)
 
     def stored_fault(self, machine: StudyMachine, seed: int, step: Any) -> str:
-        """Return what `fault` found before; "" if it did not run."""
+        """Return what an earlier `fault` stored for this step; "" if there was none."""
         stored = self._stored(machine, f"{seed}-step{step}")
         return str(stored[0]["seen"]) if stored else ""
 

@@ -134,7 +134,7 @@ def star(ranks: int) -> FoldPlan:
 
 def path(ranks: int, hop: int = 1) -> FoldPlan:
     """Return a closed path over groups of `hop` neighbouring ranks that add together;
-    `hop` divides `ranks`. A sum starts after its owner's group and ends in that."""
+    `hop` divides `ranks`. A sum starts after its owner's group, and ends in it."""
     if ranks == 1:
         return star(1)
     order = []

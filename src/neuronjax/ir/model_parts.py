@@ -93,9 +93,8 @@ def _scope(op: Op) -> str:
 def _scopes_of_modules(
     program: Program, read: Mapping[Op, Descent], modules: Mapping[int, str]
 ) -> dict[str, str]:
-    """Return the name stack of the ops that use a module's parameters, if there is one.
-    So ops that read them outside of the module, such as an optimizer's, get the same
-    name."""
+    """Return, by module, the shortest name stack of the ops that read its parameters.
+    Ops without a name stack, such as an optimizer's, get the same name by it."""
     scopes_of: dict[str, set[str]] = defaultdict(set)
     for op in program.walk():
         scope = _scope(op)
@@ -191,7 +190,7 @@ class _PartFinder:
                 self._found[op] = module
 
     def _updated(self, op: Op) -> str:
-        """Return the module that an op of the optimizer or for a gradient updates."""
+        """Return the one module that the readers of the op's result update, or ""."""
         late = [o for o in self._graph.after(op) if self._updates(op, o)]
         return _only(self._found.get(other, "") for other in late)
 

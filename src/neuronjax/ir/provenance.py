@@ -1,6 +1,6 @@
 """The arguments and numbers from which a program's buffers descend, by moves and casts.
 
-This is read off the instructions, so it includes what lowering has inserted: the
+The analysis reads the instructions, so it includes what lowering has inserted: the
 operand of a matmul descends from the parameter that it was before it was scaled, cast
 and laid out. A callee has the arguments of all its calls, a loop those at its start.
 """

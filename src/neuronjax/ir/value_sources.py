@@ -14,7 +14,7 @@ Follows = Callable[[Value, Value], bool]
 class ValueSources:
     """The edges of a program's values, through calls, loops, branches and meshes.
 
-    Calls of a function are not distinguished; dependencies of one are those of all.
+    Calls of a function are not distinguished: each has the dependencies of all.
 
     Attributes:
         sources: for each value, the values from which it is computed.
@@ -63,7 +63,7 @@ class ValueSources:
     def origin(
         self, value: Value, through: Container[str], stop: Value | None = None
     ) -> Value:
-        """Return the origin of a value, through calls and ops of these names."""
+        """Return a value's origin, found through calls and ops of these names."""
         while value is not stop:
             maker, sources = self.makers.get(value), self.sources.get(value, ())
             passes = maker is None or maker.name in through or maker.name in CALLEES
@@ -84,7 +84,7 @@ class ValueSources:
     def _inside(
         self, op: Op
     ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
-        """Yield (what enters a region, what leaves it), region by region."""
+        """Yield, for each region, the pairs of values at its entry and its exit."""
         if callee := op.callee:
             body = self._program.functions[callee].body
             yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)

@@ -44,9 +44,9 @@ from neuronjax.numerics.exact import seal
 TERMS = 9
 # |B_2j / (2j)!| is its predecessor, that of j - 1, divided by these, for j = 2..6.
 RATIOS = (60.0, 42.0, 40.0, 39.6, 39.506511)
-# Above this only the first TERMS terms count; below it s^2 stays in range.
+# For s above this only the first TERMS terms count; below, s^2 stays in range.
 LARGE = np.float32(256)
-# The largest exponent s; powers of bases not close to 1 are then 0 or Inf already.
+# The exponent s is clipped to this: powers of bases not close to 1 are 0 or Inf.
 LARGEST = np.float32(2.0**20)
 # n! as mantissa in 1/2..1 and exponent; polygamma of a larger n is NaN.
 LARGEST_ORDER = 100

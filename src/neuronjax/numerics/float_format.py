@@ -144,7 +144,7 @@ class FloatFormat(Shown):
 
     @property
     def eps(self) -> float:
-        """The step from 1 to the next value, or what it would be (1.0 for e8m0)."""
+        """The step from 1 to the next value; 1.0 for e8m0."""
         return math.ldexp(1.0, -self.mantissa_bits)
 
     def codes(self) -> Iterator[tuple[int, float]]:

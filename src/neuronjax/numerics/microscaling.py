@@ -362,7 +362,7 @@ def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
 def _rounding(
     shape: tuple[int, ...], seed: jax.Array | None, options: _Options
 ) -> dict[str, Any]:
-    """Return the options for rounding elements."""
+    """Return the keywords of `round_to_format` for rounding elements."""
     random = None
     if seed is not None:
         random = blocked(random_bits(shape, seed), options.axis, options.block_size)

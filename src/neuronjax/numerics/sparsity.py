@@ -347,5 +347,5 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _split_last(x: np.ndarray, size: int) -> np.ndarray:
-    """Return [..., groups, size]; -1 is not used, since there may be no groups."""
+    """Return x as [..., groups, size], even with 0 groups, which -1 would refuse."""
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)

@@ -112,14 +112,14 @@ class Algorithm:
 
 
 def _scatters(op: str, group: Group) -> str:
-    """Refuse a reduce-scatter, since every rank reduces the whole buffer."""
+    """Return why the group cannot run an op for which each rank reduces all data."""
     if op != ALL_REDUCE:
         return "it exists for all_reduce only"
     return group.fault
 
 
 def _several_nodes(group: Group) -> str:
-    """Refuse several ranks on several nodes: these need a pair of algorithms."""
+    """Return why a group is refused if it has several ranks on several nodes."""
     if len(group.by_node) == 1 or len(group.by_node) == group.size:
         return ""
     return "the group has several ranks on several nodes: name a pair, 'mesh+mesh'"
@@ -211,7 +211,7 @@ def _mesh(group: Group) -> FoldPlan:
 
 
 def _star(group: Group) -> FoldPlan:
-    """Return the plan in which a rank reads all others; ASSUMPTION: in listed order."""
+    """Return the plan in which a rank reads all data; ASSUMPTION: in listed order."""
     return plans.star(group.size)
 
 

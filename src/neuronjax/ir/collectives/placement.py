@@ -159,7 +159,7 @@ def _torus(topology: Topology) -> tuple[int, ...]:
 
 
 def _classes(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the positions of equal labels, in the order in which labels appear."""
+    """Return the positions of each label; labels in order of first appearance."""
     positions: dict[int, list[int]] = {}
     for position, label in enumerate(labels):
         positions.setdefault(label, []).append(position)

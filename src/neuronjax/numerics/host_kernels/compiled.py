@@ -98,7 +98,7 @@ PROCESSORS = (
 
 @functools.cache
 def lanes() -> int:
-    """Return the floats of a vector of this processor; 0 if it has no kernels."""
+    """Return how many floats a vector of this processor has; 0 if it has no kernels."""
     known, features = processor(), llvm.get_host_cpu_features()
     fits = (n for n, needed in known.lanes if all(map(features.get, needed)))
     return next(fits, 0)
@@ -212,7 +212,7 @@ class Code(ir.IRBuilder):
         return cls(function.append_basic_block("entry"))
 
     def value(self, x: int | Value) -> Value:
-        """Return an index, constant or not, as a value."""
+        """Return an index, which may be a Python integer, as an LLVM value."""
         return int64(x) if isinstance(x, int) else x
 
     @contextlib.contextmanager
@@ -302,7 +302,7 @@ class Code(ir.IRBuilder):
         return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Return these lanes of two vectors, where b's follow a's."""
+        """Return these lanes of a and b, numbered through: b's lanes follow a's."""
         numbers = [int(n) for n in lanes]
         mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.shuffle_vector(a, b, mask)

@@ -54,7 +54,7 @@ def words(
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return `words` for all threads if elements are more than FEW, else for one."""
+    """Return `words`, with all threads if elements are more than FEW, else one."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
