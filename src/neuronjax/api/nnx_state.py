@@ -92,7 +92,7 @@ class InPlace(WithState):
         whole = _of_nnx_jit(self.__wrapped__, whole=True)
         if whole and call.rebuilt:
             raise UnsupportedError(
-                f"{_name_of(self)} makes in its modules another "
+                f"{_name_of(self)} makes new state in its modules, "
                 f"{', '.join(call.rebuilt[:4])}: a compiled step keeps only arrays "
                 "that were there before",
                 remedy="make every variable before the first step, and keep in an "

@@ -99,7 +99,7 @@ class StudyCosts(Displayed):
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="Steps: those asked for, times the study's ratio. Step: modelled. "
             "Below the cost: the intervals of the ratio "
-            f"({100 * self.confidence:.4g} %) and of measured times like it (80 %), in "
+            f"({100 * self.confidence:.4g} %) and of similar measured times (80 %), in "
             "quadrature.",
         )
         return Group(table, *map(Text, self.estimate.remarks()))

@@ -154,7 +154,7 @@ def _number(name: str, value: Any) -> int | float:
     if name in KEYS:
         raise InvalidProgramError(
             f"train yielded a metric called {name!r}",
-            remedy=f"{', '.join(KEYS)} are the run's own; use another name",
+            remedy=f"{', '.join(KEYS)} name the run; use another name",
         )
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biufV":

@@ -154,7 +154,7 @@ def _to_integer(
     modes = ", ".join(_INTEGER_MODES)
     if rounding == "stochastic":
         raise UnsupportedError(
-            f"stochastic rounding to {target.name}: the chips round only to floats so",
+            f"stochastic rounding to {target.name}: the chips do this only to floats",
             remedy=f"use one of: {modes}",
         )
     if rounding not in _INTEGER_MODES:
