@@ -83,14 +83,12 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """The subject's name in a report."""
         if isinstance(self.step, Lowered):
             return self.step.name
         return getattr(self.step, "__name__", "function")
 
     @property
     def target(self) -> Target:
-        """The machine of the report."""
         return self.step.target
 
     @property
@@ -131,7 +129,6 @@ class Asked:
         return step.captured(*self.first, *args, **kwargs)
 
     def lowered(self, *args: Any, **kwargs: Any) -> Lowered:
-        """Return the lowered program of a call."""
         if isinstance(self.step, Lowered):
             return self.step
         return self._reported.lower(*self.first, *args, **kwargs)
@@ -156,7 +153,6 @@ class Asked:
         return self._reported.native
 
     def under(self, policy: Policy) -> Emulated | Lowered:
-        """Return the subject under another policy."""
         if isinstance(self.step, Lowered):
             return self.step.under(policy=policy)
         return self._reported.with_options(policy=policy).anew()

@@ -47,9 +47,9 @@ def asked_for_jaxs() -> bool:
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back  # skip frames of `boundary`
     for _ in range(2):
-        package, _, rooms = (frame.f_globals.get("__name__") or "").partition(".")
+        package, _, inner = (frame.f_globals.get("__name__") or "").partition(".")
         if package == "neuronjax":
-            return rooms.partition(".")[0] not in _KNOW_IT
+            return inner.partition(".")[0] not in _KNOW_IT
         if frame.f_back is None:
             return False
         frame = frame.f_back
@@ -293,8 +293,7 @@ def boundary(function: T) -> T:
 
     Frames of neuronjax and JAX are left out, as JAX does with its own; for an
     interrupt, frames of all libraries. `JAX_TRACEBACK_FILTERING=off` shows all. The
-    cause of one of our own errors is dropped, because the message says all that the
-    cause does."""
+    cause of one of our own errors is dropped, because its message says all."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -170,10 +170,10 @@ _OURS = {
 }
 
 
-def _setting(asking: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the target and policy of the scope opened last. Return None if no scope is
-    open, or if these are the globals of one of neuronjax's own modules."""
-    ours = asking.get("__name__", "").partition(".")[0] == "neuronjax"
+    open, or if the caller's globals are those of one of neuronjax's own modules."""
+    ours = caller.get("__name__", "").partition(".")[0] == "neuronjax"
     scopes = [] if ours else _open[-1:]
     return scopes[0] if scopes else None
 

@@ -252,11 +252,11 @@ class Estimate(PricedTable):
         return self.costs[0].energy_kwh
 
     def __rich__(self) -> Group:
-        first = self.costs[0] if self.costs else None
+        first = self.costs[0]
         title = f"{self.name}{self._shown_utilization()}"
-        if first is not None and first.tokens is not None:
+        if first.tokens is not None:
             title += f", {decimal(first.tokens)} tokens"
-        elif first is not None and first.steps is not None:
+        elif first.steps is not None:
             title += f", {first.steps:,} steps"
         return training_tables(title, self.costs, self.remarks())
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -322,9 +323,8 @@ class Emulated(Stateful):
                 remedy="give collect= to the outermost nj.jit; with scope= or source= "
                 "it measures the inner function alone",
             )
-        if self._given_policy is None or is_asked_about(self):
-            return self.native(*args, **kwargs)
-        with policy_scope(self._given_policy):
+        scope = None if is_asked_about(self) else self._given_policy
+        with policy_scope(scope) if scope else contextlib.nullcontext():
             return self.native(*args, **kwargs)
 
     @property

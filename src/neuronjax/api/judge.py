@@ -240,11 +240,11 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
         )
         found["limits"] += failed
         if found["seeds"] and not failed and not running.shares_memory(program):
-            found |= _without_matter(found)
+            found |= _with_harmless_reads(found)
     return found
 
 
-def _without_matter(found: Mapping[str, Any]) -> dict[str, Any]:
+def _with_harmless_reads(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return hazards and advice. Reads of memory that may be unwritten become advice,
     since two runs with different contents of memory had equal results."""
     kinds: dict[str, list[Problem]] = {"hazards": [], "advice": [*found["advice"]]}

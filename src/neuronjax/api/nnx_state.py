@@ -133,15 +133,15 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 def kept(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable:
     """Return the function as `InPlace`, or unchanged if it handles its own state."""
-    return function if _is_told(function) else InPlace(function, options)
+    return function if _handles_own_state(function) else InPlace(function, options)
 
 
 def as_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function as `AsInJax`, or unchanged if it handles its own state."""
-    return function if _is_told(function) else AsInJax(function)
+    return function if _handles_own_state(function) else AsInJax(function)
 
 
-def _is_told(function: Callable[..., Any]) -> bool:
+def _handles_own_state(function: Callable[..., Any]) -> bool:
     """Return whether a function handles its own state: a `WithState`, or the inner
     function of `nnx.jit`, which returns the next state."""
     return isinstance(function, WithState) or _of_nnx_jit(function, whole=False)

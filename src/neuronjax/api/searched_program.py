@@ -80,8 +80,7 @@ class SearchedProgram:
         return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """Return the groups that candidates can change; refuse a program without
-        any."""
+        """Return the groups that candidates can change; there must be at least one."""
         return find_groups(self.heard(candidates), by)
 
     def heard(self, candidates: Candidates) -> list[HeardOp]:

@@ -94,8 +94,7 @@ class StudyJit:
     Functions write into modules of Flax NNX, because a study would otherwise train
     nothing. A function that is passed again is not recompiled, but its calls are
     counted from 0: the random bits of stochastic rounding do not depend on earlier
-    runs. With a list `seen`, emulated functions append the statistics of every call to
-    it."""
+    runs. With a list `seen`, emulated functions append each call's statistics."""
 
     def __init__(
         self, machine: StudyMachine, seen: list[Statistics] | None = None

@@ -1,7 +1,6 @@
 """`tolerance`: how large the errors of a correct run on a chip can be.
 
-A thin interface to `diagnostics.legal`: it captures the program, lowers it under its
-policy, and calls that package.
+`diagnostics.legal` computes the bounds of the captured and lowered program.
 """
 
 from __future__ import annotations

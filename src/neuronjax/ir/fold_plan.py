@@ -189,8 +189,3 @@ def channelled(channels: Sequence[FoldPlan]) -> FoldPlan:
     first = channels[0]
     order = (plan.order_of(owner) for owner in range(first.ranks) for plan in channels)
     return replace(first, order=tuple(order))
-
-
-def named(plan: FoldPlan, algorithm: str) -> FoldPlan:
-    """Return the plan under the name of an algorithm."""
-    return replace(plan, algorithm=algorithm)

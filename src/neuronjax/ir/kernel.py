@@ -43,7 +43,6 @@ class Storage:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -102,7 +101,6 @@ class Access:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(count for _, count in self.pattern)
 
     @property

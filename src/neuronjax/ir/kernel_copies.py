@@ -27,7 +27,7 @@ from neuronjax.ir.record import changed
 
 #: The program and the ordinal of an instruction.
 Name = tuple[int, int]
-#: Number of instructions before an assignment among which its writer is searched.
+#: How many instructions before an assignment are searched for its writer.
 _NEAR = 8
 
 
@@ -106,8 +106,7 @@ def _block(
 def _joined(
     items: list[Item], copy: KernelInstruction, uses: dict[Storage, _ResultUse]
 ) -> bool:
-    """Make the instruction that wrote the copied tile write to the target instead.
-    Return whether it can."""
+    """Let the copied tile's writer write to the target; return whether it can."""
     if copy.name not in ("tensor_copy", "dma_copy"):
         return False
     (source, *_), (target, *_) = copy.inputs, copy.outputs

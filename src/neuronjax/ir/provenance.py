@@ -106,8 +106,7 @@ class _Finder(DataFlow[_Origin]):
         self._called: set[tuple] = set()
 
     def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Origin]) -> None:
-        """Join facts, since a buffer of a callee descends from the arguments of all its
-        calls."""
+        """Join facts: a buffer of a callee descends from the arguments of all calls."""
         known = (self.facts.get(buffer.number, self.nothing) for buffer in buffers)
         super().bind(buffers, list(map(self.join, known, facts)))
 

@@ -36,20 +36,17 @@ class ValueSources:
     def behind(
         self, values: Iterable[Value], follows: Follows = lambda value, source: True
     ) -> list[Value]:
-        """Return values and everything from which they are computed, as far as
-        `follows` goes."""
+        """Return values and all values behind them, as far as `follows` allows."""
         return _reached(self.sources, values, follows)
 
     def ahead(
         self, values: Iterable[Value], follows: Follows = lambda value, reader: True
     ) -> list[Value]:
-        """Return values and everything that is computed from them, as far as `follows`
-        goes."""
+        """Return values and all that depend on them, as far as `follows` allows."""
         return _reached(self.readers, values, follows)
 
     def is_constant(self, value: Value, through: Container[str]) -> bool:
-        """Return whether a value is computed from constants, by ops of these names and
-        calls."""
+        """Return whether a value comes from constants through calls and these ops."""
 
         def passes(value: Value) -> bool:
             maker = self.makers.get(value)
@@ -85,15 +82,12 @@ class ValueSources:
         self, op: Op
     ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
         """Yield, for each region, the pairs of values at its entry and its exit."""
-        if callee := op.callee:
-            body = self._program.functions[callee].body
-            yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
-            return
         if op.name == "stablehlo.while":
             yield from self._loop(op)
             return
-        if op.name == "sdy.manual_computation":
-            [body] = op.regions
+        callee = op.callee
+        if callee or op.name == "sdy.manual_computation":
+            body = self._program.functions[callee].body if callee else op.regions[0]
             yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
             return
         everything = [(v, r) for v in op.operands for r in op.results]

@@ -39,9 +39,9 @@ Function = Callable[..., jax.Array]
 
 # An entry maps a name to its function and to a bound of the function's error, in units
 # in the last place of the exact result. The bound is a little above the largest error
-# measured. For functions of one argument `MEASURED` has that error, and how many
-# float32 inputs were tried. Functions of two arguments were compared with float64 over
-# 64 million pairs.
+# measured, which `MEASURED` has for functions of one argument, with the number of
+# float32 inputs tried. Functions of two arguments were compared with float64 over 64
+# million pairs.
 _UNARY = {
     "acos": (trigonometric.acos, 0.85),
     "acosh": (logarithm.acosh, 2.0),

@@ -128,8 +128,7 @@ def _exponent(x: jax.Array) -> jax.Array:
 
 
 def _sum(s: jax.Array, q: jax.Array, exponent: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return zeta(s, q) 2^(s exponent); the number is arbitrary where zeta is
-    undefined."""
+    """Return zeta(s, q) 2^(s exponent), and any number where zeta is undefined."""
     negative = q < 0
     fraction = jnp.where(negative, q - jnp.floor(q), q)
     usable = (fraction > 0) & (fraction < INF)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from neuronjax.errors import InvalidProgramError
@@ -248,18 +248,15 @@ def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:
     name = f"{inside.name}+{between.name}"
 
     def refuses(op: str, group: Group) -> str:
-        reason = _asymmetric(group)
-        if reason:
+        if reason := _asymmetric(group):
             return reason
         inner, outer = _parts(group)
         # Only the second stage is an all-reduce.
-        first, second = (
-            inside.refuses(REDUCE_SCATTER, inner),
-            between.refuses(op, outer),
-        )
-        if first:
-            return f"{inside.name}: {first}"
-        return f"{between.name}: {second}" if second else ""
+        for part in ((inside, REDUCE_SCATTER, inner), (between, op, outer)):
+            algorithm, own_op, own_group = part
+            if reason := algorithm.refuses(own_op, own_group):
+                return f"{algorithm.name}: {reason}"
+        return ""
 
     def plan(group: Group) -> FoldPlan:
         inner, outer = _parts(group)
@@ -286,7 +283,7 @@ def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
         InvalidProgramError: the algorithm refuses the group.
     """
     if group.size == 1:
-        return plans.named(plans.star(1), name)
+        return replace(plans.star(1), algorithm=name)
     algorithm = ALGORITHMS[name]
     reason = algorithm.refuses(op, group)
     if reason:
@@ -294,7 +291,7 @@ def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
             f"{name} cannot run {op} over {group.size} ranks: {reason}",
             remedy=f"use one of: {', '.join(legal_algorithms(op, group))}",
         )
-    return plans.named(algorithm.plan(group), name)
+    return replace(algorithm.plan(group), algorithm=name)
 
 
 def legal_algorithms(op: str, group: Group) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Processor:
     Attributes:
         name: the usual name.
         triples: the beginnings of its triples.
-        lanes: the floats of its vectors, and the features that these need; the widest
+        lanes: how many floats a vector may have, with the features needed; the widest
             first.
         read_mode, write_mode: LLVM's functions that read and write the arithmetic mode.
         mode_in_memory: whether they take an address instead of the mode itself.
@@ -105,7 +105,6 @@ def lanes() -> int:
 
 
 def processor() -> Processor:
-    """Return the processor that this process runs on."""
     return Processor.of(llvm.get_process_triple())
 
 
@@ -284,7 +283,6 @@ class Code(ir.IRBuilder):
         return [self.read(POINTER, self.at(base, n, 8), 8) for n in range(count)]
 
     def write(self, value: Value, address: Value, align: int = 4) -> None:
-        """Store a value."""
         self.store(value, address, align=align)
 
     def smaller(self, a: Value, b: Value) -> Value:
