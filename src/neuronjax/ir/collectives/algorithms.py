@@ -112,7 +112,7 @@ class Algorithm:
 
 
 def _scatters(op: str, group: Group) -> str:
-    """Return why the group cannot run an op for which each rank reduces all data."""
+    """Return why an algorithm in which every rank reduces all data refuses a group."""
     if op != ALL_REDUCE:
         return "it exists for all_reduce only"
     return group.fault
