@@ -312,7 +312,7 @@ def test_the_placement_of_copies_counts():
 def test_a_placement_of_fewer_devices_is_noted():
     policy = nj.Policy(placement=(5, 3))
     found = estimate(train_step, instance="trn2.48xlarge", policy=policy)(W, X)
-    assert any("the placement is of 2 devices, of 64" in note for note in found.notes)
+    assert any("the placement has 2 of 64 devices" in note for note in found.notes)
 
 
 def test_a_copy_in_another_order_is_so_everywhere():

@@ -1,9 +1,8 @@
-"""The subject of a verb such as `profile`: a function, an emulated one, or a program.
+"""The subject of a verb (a public function such as `profile`): a function or a program.
 
-Every verb accepts all of these and gets the same from each: a captured program, arrays,
-and the target and policy of its report. Target and policy are the verb's arguments;
-else those with which the function or program was made; else "trn2" and the SDK's
-defaults.
+From each of them a verb gets the same: a captured program, its arrays, and the target
+and policy of the report. Target and policy are those given to the verb, else those with
+which the subject was made, else "trn2" and the SDK's defaults.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Asked:
 
     Attributes:
         step: the emulated function, or the lowered program.
-        first: the arguments that a bound method puts before those of a call.
+        first: the arguments that a bound method adds in front of those of a call.
     """
 
     step: Emulated | Lowered
@@ -84,20 +83,17 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """The subject's name in a report."""
         if isinstance(self.step, Lowered):
             return self.step.name
         return getattr(self.step, "__name__", "function")
 
     @property
     def target(self) -> Target:
-        """The machine of the report."""
         return self.step.target
 
     @property
     def policy(self) -> Policy:
-        """The numerics of the report: those of a `policy_scope` around the call, if
-        any."""
+        """The policy of an open `policy_scope`, or else that of the subject."""
         return active_policy() or self.step.policy
 
     @property
@@ -116,14 +112,14 @@ class Asked:
         return self.step.amax_history if isinstance(self.step, Emulated) else None
 
     def watching(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that shows progress on the terminal if it takes long."""
+        """Return a context that shows the progress of long work on the terminal."""
         return stages.watching(f"{self.name} on {self.target.name}")
 
     def captured(
         self, *args: Any, _alone: bool = False, **kwargs: Any
     ) -> CapturedProgram:
-        """Return the program of a call, with the call's arguments as its inputs. If a
-        lowered program is given no arguments, they are those that it was lowered for.
+        """Return the program of a call, with the call's arguments as its inputs.
+        Without arguments a lowered program keeps those that it was lowered for.
 
         With `_alone` the results leave out what a function writes into modules."""
         if isinstance(self.step, Lowered):
@@ -133,13 +129,12 @@ class Asked:
         return step.captured(*self.first, *args, **kwargs)
 
     def lowered(self, *args: Any, **kwargs: Any) -> Lowered:
-        """Return the lowered program of a call."""
         if isinstance(self.step, Lowered):
             return self.step
         return self._reported.lower(*self.first, *args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the subject; its results include what it writes into modules."""
+        """Call the subject; return its results and what it writes into modules."""
         step = self.step if isinstance(self.step, Lowered) else self._reported
         return step(*self.first, *args, **kwargs)
 
@@ -158,14 +153,13 @@ class Asked:
         return self._reported.native
 
     def under(self, policy: Policy) -> Emulated | Lowered:
-        """Return the subject under another policy."""
         if isinstance(self.step, Lowered):
             return self.step.under(policy=policy)
         return self._reported.with_options(policy=policy).anew()
 
     @property
     def has_static_arguments(self) -> bool:
-        """Whether the types of the arguments do not determine the program."""
+        """Whether the program depends on more than the types of its arguments."""
         if isinstance(self.step, Lowered):
             return False
         static = self.step.named("static")
@@ -185,7 +179,7 @@ def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _emulated_in(item: Any) -> Emulated | None:
-    """Return the emulated function that an item is or was made from, or None."""
+    """Return the emulated function that an item is, or was made from; else None."""
     function: Any = item.func if isinstance(item, functools.partial) else item
     function = inspect.unwrap(function, stop=lambda f: isinstance(f, Emulated))
     return function if isinstance(function, Emulated) else None
@@ -215,7 +209,7 @@ def shared_setting(
 
     Args:
         several: the items.
-        given: the verb's keywords for the target and the policy, in this order.
+        given: the verb's keyword and value for the target, then for the policy.
 
     Raises:
         InvalidProgramError: the items' settings differ, and the caller gives none.
@@ -272,7 +266,7 @@ def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
 
 
 def check_real(captured: CapturedProgram, what: str) -> None:
-    """Refuse programs with complex numbers, which `what` does not support."""
+    """Refuse a program with complex numbers; `what` is the text of the error."""
     if captured.program.holds_complex():
         raise UnsupportedError(
             what,

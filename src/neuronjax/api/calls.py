@@ -39,7 +39,7 @@ _KNOW_IT = ("api", "testing", "cli", "")
 
 
 def asked_for_jaxs() -> bool:
-    """Return whether an internal module that wants JAX's own `jit` is the caller.
+    """Return whether `nj.jit` was called by an internal module that wants JAX's `jit`.
 
     The user may have set `jax.jit` to a `functools.partial` of `nj.jit`, or to a
     function that calls it."""
@@ -47,9 +47,9 @@ def asked_for_jaxs() -> bool:
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back  # skip frames of `boundary`
     for _ in range(2):
-        package, _, rooms = (frame.f_globals.get("__name__") or "").partition(".")
+        package, _, inner = (frame.f_globals.get("__name__") or "").partition(".")
         if package == "neuronjax":
-            return rooms.partition(".")[0] not in _KNOW_IT
+            return inner.partition(".")[0] not in _KNOW_IT
         if frame.f_back is None:
             return False
         frame = frame.f_back
@@ -60,8 +60,8 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function made from an emulated one, such as its gradient, for a verb
-    whose policy covers all of it. The emulated function's own policy is ignored."""
+    """Return a function made from an emulated one, such as its gradient, for a verb.
+    The verb's policy applies to all of it; the emulated function's own is ignored."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ def argument_name(signature: inspect.Signature | None, number: int) -> str:
 def path_name(
     signature: inspect.Signature | None, path: tuple, missing: Iterable[int] = ()
 ) -> str:
-    """Return a pytree path of (args, kwargs) that starts with the parameter's name.
+    """Return a path in the pytree (args, kwargs) as text, with the parameter's name.
 
     `missing` are the positions of static arguments, which `args` does not contain."""
     where, first, *rest = path
@@ -116,7 +116,7 @@ def path_name(
 
 
 class Named:
-    """Selected arguments: all their positions, and all their names."""
+    """Some arguments of a function, each by its position and by its name."""
 
     def __init__(self, numbers: tuple[int, ...], names: tuple[str, ...]) -> None:
         self.numbers = numbers
@@ -124,7 +124,7 @@ class Named:
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
-        """Return the selection with positions and names completed as in `jax.jit`."""
+        """Return the selection, in which each position adds its name and vice versa."""
         given_numbers = _tuple(numbers, int)
         given_names = _tuple(names, str)
         if signature is None:
@@ -146,7 +146,7 @@ class Named:
     def split(
         self, args: tuple, kwargs: dict
     ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Return the unselected arguments, and a function that adds the selected."""
+        """Return the unselected arguments, and a function that adds the others."""
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
@@ -293,8 +293,7 @@ def boundary(function: T) -> T:
 
     Frames of neuronjax and JAX are left out, as JAX does with its own; for an
     interrupt, frames of all libraries. `JAX_TRACEBACK_FILTERING=off` shows all. The
-    cause of one of our own errors is dropped, because the message says all that the
-    cause does."""
+    cause of one of our own errors is dropped, because its message says all."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

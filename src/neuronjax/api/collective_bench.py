@@ -86,7 +86,7 @@ class CollectiveBench(Displayed):
         ranks = f"{len(self.ranks)} ranks of {self.target}"
         title = f"{self.op}, {ranks}; bandwidth in GB/s"
         wait = f"A launch waits {self.barrier_seconds * 1e3:.2g} ms for all ranks"
-        note = f"Modelled. {wait}, while the last one runs.\n{HOW_SURE}"
+        note = f"Modelled. {wait}, while the previous one runs.\n{HOW_SURE}"
         columns = {heading: NUMBER for heading in _HEADINGS}
         return Group(new_table(title, columns, map(_row, self.records)), Text(note))
 
@@ -148,7 +148,8 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return the function from size to time. It lists ranks only if they are few."""
+    """Return the function from bytes to time. More than `_MOST_LISTED` ranks must be
+    all ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":

@@ -1,7 +1,7 @@
 """`compare`: every op of a function, emulated and in a reference.
 
 A thin interface to `diagnostics.compare`: it captures the program, lowers it for the
-emulation and the reference, and passes both on.
+emulation and the reference, and passes on the two lowered programs.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def compare(
         baseline: a third run, shown beside the emulation and the reference, as the
             expected result: "float32" with `reference="bf16"`, for example.
         tolerance: the run has diverged if the relative L2 error of an op's result, in
-            accumulation, is larger. Default: none against double precision; any
-            bit if the reference is the policy itself and with `against`; otherwise 0.1.
+            accumulation, is larger. None: judge by roundings against double precision;
+            0 with `against`, or if the reference is the policy itself; otherwise 0.1.
         explain: search the smallest set of ops that explains the first divergence, each
-            trial a run up to it, and try remedies on the first ops at fault.
+            trial a run up to there, and try remedies on the first ops at fault.
         rounding_seed: the call index of stochastic rounding, the same in all runs.
             Delayed scaling reads the history that the function was given
             (`with_amax_history`); without one its scales are 1, as in a first step.
@@ -258,8 +258,8 @@ def _edited(
 
 
 def _read_back(captured: CapturedProgram) -> CapturedProgram:
-    """Return a program as saving and loading it would, with its argument names, to
-    which rules of a policy refer."""
+    """Return a program as saved and loaded again, but with its argument names, because
+    rules of a policy refer to them."""
     saved = read_artifact(captured.portable()).program
     saved = dataclasses.replace(saved, argument_names=captured.emulation.names)
     return dataclasses.replace(captured, program=saved)

@@ -170,10 +170,10 @@ _OURS = {
 }
 
 
-def _setting(asking: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the target and policy of the scope opened last. Return None if no scope is
-    open, and for calls from neuronjax itself."""
-    ours = asking.get("__name__", "").partition(".")[0] == "neuronjax"
+    open, or if the caller's globals are those of one of neuronjax's own modules."""
+    ours = caller.get("__name__", "").partition(".")[0] == "neuronjax"
     scopes = [] if ours else _open[-1:]
     return scopes[0] if scopes else None
 
@@ -200,7 +200,7 @@ def _line_of(function: Any) -> str:
 def _native_text(functions: Sequence[Any]) -> str:
     names = ", ".join(f"{f.__name__} ({_line_of(f)})" for f in functions)
     return (
-        f"ran natively inside nj.emulated, for it was jitted before: {names}\n"
+        f"ran natively inside nj.emulated, because jitted before it: {names}\n"
         "  remedy: open the scope before the program is imported or jits its "
         "functions; or `neuronjax run script.py`"
     )

@@ -252,11 +252,11 @@ class Estimate(PricedTable):
         return self.costs[0].energy_kwh
 
     def __rich__(self) -> Group:
-        first = self.costs[0] if self.costs else None
+        first = self.costs[0]
         title = f"{self.name}{self._shown_utilization()}"
-        if first is not None and first.tokens is not None:
+        if first.tokens is not None:
             title += f", {decimal(first.tokens)} tokens"
-        elif first is not None and first.steps is not None:
+        elif first.steps is not None:
             title += f", {first.steps:,} steps"
         return training_tables(title, self.costs, self.remarks())
 
@@ -275,7 +275,7 @@ def _machines(given: Any) -> tuple[Machine, ...]:
             raise InvalidProgramError(
                 f"machine {machine.name!r}: {machine.step_seconds} s per step at "
                 f"{machine.price_per_hour} USD/h",
-                remedy="numbers above 0",
+                remedy="give numbers above 0",
             )
     return found
 
@@ -302,7 +302,7 @@ class _Training:
         """Raise an error, before programs are priced, if the arguments are invalid."""
         if not 0 <= self.overlap <= 1:
             raise InvalidProgramError(
-                f"an overlap of {self.overlap}", remedy="from 0 to 1"
+                f"an overlap of {self.overlap}", remedy="give 0 to 1"
             )
         for target, policy in itertools.product(targets, policies):
             numerics = policy or own
@@ -468,8 +468,8 @@ def _placement_notes(
     for profiled, cost in zip(profiles, costs, strict=True):
         placement, copies = profiled.policy.placement, int(cost.copies)
         if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
-            what = f"the placement is of {len(placement)} devices, of {cost.devices}"
-            found[f"{what}: gradients are added up as if copies lay in order"] = None
+            what = f"the placement has {len(placement)} of {cost.devices} devices"
+            found[f"{what}: gradients are added up as if copies were in order"] = None
     return list(found)
 
 

@@ -68,10 +68,10 @@ def estimate_serving(
 
     Args:
         prefill: a function that reads a prompt into a KV cache; as `profile`.
-        decode: a function that makes one token for every sequence of a batch. The KV
-            cache, updated in place, is what it takes and returns: arguments of a
-            result's type that are not parameters. It is priced for the full length of
-            that cache. Each call is launched during the last one; a prefill waits for
+        decode: a function that makes one token for every sequence of a batch. Its
+            arguments that have the type of a result and are not parameters are the KV
+            cache, which is updated in place. A step is priced for the full length of
+            the cache, and is launched while the previous one runs; a prefill waits for
             its launch.
         prompt_tokens: tokens of one request.
         output_tokens: tokens of one answer; the first is computed by the prefill.
@@ -196,7 +196,7 @@ class ServingEstimate(PricedTable):
 
 
 def _given_away(profiled: Profile) -> Profile:
-    """Return the profile with all arguments donated: a server keeps one cache."""
+    """Return the profile with all arguments donated, since a server keeps one cache."""
     timeline = profiled.timeline
     everything = range(len(timeline.memory.arguments))
     memory = with_donation(timeline.memory, everything)

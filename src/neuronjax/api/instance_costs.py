@@ -72,9 +72,7 @@ class PricedTable(Displayed):
                 what rematerialisation or sharding would save.
         """
         for found in self.profiles:
-            error = check_fits(found.memory, found.core)
-            if error is not None:
-                raise error
+            found.check_memory()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -126,7 +127,7 @@ def jit(
 _STATIC = ("static_argnums", "static_argnames")
 _SHARDINGS = ("in_shardings", "out_shardings")
 _NOT_JAX = ("target", "policy", "collect")
-#: Options that are not passed on to `jax.jit` of the emulation as they are.
+#: Options that `jax.jit` of the emulation gets in another form or not at all.
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
 
@@ -231,7 +232,7 @@ class Emulated(Stateful):
         return self.lower(*args, **kwargs).init_amax_history()
 
     def init_statistics(self, *args: Any, **kwargs: Any) -> Statistics:
-        """Return the statistics of no call, as a start for `merge` in a loop.
+        """Return empty statistics, as the start for `merge` in a loop.
 
         Raises:
             InvalidProgramError: the function was made without `collect`.
@@ -305,7 +306,7 @@ class Emulated(Stateful):
     def _whole(
         self, function: Callable, args: tuple, kwargs: dict
     ) -> tuple[MeshContext, tuple, dict]:
-        """Return the mesh context of a call, and the emulation's arguments."""
+        """Return the mesh context of a call, and its arguments for the emulation."""
         args, kwargs = nnx_state.once(function, (args, kwargs))
         if active_real_devices():
             return MeshContext.around(), args, kwargs
@@ -322,9 +323,8 @@ class Emulated(Stateful):
                 remedy="give collect= to the outermost nj.jit; with scope= or source= "
                 "it measures the inner function alone",
             )
-        if self._given_policy is None or is_asked_about(self):
-            return self.native(*args, **kwargs)
-        with policy_scope(self._given_policy):
+        scope = None if is_asked_about(self) else self._given_policy
+        with policy_scope(scope) if scope else contextlib.nullcontext():
             return self.native(*args, **kwargs)
 
     @property
@@ -338,7 +338,7 @@ class Emulated(Stateful):
         return {k: v for k, v in self.options.items() if k not in apart}
 
     def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> CallEntry:
-        """Return how the program for these arguments is compiled and called."""
+        """Return what compiles and calls the program for these arguments."""
         static = self._static
 
         def run(
@@ -455,7 +455,7 @@ class Emulated(Stateful):
         out = shardings.get("out_shardings")
         if next(iter(jax.tree.leaves(out)), out) is not out:
             # Two traces of a function may differ in values that are not arrays, such as
-            # functions in an optimizer. JAX reuses its trace, so its structure is used.
+            # functions in an optimizer. JAX reuses this one, so its structure is used.
             with around.inside():
                 tree = jax.tree.structure(self._shapes(called, args, kwargs))
         if not shardings:

@@ -187,9 +187,9 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
     try:
         runs = max((t.runs for t in case.tolerances(job.seeds[0], None)), default=0)
     except (UnimplementedError, InvalidProgramError) as error:
-        why = f"{RELATIVE_L2:g} of NKIBench, for none is derived: {error.what}"
+        why = f"{RELATIVE_L2:g}, as NKIBench; no bound is derived: {error.what}"
         return RELATIVE_L2, why
-    drawn = f", and from {runs} runs of it with drawn roundings" if runs else ""
+    drawn = f", and from {runs} runs of it with random roundings" if runs else ""
     return None, f"derived from the reference{drawn}"
 
 
@@ -240,13 +240,13 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
         )
         found["limits"] += failed
         if found["seeds"] and not failed and not running.shares_memory(program):
-            found |= _without_matter(found)
+            found |= _with_harmless_reads(found)
     return found
 
 
-def _without_matter(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hazards and advice, with reads of memory that may be unwritten as advice:
-    two runs with different memory had equal results, so the values do not matter."""
+def _with_harmless_reads(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hazards and advice. Reads of memory that may be unwritten become advice,
+    since two runs with different contents of memory had equal results."""
     kinds: dict[str, list[Problem]] = {"hazards": [], "advice": [*found["advice"]]}
     for p in found["hazards"]:
         if p.rule == "maybe-unwritten":

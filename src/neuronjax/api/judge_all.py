@@ -44,7 +44,7 @@ class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
 
     def __rich__(self) -> Table:
         columns = {"": WORD, "kernel": NAME, "ms": NUMBER, "why": TEXT}
-        rows = ((v.word, place(v.candidate), *_told(v)) for v in self)
+        rows = ((v.word, place(v.candidate), *_time_and_reason(v)) for v in self)
         title = f"{len(self)} kernels"
         for v in self[:1]:  # all are judged for the same machine and rules
             title += f" on {kernel_line(resolve_target(v.target), nki=v.nki)}"
@@ -55,7 +55,7 @@ class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
         return f"<neuronjax.KernelVerdicts {accepted} of {len(self)}>"
 
 
-def _told(verdict: KernelVerdict) -> tuple[str, str]:
+def _time_and_reason(verdict: KernelVerdict) -> tuple[str, str]:
     times = verdict.times
     first = next((p for p in (*verdict.limits, *verdict.hazards)), None)
     wrong = next((s.why for s in verdict.seeds if s.why), verdict.undecided)
@@ -122,13 +122,24 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
         )
     except subprocess.TimeoutExpired:
         why = f"no verdict within {seconds(limit)}"
-        return _without(path, why, time.monotonic() - start, options)
-    if done.returncode in EXIT_STATUS.values() and done.stdout:
-        return from_json(done.stdout)
-    if done.returncode == 2:
-        raise InvalidProgramError(done.stderr.strip(), op="judge")
-    why = f"judging ended with status {done.returncode}: {done.stderr[-300:]}"
-    return _without(path, why, time.monotonic() - start, options)
+    else:
+        if done.returncode in EXIT_STATUS.values() and done.stdout:
+            return from_json(done.stdout)
+        if done.returncode == 2:
+            raise InvalidProgramError(done.stderr.strip(), op="judge")
+        why = f"judging ended with status {done.returncode}: {done.stderr[-300:]}"
+    release = options.get("nki")
+    return KernelVerdict(
+        candidate=str(path.resolve()),
+        kernel="",
+        target=options.get("target") or "trn2",
+        nki=resolve_release(release).name if release else "",
+        accepted=False,
+        correct=None,
+        tolerance="",
+        limits=(Problem(rule="ended", location=str(path), message=why, remedy=""),),
+        judging_seconds=time.monotonic() - start,
+    )
 
 
 def _flags(options: dict[str, Any]) -> list[str]:
@@ -141,21 +152,3 @@ def _flags(options: dict[str, Any]) -> list[str]:
         text = ",".join(map(str, value)) if many else str(value)
         flags += [f"--{name}", text]
     return flags
-
-
-def _without(
-    path: Path, how: str, took: float, options: dict[str, Any]
-) -> KernelVerdict:
-    problem = Problem(rule="ended", location=str(path), message=how, remedy="")
-    release = options.get("nki")
-    return KernelVerdict(
-        candidate=str(path.resolve()),
-        kernel="",
-        target=options.get("target") or "trn2",
-        nki=resolve_release(release).name if release else "",
-        accepted=False,
-        correct=None,
-        tolerance="",
-        limits=(problem,),
-        judging_seconds=took,
-    )

@@ -2,9 +2,9 @@
 
 A saved program gives the same object as `jit(f).lower(...)`: `capture.artifacts` reads
 and parses the file, and the rest is as for every program. Inside JAX's transformations
-and other emulated functions it is the function of `capture.saved_call`: `vmap` is a
-loop over the batch, because the program has one size, and `grad` works if the file
-contains the derivative, which is possible only for jax.export artifacts.
+and other emulated functions `capture.saved_call` makes it a function: `vmap` is a loop
+over the batch, because the program has one size, and `grad` works if the file contains
+the derivative, which is possible only for jax.export artifacts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def load(
 def read_saved(
     source: Source, target: str | None = None, policy: str | Policy | None = None
 ) -> Lowered | Emulated:
-    """Return a saved program like `load`, but lower it only when that is needed."""
+    """Return a saved program as `load` does, but do not lower it yet."""
     given = None if policy is None else Policy.resolve(policy)
     machine, found = resolve_target(target or "trn2"), read_any(source)
     if isinstance(found, Artifact):

@@ -78,9 +78,9 @@ class WithState:
 class InPlace(WithState):
     """A wrapper with a state that `settled` writes back into the arguments' modules.
 
-    The state of a function of `nnx.jit` is every variable that it writes. Of any other
-    function it is those that are not returned: a caller takes returned modules from the
-    results. If modules are donated, unchanged variables are written back too."""
+    The state of a function of `nnx.jit` is every variable that it writes. For any other
+    function, variables that it returns are left out, since the caller takes them from
+    the results. If modules are donated, unchanged variables are written back too."""
 
     def __init__(
         self, function: Callable[..., Any], options: Mapping[str, Any]
@@ -92,7 +92,7 @@ class InPlace(WithState):
         whole = _of_nnx_jit(self.__wrapped__, whole=True)
         if whole and call.rebuilt:
             raise UnsupportedError(
-                f"{_name_of(self)} makes in its modules another "
+                f"{_name_of(self)} makes new state in its modules, "
                 f"{', '.join(call.rebuilt[:4])}: a compiled step keeps only arrays "
                 "that were there before",
                 remedy="make every variable before the first step, and keep in an "
@@ -133,15 +133,15 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 def kept(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable:
     """Return the function as `InPlace`, or unchanged if it handles its own state."""
-    return function if _is_told(function) else InPlace(function, options)
+    return function if _handles_own_state(function) else InPlace(function, options)
 
 
 def as_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function as `AsInJax`, or unchanged if it handles its own state."""
-    return function if _is_told(function) else AsInJax(function)
+    return function if _handles_own_state(function) else AsInJax(function)
 
 
-def _is_told(function: Callable[..., Any]) -> bool:
+def _handles_own_state(function: Callable[..., Any]) -> bool:
     """Return whether a function handles its own state: a `WithState`, or the inner
     function of `nnx.jit`, which returns the next state."""
     return isinstance(function, WithState) or _of_nnx_jit(function, whole=False)
@@ -325,7 +325,7 @@ _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
-    """Return the first value in a jaxpr that each of its results is equal to.
+    """Return, for each result of a jaxpr, the first value in it that is the same.
 
     A call may pass operands through unchanged, as `nnx.jit` does with variables that
     are only read, and may return a value twice. Literals are given as text."""

@@ -57,7 +57,7 @@ def profile(
         target: as `compare`.
         policy: as `compare`.
         lnc: physical cores per logical core; None for the policy's, else the target's.
-        peak: the peak rate of MFU: "bf16", "fp32", "fp8", "mx", "sparse", or in TFLOPS.
+        peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
         batch_argnums: the arguments whose leading axis is the batch. With them
             `Profile.limits` also prices other batch sizes.
         trips: the number of iterations of loops in which values decide it, by the
@@ -107,7 +107,7 @@ def profile(
 
 
 def _values(arguments: Any) -> Any:
-    """Return the arguments of a call that runs; refuse types, which have no values."""
+    """Return the arguments, and refuse types, which have no values to run with."""
     leaves = jax.tree.leaves(arguments)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         raise InvalidProgramError(
@@ -120,7 +120,7 @@ def _values(arguments: Any) -> Any:
 def _scaled(
     asked: Asked, args: tuple, kwargs: dict, batch: Sequence[int], factor: float
 ) -> InstructionProgram | None:
-    """Return the program for a batch scaled by `factor`, or None if it has none."""
+    """Return the program for a batch scaled by `factor`, or None if there is none."""
 
     def scaled(leaf: Any) -> Any:
         if not jnp.ndim(leaf):

@@ -75,7 +75,7 @@ class Profile(Displayed):
         """The contents of SBUF and HBM when each is fullest, and what spills.
 
         Results take the place of arguments that the function donates
-        (`donate_argnums`); for a `Lowered` it is unknown which these are."""
+        (`donate_argnums`); for a loaded program it is unknown which these are."""
         return shown_memory(self.timeline.memory, self.core)
 
     def check_memory(self) -> None:
@@ -175,7 +175,7 @@ class Profile(Displayed):
 
     @property
     def lowered(self) -> Lowered:
-        """The program that was profiled; an error for a kernel."""
+        """The program that was profiled; InvalidProgramError for a kernel."""
         return kernels.not_a_kernel(self._program)
 
     @cached_property

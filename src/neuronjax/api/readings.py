@@ -27,10 +27,8 @@ def timeline(lowered: Lowered, lnc: int | None) -> Timeline:
 
 
 def table(lowered: Lowered) -> RenderableType:
-    """Return the instructions as a Rich table."""
     return program_table(lowered.name, lowered.captured.instructions, lowered.setting)
 
 
 def instructions(lowered: Lowered) -> str:
-    """Return the instructions as text."""
     return instruction_text(lowered.captured.instructions, place)

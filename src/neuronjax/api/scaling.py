@@ -304,8 +304,7 @@ def _compute(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
-    """Return seconds and algorithm of the all-reduce, and its name if it is the
-    limit."""
+    """Return seconds, algorithm and reported name of the gradients' all-reduce."""
     if layout.data == 1:
         return 0.0, "", "gradients"
     size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)
@@ -321,7 +320,8 @@ def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
 
 
 def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> CollectiveTime:
-    """Return the time over all copies, with all parts and stages of a node at once."""
+    """Return the time of an all-reduce over all copies, which all tensor-parallel parts
+    and all stages on a node run at the same time."""
     stage = min(layout.data * job.tensor, layout.per_node)
     used = min(layout.devices, layout.per_node)
     groups = [
@@ -360,6 +360,6 @@ def _messages(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _activations(job: _Workload, layout: _DeviceLayout) -> float:
-    """Return the bytes of one microbatch of one copy, in BF16."""
+    """Return the bytes of the activations of one microbatch of one copy, in BF16."""
     tokens = job.tokens(layout.devices) / layout.data / job.microbatches
     return math.ceil(tokens) * job.hidden * 2

@@ -55,7 +55,7 @@ class SearchedProgram:
         args, kwargs = arguments
         lowered = asked.lowered(*args, **kwargs)
 
-        # A policy that is worth running is run soon after it is priced.
+        # A small cache suffices: a policy that is run is run soon after it is priced.
         @functools.lru_cache(_KEPT)
         def lower(policy: Policy) -> Lowered:
             found = lowered.under(policy=policy)
@@ -80,8 +80,7 @@ class SearchedProgram:
         return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """Return the groups that candidates can change; refuse a program without
-        any."""
+        """Return the groups that candidates can change; there must be at least one."""
         return find_groups(self.heard(candidates), by)
 
     def heard(self, candidates: Candidates) -> list[HeardOp]:
@@ -138,8 +137,8 @@ class SearchedProgram:
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
-        """Yield for each group the program in which only it has the candidate of this
-        number and the others have the baseline, or the error that refuses it."""
+        """Yield, for each group, the identity of the program in which it has candidate
+        `number` and all others have the baseline; or the error that refuses that."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))
@@ -180,9 +179,9 @@ def fastest_mixture(
     """Return the fastest mixture of two policies that is found, and its seconds.
 
     Starting from either policy, each module in turn gets the other one if that is
-    predicted to save time. Modules that differ in numbers alone, as the layers in a
-    list do, get the same. The policy is None if one alone is the fastest. Seconds are 0
-    if rules cannot express a mixture or there are too many parts."""
+    predicted to save time. Modules whose paths differ in list indices alone get the
+    same one. The policy returned is None if one of the two alone is the fastest.
+    Seconds are 0 if rules cannot express a mixture or there are too many parts."""
     named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
     try:
         program = SearchedProgram.of(Asked.of(lowered), ((), {}), timing)

@@ -42,7 +42,7 @@ from neuronjax.report.tables import Displayed, Records
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Confidence of all intervals of a study together.
+#: Confidence level that all intervals of a study have together.
 _CONFIDENCE = 0.95
 
 
@@ -164,7 +164,7 @@ def study(
     rounds = _rounds(every, machines, chosen, stored, judged, until_sure, progress)
     found = dataclasses.replace(judged, records=rounds)
     if find_fault:
-        seen = _seen_before(every, machines, found, progress)
+        seen = _faults_before_divergence(every, machines, found, progress)
         found = dataclasses.replace(found, seen=seen)
     if at is None:
         return found
@@ -205,7 +205,7 @@ def _rounds(
     return Records(itertools.chain(*found.values()))
 
 
-def _seen_before(
+def _faults_before_divergence(
     every: StudyRuns, machines: Sequence[StudyMachine], found: Study, progress: bool
 ) -> dict[str, str]:
     """Return, by label, what statistics show just before a machine first diverges."""
@@ -299,7 +299,7 @@ class Study(Displayed):
 
         Args:
             step: a training step of the real size; it is priced, not run.
-            instance: as `estimate`; leaves out policies studied on other chips.
+            instance: as `estimate`; policies studied on other chips are left out.
             keywords: as `estimate`; `steps` or `tokens` are the baseline's.
 
         Returns:

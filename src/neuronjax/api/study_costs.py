@@ -43,8 +43,8 @@ class CostToLoss:
         steps: optimizer steps to the same loss.
         step_seconds: seconds of one step, with the 80 % interval of similar programs.
         hours: rented hours.
-        dollars: total cost. Its interval adds those of the steps' ratio and of the
-            seconds in quadrature.
+        dollars: total cost. Its interval combines, in quadrature, those of the ratio of
+            steps and of the seconds of a step.
     """
 
     machine: str
@@ -99,7 +99,7 @@ class StudyCosts(Displayed):
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="Steps: those asked for, times the study's ratio. Step: modelled. "
             "Below the cost: the intervals of the ratio "
-            f"({100 * self.confidence:.4g} %) and of measured times like it (80 %), in "
+            f"({100 * self.confidence:.4g} %) and of similar measured times (80 %), in "
             "quadrature.",
         )
         return Group(table, *map(Text, self.estimate.remarks()))
@@ -178,7 +178,7 @@ def labelled(
 ) -> dict[str, Policy]:
     """Return the policies that were studied on an instance's chip, by label.
 
-    Each policy is named by its label, without the target if all have the same.
+    The label, without a target that all have in common, becomes the policy's name.
 
     Args:
         numerics: label -> policy; None for the host.

@@ -94,8 +94,7 @@ class StudyJit:
     Functions write into modules of Flax NNX, because a study would otherwise train
     nothing. A function that is passed again is not recompiled, but its calls are
     counted from 0: the random bits of stochastic rounding do not depend on earlier
-    runs. With a list `seen`, emulated functions append the statistics of every call to
-    it."""
+    runs. With a list `seen`, emulated functions append each call's statistics."""
 
     def __init__(
         self, machine: StudyMachine, seen: list[Statistics] | None = None
@@ -144,8 +143,8 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute without statistics; functions with another state are
-        watched too."""
+        """Return an attribute of the function without statistics, but collect
+        statistics in a copy with another state."""
         if name not in ("with_amax_history", "with_rounding_seed"):
             return getattr(self.collecting.with_options(collect=None), name)
         own = getattr(self.collecting, name)

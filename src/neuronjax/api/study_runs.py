@@ -90,7 +90,7 @@ class StudyRuns:
         return tuple(found)
 
     def stored_fault(self, machine: StudyMachine, seed: int, step: Any) -> str:
-        """Return what `fault` found before; "" if it did not run."""
+        """Return what an earlier `fault` stored for this step; "" if there was none."""
         stored = self._stored(machine, f"{seed}-step{step}")
         return str(stored[0]["seen"]) if stored else ""
 
@@ -154,7 +154,7 @@ def _number(name: str, value: Any) -> int | float:
     if name in KEYS:
         raise InvalidProgramError(
             f"train yielded a metric called {name!r}",
-            remedy=f"{', '.join(KEYS)} are the run's own; use another name",
+            remedy=f"{', '.join(KEYS)} name the run; use another name",
         )
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biufV":

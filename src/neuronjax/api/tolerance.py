@@ -1,7 +1,6 @@
 """`tolerance`: how large the errors of a correct run on a chip can be.
 
-A thin interface to `diagnostics.legal`: it captures the program, lowers it under its
-policy, and calls that package.
+`diagnostics.legal` computes the bounds of the captured and lowered program.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ def tolerance(
     The program runs once, in float64, on values that carry the scale of their errors.
     Where derivatives then give little information, it runs some more times with random
     errors, and the smaller of the two bounds counts. The bounds allow for any order of
-    sums, any tiles, cells of two or four products, passes of FP32 operands, tables of
-    elementary functions, and results rounded once or twice. An error outside the bounds
-    is not due to rounding: a missing term in a sum of 4,096 is detected. A cast of a
-    number without an error so far is computed, and adds none, unless it is stochastic.
+    sums, any tiles, array cells that add two or four products, passes of FP32 operands,
+    tables of elementary functions, and results rounded once or twice. An error outside
+    the bounds is not due to rounding: a missing term in a sum of 4,096 is detected. A
+    cast of a number that has no error yet adds none, unless the cast is stochastic.
 
         t = nj.tolerance(loss, policy="bf16")(params, batch)
         np.testing.assert_allclose(found, t.expected, atol=t.atol, rtol=0)

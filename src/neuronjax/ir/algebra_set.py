@@ -73,7 +73,7 @@ class HostCall(Instruction):
     """A function that the host computes as JAX does, or a callback that only reads
     values.
 
-    The policy asks for it (`host_custom_calls`, `callbacks`).
+    The policy must permit all but `jax.debug` (`host_custom_calls`, `callbacks`).
 
     Attributes:
         function: the function.

@@ -35,8 +35,8 @@ def is_parameter_name(name: str) -> bool:
 
 
 def modules_of_arguments(names: Sequence[str]) -> Mapping[str, str]:
-    """Return the module of every argument that is a parameter or an optimizer's state
-    of one."""
+    """Return the module of every argument that is a parameter or an optimizer's
+    state."""
     modules = _without_place(
         {name: module_of_path(name) for name in parameters_of(names)}
     )
@@ -74,8 +74,8 @@ def _first(path: str) -> str:
 
 
 def parameters_of(names: Iterable[str]) -> list[str]:
-    """Return the paths of parameters: those with a parameter's name, all others in the
-    same container (a norm's scale), and containers with the paths of the moments."""
+    """Return the paths of parameters: those with a parameter's name, others in
+    their containers, and those in a container with just the paths of the moments."""
     names = list(names)
     moments = {name[match.end() :] for name in names if (match := _MOMENT.search(name))}
     roots = {_root(name) for name in names if is_parameter_name(name)} - {None}

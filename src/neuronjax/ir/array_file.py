@@ -81,7 +81,7 @@ def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarra
 
 
 def regular(path: Path) -> Path:
-    """Return the path of a regular file; a device or a pipe may have no end.
+    """Return the path if it is a regular file's: a device or a pipe may have no end.
 
     Raises:
         OSError: it is not a regular file.
@@ -98,7 +98,7 @@ def check_unpacked(archive: zipfile.ZipFile) -> None:
     """Refuse an archive whose stated sizes are much larger than the archive.
 
     Raises:
-        ValueError: they are.
+        ValueError: the stated sizes are too large.
     """
     assert archive.fp is not None
     size = archive.fp.seek(0, io.SEEK_END)
@@ -117,7 +117,7 @@ def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _of_stream(file: BinaryIO | Any, size: int) -> np.ndarray:
-    """Read one array; refuse a header whose size differs from that of the data."""
+    """Return one array, or refuse a header whose size differs from that of the data."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the format is unknown")

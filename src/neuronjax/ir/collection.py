@@ -1,4 +1,4 @@
-"""Switches the garbage collector off while programs are built, traced or planned.
+"""Switch the garbage collector off while programs are built, traced or planned.
 
 This work makes many small objects without cycles, about ten per op. The collector would
 visit them and all objects of JAX again and again and find nothing, which takes up to
@@ -19,11 +19,11 @@ MANY = 50_000
 def no_collection() -> Iterator[None]:
     """Switch the cyclic collector off, and on again if it was on.
 
-    If many objects were made meanwhile they are moved to the old generation; otherwise
-    the collector would visit all of them at once. If there are few they stay young, so
-    that garbage is collected in time when small programs are planned in a loop. If
-    several threads do this at once, the first that ends switches the collector on for
-    all of them, which is only slower.
+    If many objects were made meanwhile, they are moved to the old generation, so that
+    the collector does not visit all of them at once. Few objects stay young, so that
+    garbage is collected in time when small programs are planned in a loop. If several
+    threads do this at once, the first that ends switches the collector on for all of
+    them, which is only slower.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -80,7 +80,6 @@ class DeviceMesh:
 
     @property
     def size(self) -> int:
-        """The number of devices."""
         return prod(size for _, size in self.axes)
 
 
@@ -174,8 +173,7 @@ class AllGather(Collective):
 
     Attributes:
         dimension: the dimension of the concatenation.
-        groups: the devices that gather together; every device is in one group, all
-            groups have one size.
+        groups: the devices that gather together, as in `Reduction`.
     """
 
     dimension: int
@@ -190,8 +188,7 @@ class AllToAll(Collective):
         split_dimension: the dimension along which an operand is split.
         concat_dimension: the dimension along which the parts are concatenated, in order
             of members.
-        groups: the devices that exchange; every device is in one group, all groups have
-            one size.
+        groups: the devices that exchange, as in `Reduction`.
     """
 
     split_dimension: int
@@ -231,8 +228,7 @@ class RaggedAllToAll(Collective):
     member. Each is int32 or int64 [k * members].
 
     Attributes:
-        groups: the devices that exchange; every device is in one group, all groups have
-            one size.
+        groups: the devices that exchange, as in `Reduction`.
     """
 
     groups: Groups

@@ -35,7 +35,7 @@ class Descent(NamedTuple):
     after_gradients: bool = False
 
     def join(self, other: Descent) -> Descent:
-        """Return the union of both."""
+        """Return the union of two origins."""
         if self == other or other == _NOTHING:
             return self
         return Descent(

@@ -134,7 +134,7 @@ def star(ranks: int) -> FoldPlan:
 
 def path(ranks: int, hop: int = 1) -> FoldPlan:
     """Return a closed path over groups of `hop` neighbouring ranks that add together;
-    `hop` divides `ranks`. A sum starts after its owner's group and ends in that."""
+    `hop` divides `ranks`. A sum starts after its owner's group, and ends in it."""
     if ranks == 1:
         return star(1)
     order = []
@@ -189,8 +189,3 @@ def channelled(channels: Sequence[FoldPlan]) -> FoldPlan:
     first = channels[0]
     order = (plan.order_of(owner) for owner in range(first.ranks) for plan in channels)
     return replace(first, order=tuple(order))
-
-
-def named(plan: FoldPlan, algorithm: str) -> FoldPlan:
-    """Return the plan under the name of an algorithm."""
-    return replace(plan, algorithm=algorithm)

@@ -67,6 +67,11 @@ class DotDimensions:
         )
 
 
+def _host_or_modelled(field: str) -> Any:
+    """Return a label: "host" if this field of an instruction is, else "modelled"."""
+    return property(lambda i: "host" if getattr(i, field) == "host" else "modelled")
+
+
 #: Rows of FP32 operands that the array adds up as one sum: a row group.
 FP32_ROWS = 32
 
@@ -99,10 +104,7 @@ class NcMatmul(Instruction):
     group_rows: int | None = None
     accumulation: str = "systolic"
     held: Sizes | None = None
-
-    @property
-    def label(self) -> Label:  # type: ignore[override]
-        return "host" if self.accumulation == "host" else "modelled"
+    label = _host_or_modelled("accumulation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +160,7 @@ class NcMatmulMx(Instruction):
     dimensions: DotDimensions
     k_tile: int = 512
     accumulation: str = "systolic"
-
-    @property
-    def label(self) -> Label:  # type: ignore[override]
-        return "host" if self.accumulation == "host" else "modelled"
+    label = _host_or_modelled("accumulation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,10 +203,7 @@ class NcMatmulSparse(Instruction):
     pattern: str
     k_tile: int = 128
     accumulation: str = "systolic"
-
-    @property
-    def label(self) -> Label:  # type: ignore[override]
-        return "host" if self.accumulation == "host" else "modelled"
+    label = _host_or_modelled("accumulation")
 
 
 # -- VectorE, ScalarE, GpSimdE ---------------------------------------------------------
@@ -272,10 +268,7 @@ class Activation(Instruction):
 
     function: str
     transcendentals: str = "exact"
-
-    @property
-    def label(self) -> Label:  # type: ignore[override]
-        return "host" if self.transcendentals == "host" else "modelled"
+    label = _host_or_modelled("transcendentals")
 
 
 @dataclass(frozen=True, kw_only=True)

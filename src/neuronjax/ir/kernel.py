@@ -43,7 +43,6 @@ class Storage:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -85,8 +84,8 @@ class DynamicOffset:
 class Access:
     """Elements of a storage, as one operand of an instruction. Element (i0, i1, ...) is
     number `offset + i0*stride0 + i1*stride1 + ...` of the storage in row-major order.
-    On chip the first pair is the partition, its stride the free size of the storage. A
-    stride of 0 repeats elements."""
+    On chip the first pair is that of the partition; its stride is the storage's free
+    size. A stride of 0 repeats elements."""
 
     storage: Storage  # the accessed memory
     dtype: str  # the dtype in which its bits are read, mostly `storage.dtype`
@@ -102,7 +101,6 @@ class Access:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(count for _, count in self.pattern)
 
     @property
@@ -228,5 +226,5 @@ class KernelProgram:
     #: Whether it is in the older style, whose compiler spills what does not fit.
     older: bool = False
     #: The line where a kernel launched without a grid asks for its program number, if
-    #: it never asks for the number of programs.
+    #: it never asks for the number of programs: it may expect a grid. Else "".
     wants_grid: str = ""

@@ -21,7 +21,6 @@ from neuronjax.ir.instruction import Instruction, Label
 from neuronjax.ir.kernel import (
     Access,
     DynamicOffset,
-    Item,
     KernelBlock,
     KernelInstruction,
     KernelLoop,
@@ -53,8 +52,7 @@ class KernelFunction:
     #: if it has none. `run` then takes and returns the arrays of all devices, with a
     #: leading axis; the types above are those of one device.
     devices: int = 0
-    #: The kernel's own numerics, which apply if the surrounding program has the usual
-    #: ones.
+    #: The kernel's own numerics; a surrounding program's unusual ones override them.
     numerics: KernelNumerics = USUAL
 
     @property
@@ -122,18 +120,15 @@ def _parts(program: KernelProgram) -> Iterator[Any]:
 
 def _block(block: KernelBlock) -> Iterator[Any]:
     for item in block.items:
-        yield from _item(item)
-
-
-def _item(item: Item) -> Iterator[Any]:
-    if isinstance(item, KernelInstruction):
-        yield _plain(item)
-        return
-    bounds = (item.start, item.stop, item.step) if isinstance(item, KernelLoop) else ()
-    where = item.register if isinstance(item, KernelLoop) else item.condition
-    yield (type(item).__name__, where, bounds)
-    yield from _block(item.body)
-    yield "end"
+        if isinstance(item, KernelInstruction):
+            yield _plain(item)
+            continue
+        is_loop = isinstance(item, KernelLoop)
+        bounds = (item.start, item.stop, item.step) if is_loop else ()
+        where = item.register if is_loop else item.condition
+        yield (type(item).__name__, where, bounds)
+        yield from _block(item.body)
+        yield "end"
 
 
 _NAMES = frozenset({"location", "label", "loops"})  # these change no result

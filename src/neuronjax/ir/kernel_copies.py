@@ -27,7 +27,7 @@ from neuronjax.ir.record import changed
 
 #: The program and the ordinal of an instruction.
 Name = tuple[int, int]
-#: Number of instructions before an assignment among which its writer is searched.
+#: How many instructions before an assignment are searched for its writer.
 _NEAR = 8
 
 
@@ -106,8 +106,7 @@ def _block(
 def _joined(
     items: list[Item], copy: KernelInstruction, uses: dict[Storage, _ResultUse]
 ) -> bool:
-    """Make the instruction that wrote the copied tile write to the target; False if it
-    cannot."""
+    """Let the copied tile's writer write to the target; return whether it can."""
     if copy.name not in ("tensor_copy", "dma_copy"):
         return False
     (source, *_), (target, *_) = copy.inputs, copy.outputs
@@ -145,7 +144,7 @@ def _same_kind(source: Access, target: Access) -> bool:
 def _near(
     items: list[Item], writer: KernelInstruction | None, target: Storage
 ) -> tuple[int, KernelInstruction] | None:
-    """Return the place of the writer, if nothing after it uses the target's storage."""
+    """Return the index and the item of the writer if no later item uses the target."""
     assert writer is not None
     for at in range(len(items) - 1, max(-1, len(items) - 1 - _NEAR), -1):
         item = items[at]

@@ -39,6 +39,11 @@ _VERSION = 2
 MOST_TEXT_BYTES = 256 << 20
 _PLAIN = (str, int, float, bool, type(None))
 _STORAGE = ("memory", "shape", "dtype", "name", "address", "location", "position")
+_INSTRUCTION = (
+    *("name", "engine", "outputs", "inputs", "parameters", "attributes"),
+    *("reads_outputs", "location", "ordinal", "label", "program", "writes_register"),
+    *("forms", "loops", "is_open"),
+)
 
 
 def write_program(program: KernelProgram) -> bytes:
@@ -124,12 +129,8 @@ class _ProgramWriter:
 
     def _item(self, item: Item) -> list[Any]:
         if isinstance(item, KernelWhile):
-            return [
-                "while",
-                item.condition.number,
-                self.block(item.body),
-                item.location,
-            ]
+            body = self.block(item.body)
+            return ["while", item.condition.number, body, item.location]
         if isinstance(item, KernelLoop):
             bounds = [_bound(item.start), _bound(item.stop), item.step]
             body = self.block(item.body)
@@ -137,24 +138,17 @@ class _ProgramWriter:
         return self._instruction(item)
 
     def _instruction(self, i: KernelInstruction) -> list[Any]:
-        register = i.writes_register
-        return [
-            i.name,
-            i.engine,
-            [self.operand(o) for o in i.outputs],
-            [self.operand(o) for o in i.inputs],
-            [p if isinstance(p, int | float) else p.item() for p in i.parameters],
-            self.attribute(i),
-            i.reads_outputs,
-            i.location,
-            i.ordinal,
-            i.label,
-            i.program,
-            None if register is None else register.number,
-            i.forms,
-            i.loops,
-            i.is_open,
-        ]
+        register, numbers = i.writes_register, i.parameters
+        made = {
+            "outputs": [self.operand(o) for o in i.outputs],
+            "inputs": [self.operand(o) for o in i.inputs],
+            "parameters": [
+                n if isinstance(n, int | float) else n.item() for n in numbers
+            ],
+            "attributes": self.attribute(i),
+            "writes_register": None if register is None else register.number,
+        }
+        return [made[f] if f in made else getattr(i, f) for f in _INSTRUCTION]
 
 
 def _plain(value: Any, i: KernelInstruction) -> Any:
@@ -274,23 +268,15 @@ class _ProgramReader:
                 stop=_read_bound(stop), step=step, body=self._block(body),
                 location=location,
             )  # fmt: skip
-        return self._instruction(*row)
-
-    def _instruction(
-        self, name: str, engine: str, outputs: Any, inputs: Any, parameters: Any,
-        attributes: int, reads_outputs: bool, location: str, ordinal: int, label: str,
-        program: int, register: int | None, forms: str, loops: Any, is_open: bool,
-    ) -> KernelInstruction:  # fmt: skip
-        return KernelInstruction(
-            name=name, engine=engine, outputs=tuple(map(self._access, outputs)),
-            inputs=tuple(self.operands[n] for n in inputs),
-            parameters=tuple(parameters), attributes=self.attributes[attributes],
-            reads_outputs=reads_outputs, location=location, ordinal=ordinal,
-            label=label, program=program,
-            writes_register=None if register is None else Register(register),
-            forms=forms, loops=tuple(LoopTurn(*turn) for turn in loops),
-            is_open=is_open,
-        )  # fmt: skip
+        i = dict(zip(_INSTRUCTION, row, strict=True))
+        register = i["writes_register"]
+        i["outputs"] = tuple(map(self._access, i["outputs"]))
+        i["inputs"] = tuple(self.operands[n] for n in i["inputs"])
+        i["parameters"] = tuple(i["parameters"])
+        i["attributes"] = self.attributes[i["attributes"]]
+        i["writes_register"] = None if register is None else Register(register)
+        i["loops"] = tuple(LoopTurn(*turn) for turn in i["loops"])
+        return KernelInstruction(**i)
 
 
 def _tuples(value: Any) -> Any:

@@ -31,8 +31,7 @@ class KernelNumerics(NamedTuple):
         return self._replace(**fields)
 
     def inside(self, around: KernelNumerics) -> KernelNumerics:
-        """Return the numerics in a surrounding program, whose fields override these
-        unless they have the default."""
+        """Return the numerics inside a program, whose non-default fields prevail."""
         pairs = zip(self, around, USUAL, strict=True)
         return KernelNumerics(*(own if a == usual else a for own, a, usual in pairs))
 

@@ -66,7 +66,7 @@ def with_parts(program: Program) -> Program:
 
 def _functions(op: Op, graph: Readers) -> _Layer:
     """Return the functions that led to an op. JAX places a constant at the call of the
-    whole program, so it has those of its reader."""
+    whole program, so it gets those of the first op that reads it."""
     own = op.location.functions
     if own or op.operands:
         return own
@@ -93,9 +93,8 @@ def _scope(op: Op) -> str:
 def _scopes_of_modules(
     program: Program, read: Mapping[Op, Descent], modules: Mapping[int, str]
 ) -> dict[str, str]:
-    """Return the name stack of the ops that use a module's parameters, if there is one.
-    So ops that read them outside of the module, such as an optimizer's, get the same
-    name."""
+    """Return, by module, the shortest name stack of the ops that read its parameters.
+    Ops without a name stack, such as an optimizer's, get the same name by it."""
     scopes_of: dict[str, set[str]] = defaultdict(set)
     for op in program.walk():
         scope = _scope(op)
@@ -146,9 +145,12 @@ def _shared(paths: Sequence[_Path]) -> _Path:
 def _layer(op: Op) -> _Layer:
     """Return the last two layers that led to an op, or else its functions."""
     classes = read_name_stack(op.location.scope).classes
-    functions = op.location.functions
+    return _layers(op.location.functions, classes)[-2:]
+
+
+def _layers(functions: _Layer, classes: _Layer) -> _Layer:
     layers = tuple(name for name in functions if name[:1].isupper())
-    return (*(layers or functions), *classes)[-2:]
+    return (*(layers or functions), *classes)
 
 
 class _PartFinder:
@@ -191,7 +193,7 @@ class _PartFinder:
                 self._found[op] = module
 
     def _updated(self, op: Op) -> str:
-        """Return the module that an op of the optimizer or for a gradient updates."""
+        """Return the one module that the readers of the op's result update, or ""."""
         late = [o for o in self._graph.after(op) if self._updates(op, o)]
         return _only(self._found.get(other, "") for other in late)
 
@@ -202,8 +204,7 @@ class _PartFinder:
         return self._phases[op] == "backward" and is_alike
 
     def _same(self, op: Op, others: Iterable[Op], last: bool = False) -> str:
-        """Return the module of neighbours in the same layer if they agree, or of the
-        last one."""
+        """Return the module on which neighbours in the layer agree, or the last's."""
         layers, found = self._layers, self._found
         layer = layers[op]
         if not layer or self._phases[op] == "optimizer":
@@ -254,8 +255,7 @@ def _forms(
 
 def _layers_around(functions: _Layer, classes: _Layer) -> Iterator[_Layer]:
     """Yield every pair of layers, one inside the other, that led to an op."""
-    layers = tuple(name for name in functions if name[:1].isupper())
-    stack = (*(layers or functions), *classes)
+    stack = _layers(functions, classes)
     for n in range(len(stack)):
         yield stack[max(0, n - 1) : n + 1]
 

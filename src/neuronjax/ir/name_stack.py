@@ -40,16 +40,12 @@ class NameStack(NamedTuple):
 @cache
 def read_name_stack(scope: str) -> NameStack:
     """Return the author's parts of a name stack, without the primitive."""
-    bare = [name for part in _inside(scope) for name in _bare(part).split("/")]
+    # A call's part is the last of its own stack: "jit(step)/jvp(jit(tril))".
+    parts = [*_components(scope)][:-1]
+    bare = [name for part in parts for name in _bare(part).split("/")]
     own = [name for name in bare if name and not _is_jax_own(name)]
     classes = tuple(name for name in own if "." in name)
     return NameStack(tuple(n for n in own if "." not in n), classes)
-
-
-def _inside(scope: str) -> list[str]:
-    parts = list(_components(scope))
-    # A call's part is the last of its own stack: "jit(step)/jvp(jit(tril))".
-    return parts[:-1]
 
 
 def _components(scope: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from neuronjax.numerics.float_format import get_format
 
 DType = str
 
-#: The value of places that are not selected; the documented digits of FP32's minimum.
+#: The value of elements that are not selected; the documented digits of FP32's minimum.
 FP32_MIN = -3.4028235e38
 Kind = Literal["int", "uint", "float", "packed", "bool"]
 

@@ -161,63 +161,37 @@ class InstructionSpec:
 # ---- Functions that make rows.
 
 
-def out(name: str = "dst", memories: tuple[str, ...] = ON_CHIP, **more: Any) -> Any:
+def _maker(kind: Kind, role: Role, *names: str, **usual: Any) -> Any:
+    """Return a function that makes a parameter of a kind from its name, its fields of
+    these names by position, and its other fields."""
+    usual |= {"kind": kind, "role": role}
+
+    def make(name: str, *values: Any, **fields: Any) -> OperandSpec:
+        fields |= dict(zip(names, values, strict=False))
+        return OperandSpec(name=name, **usual | fields)
+
+    return make
+
+
+tensor = _maker("tensor", "input", "memories", memories=ON_CHIP)
+column = _maker("column", "input", "text", optional=True)
+number = _maker("number", "input", "text", text="FP32")
+integer = _maker("integer", "input", "text", "type", type="int")
+operator = _maker("operator", "attribute", "legal", "text")
+flag = _maker("flag", "attribute", "text")
+choice = _maker("choice", "attribute", "legal", "text")
+note = _maker("note", "none", "text", "type", type="Any")
+state = _maker("state", "both", "role")
+
+
+def out(name: str = "dst", *memories: Any, **more: Any) -> OperandSpec:
     """Return a parameter for a tensor that is written."""
-    return OperandSpec(
-        name=name, kind="tensor", role="output", memories=memories, **more
-    )
-
-
-def tensor(name: str, memories: tuple[str, ...] = ON_CHIP, **more: Any) -> Any:
-    """Return a parameter for a tensor that is read."""
-    role = more.pop("role", "input")
-    return OperandSpec(name=name, kind="tensor", role=role, memories=memories, **more)
+    return tensor(name, *memories, role="output", **more)
 
 
 def result(text: str = "takes the accumulators") -> OperandSpec:
     """Return the parameter `reduce_res`."""
     return out("reduce_res", elements=1, optional=True, text=text)
-
-
-def column(name: str, text: str = "", **more: Any) -> OperandSpec:
-    return OperandSpec(
-        name=name, kind="column", role="input", optional=True, text=text, **more
-    )
-
-
-def number(name: str, text: str = "FP32") -> OperandSpec:
-    return OperandSpec(name=name, kind="number", role="input", text=text)
-
-
-def integer(name: str, text: str, type: str = "int") -> OperandSpec:
-    return OperandSpec(name=name, kind="integer", role="input", text=text, type=type)
-
-
-def operator(
-    name: str, legal: Collection[str], text: str = "", **more: Any
-) -> OperandSpec:
-    role = more.pop("role", "attribute")
-    return OperandSpec(
-        name=name, kind="operator", role=role, legal=legal, text=text, **more
-    )
-
-
-def flag(name: str, text: str) -> OperandSpec:
-    return OperandSpec(name=name, kind="flag", role="attribute", text=text)
-
-
-def choice(name: str, legal: tuple[str, ...], text: str, **more: Any) -> OperandSpec:
-    return OperandSpec(
-        name=name, kind="choice", role="attribute", legal=legal, text=text, **more
-    )
-
-
-def note(name: str, text: str, type: str = "Any") -> OperandSpec:
-    return OperandSpec(name=name, kind="note", role="none", text=text, type=type)
-
-
-def state(name: str, role: Role = "both", optional: bool = False) -> OperandSpec:
-    return OperandSpec(name=name, kind="state", role=role, optional=optional)
 
 
 ENGINE = note("engine", "")

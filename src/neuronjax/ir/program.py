@@ -46,7 +46,7 @@ ANY = "*"
 
 
 def _inner_module(inner: str, outer: str) -> str:
-    """Return the module of a callee's op at a call, whose module replaces `ANY`."""
+    """Return the module of a callee's op, in which the call's module replaces `ANY`."""
     own, given = inner.split("/"), outer.split("/")
     alike = len(own) >= len(given) and all(
         a in (ANY, b) for a, b in zip(own, given, strict=False)
@@ -78,7 +78,7 @@ def is_cotangent_scope(scope: str) -> bool:
 class Location:
     """The place in the user's program from which an op comes.
 
-    Inside a callee it holds only what the callee knows; `inside` adds the call's part.
+    For an op of a callee it is the place in the callee; `inside` adds that of the call.
 
     Attributes:
         scope: the JAX name stack, "jit(step)/transpose(jvp(mlp))/dot_general".
@@ -145,7 +145,6 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """The number of devices."""
         return prod(size for _, size in self.axes)
 
 

@@ -1,6 +1,6 @@
 """The arguments and numbers from which a program's buffers descend, by moves and casts.
 
-This is read off the instructions, so it includes what lowering has inserted: the
+The analysis reads the instructions, so it includes what lowering has inserted: the
 operand of a matmul descends from the parameter that it was before it was scaled, cast
 and laid out. A callee has the arguments of all its calls, a loop those at its start.
 """
@@ -106,8 +106,7 @@ class _Finder(DataFlow[_Origin]):
         self._called: set[tuple] = set()
 
     def bind(self, buffers: Sequence[Buffer], facts: Sequence[_Origin]) -> None:
-        """Join facts, since a buffer of a callee descends from the arguments of all its
-        calls."""
+        """Join facts: a buffer of a callee descends from the arguments of all calls."""
         known = (self.facts.get(buffer.number, self.nothing) for buffer in buffers)
         super().bind(buffers, list(map(self.join, known, facts)))
 

@@ -47,14 +47,9 @@ def _line(i: Instruction, place: Place) -> str:
 
 
 def _rounding(i: Instruction) -> str:
-    parts = []
-    if i.write_format:
-        parts.append(f"write={i.write_format}")
-    if i.rounding != "rne":
-        parts.append(f"rounding={i.rounding}")
-    if i.overflow != "ieee":
-        parts.append(f"overflow={i.overflow}")
-    return " ".join(parts)
+    written = (("write", i.write_format, None), ("rounding", i.rounding, "rne"))
+    fields = (*written, ("overflow", i.overflow, "ieee"))
+    return " ".join(f"{name}={x}" for name, x, usual in fields if x != usual)
 
 
 def _buffer(buffer: Buffer) -> str:

@@ -56,7 +56,7 @@ def walk(i: Instruction, functions: Functions) -> Iterator[Instruction]:
 
 def read_outside(block: Block, known: Collection[int] = ()) -> dict[int, Buffer]:
     """Return the buffers that a block reads and does not write, including nested
-    blocks. They are by number, in the order in which they are read."""
+    blocks: number -> buffer, in the order of reading."""
     known = {*known, *(b.number for b in block.arguments)}
     outside: dict[int, Buffer] = {}
 

@@ -14,7 +14,7 @@ Follows = Callable[[Value, Value], bool]
 class ValueSources:
     """The edges of a program's values, through calls, loops, branches and meshes.
 
-    Calls of a function are not distinguished; dependencies of one are those of all.
+    Calls of a function are not distinguished: each has the dependencies of all.
 
     Attributes:
         sources: for each value, the values from which it is computed.
@@ -36,20 +36,17 @@ class ValueSources:
     def behind(
         self, values: Iterable[Value], follows: Follows = lambda value, source: True
     ) -> list[Value]:
-        """Return values and everything from which they are computed, as far as
-        `follows` goes."""
+        """Return values and all values behind them, as far as `follows` allows."""
         return _reached(self.sources, values, follows)
 
     def ahead(
         self, values: Iterable[Value], follows: Follows = lambda value, reader: True
     ) -> list[Value]:
-        """Return values and everything that is computed from them, as far as `follows`
-        goes."""
+        """Return values and all that depend on them, as far as `follows` allows."""
         return _reached(self.readers, values, follows)
 
     def is_constant(self, value: Value, through: Container[str]) -> bool:
-        """Return whether a value is computed from constants, by ops of these names and
-        calls."""
+        """Return whether a value comes from constants through calls and these ops."""
 
         def passes(value: Value) -> bool:
             maker = self.makers.get(value)
@@ -63,7 +60,7 @@ class ValueSources:
     def origin(
         self, value: Value, through: Container[str], stop: Value | None = None
     ) -> Value:
-        """Return the origin of a value, through calls and ops of these names."""
+        """Return a value's origin, found through calls and ops of these names."""
         while value is not stop:
             maker, sources = self.makers.get(value), self.sources.get(value, ())
             passes = maker is None or maker.name in through or maker.name in CALLEES
@@ -84,16 +81,13 @@ class ValueSources:
     def _inside(
         self, op: Op
     ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
-        """Yield (what enters a region, what leaves it), region by region."""
-        if callee := op.callee:
-            body = self._program.functions[callee].body
-            yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
-            return
+        """Yield, for each region, the pairs of values at its entry and its exit."""
         if op.name == "stablehlo.while":
             yield from self._loop(op)
             return
-        if op.name == "sdy.manual_computation":
-            [body] = op.regions
+        callee = op.callee
+        if callee or op.name == "sdy.manual_computation":
+            body = self._program.functions[callee].body if callee else op.regions[0]
             yield _pairs(op.operands, body.arguments), _pairs(body.results, op.results)
             return
         everything = [(v, r) for v in op.operands for r in op.results]

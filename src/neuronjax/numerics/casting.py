@@ -55,9 +55,9 @@ def cast(
 ) -> jax.Array:
     """Round an array to a number format, with the bits of an engine's write.
 
-    NaN, Inf, zeros and subnormals: see `neuronjax.numerics.rounding.round_to_format`.
-    An array that already has the target's dtype is rounded like any other. Integer
-    targets saturate, whatever `overflow` says, and NaN becomes 0.
+    For NaN, Inf, zeros and subnormals see `numerics.rounding.round_to_format`. An array
+    that already has the target's dtype is rounded like any other. Integer targets
+    saturate, whatever `overflow` says, and NaN becomes 0.
 
     Gradients are straight-through: the cast has derivative 1, but 0 beyond the largest
     value if an overflow gives the largest value (`overflow="saturate"`, "rtz", and
@@ -112,14 +112,15 @@ def fake_cast(
 ) -> jax.Array:
     """Round to the values of a float format, in float32: `cast` and back again.
 
-    For training through a narrow format: the gradient is straight-through as at `cast`,
-    but cotangents and tangents keep float32. Arguments and errors are those of `cast`.
+    Use it to train through a narrow format: the gradient is straight-through like that
+    of `cast`, but cotangents and tangents stay in float32. Arguments and errors are
+    those of `cast`.
 
     Returns:
         float32 of the shape of `x`.
 
     Raises:
-        InvalidProgramError: also, an integer format.
+        InvalidProgramError: an integer format; or as `cast`.
     """
     target = get_number_format(dtype)
     if isinstance(target, IntFormat):
@@ -154,7 +155,7 @@ def _to_integer(
     modes = ", ".join(_INTEGER_MODES)
     if rounding == "stochastic":
         raise UnsupportedError(
-            f"stochastic rounding to {target.name}: the chips round only to floats so",
+            f"stochastic rounding to {target.name}: the chips do this only to floats",
             remedy=f"use one of: {modes}",
         )
     if rounding not in _INTEGER_MODES:

@@ -38,10 +38,10 @@ from neuronjax.numerics.float_format import get_format
 Function = Callable[..., jax.Array]
 
 # An entry maps a name to its function and to a bound of the function's error, in units
-# in the last place of the exact result. The bound is a little above the worst measured
-# error. `MEASURED` holds that error, and the number of float32 inputs tried, for
-# functions of one argument. Functions of two arguments were compared with float64 over
-# 64 million pairs.
+# in the last place of the exact result. The bound is a little above the largest error
+# measured, which `MEASURED` has for functions of one argument, with the number of
+# float32 inputs tried. Functions of two arguments were compared with float64 over 64
+# million pairs.
 _UNARY = {
     "acos": (trigonometric.acos, 0.85),
     "acosh": (logarithm.acosh, 2.0),
@@ -78,7 +78,7 @@ _BINARY = {
     "power": (logarithm.power, 0.75),
     "remainder": (root.remainder, 0.0),
 }
-# Functions of an order and an argument. They sum many terms, so errors are larger.
+# Functions f(order, argument). They sum many terms, so errors are larger.
 _SPECIAL = {
     "polygamma": (zeta.polygamma, 12.0),
     "zeta": (zeta.zeta, 12.0),

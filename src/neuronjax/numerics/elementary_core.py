@@ -91,9 +91,9 @@ def inverse(x: jax.Array, zero: jax.Array) -> jax.Array:
 def polynomial(
     coefficients: Sequence[float | jax.Array], x: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Evaluate a polynomial by Estrin's scheme, lowest coefficient first, products
-    sealed. It has as many seals as Horner's rule, in a logarithmic chain of operations.
-    Seals lengthen the chain, and Horner's rule takes twice the time."""
+    """Return a polynomial by Estrin's scheme with sealed products, lowest coefficient
+    first. It has as many seals as Horner's rule, but in a chain of logarithmic length,
+    so it takes half the time."""
     values = [c if isinstance(c, jax.Array) else np.float32(c) for c in coefficients]
     while len(values) > 1:
         pairs = zip(values[0::2], values[1::2], strict=False)
@@ -106,7 +106,7 @@ def polynomial(
 def choose(
     condition: jax.Array, yes: tuple[float, ...], no: tuple[float, ...]
 ) -> list[jax.Array]:
-    """Return the coefficients of one of two polynomials of one degree, elementwise."""
+    """Return, elementwise, the coefficients of one of two polynomials."""
     pairs = zip(yes, no, strict=True)
     return [jnp.where(condition, np.float32(a), np.float32(b)) for a, b in pairs]
 
@@ -123,8 +123,7 @@ def power_of_two(n: jax.Array) -> jax.Array:
 
 def scale(x: jax.Array, n: jax.Array) -> jax.Array:
     """Return `x * 2^n` for positive normal `x` and integral float32 `n` in -300..300.
-    The result overflows to infinity and underflows to zero, by integer arithmetic
-    alone."""
+    By integer arithmetic alone it overflows to infinity and underflows to zero."""
     mantissa_and_exponent = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (mantissa_and_exponent >> 23) + n.astype(jnp.int32)
     result = float_of(bits_of(x) + shifted_integer(n))

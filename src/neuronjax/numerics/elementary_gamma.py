@@ -3,9 +3,9 @@
 lgamma: t P(t) with t = x - 1, x - 2 or x - MINIMUM (plus the value there); from 3 on
 Stirling's series with log x as a sum of two FP32 numbers. digamma: (x - x0) P(x) about
 its zero x0 on 1..2, one step of the recurrence on 0..1 and 2..3, and from 3 on the
-asymptotic series. Left of 0 reflection formulas make both a difference, whose error is
-relative to its terms where they cancel (`ULP_FLOOR` of `elementary`). Coefficients are
-minimax fits made as in `elementary_exponential`.
+asymptotic series. Left of 0 reflection formulas give both as a difference; where its
+terms cancel, the error is relative to the terms (`ULP_FLOOR` of `elementary`).
+Coefficients are minimax fits made as in `elementary_exponential`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ LGAMMA_2 = (
     0.0,
     0.0,
 )
-# (lgamma(MINIMUM + d) - its value there) / d, on 1.25..1.75; relative error 2e-10.
+# (lgamma(MINIMUM + d) - lgamma(MINIMUM)) / d, for 1.25..1.75; relative error 2e-10.
 LGAMMA_MINIMUM = (
     0.0,
     0.483836114,

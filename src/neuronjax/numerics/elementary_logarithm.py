@@ -172,7 +172,7 @@ def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array
 
 def power_of_positive(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
     """Return x^y for x > 0, normal and finite, and any y but NaN."""
-    # Beyond 2^33 every power except those of 1 is zero or infinite: |log2 x| >= 2^-24.
+    # For |y| >= 2^33 all powers but those of 1 are zero or infinite: |log2 x| >= 2^-24.
     limit = with_sign(jnp.full_like(y, 2.0**33), y)
     y = jnp.where(magnitude(y) < np.float32(2.0**33), y, limit)
     high, low = log2_parts(x, zero)

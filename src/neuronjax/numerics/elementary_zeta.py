@@ -44,9 +44,9 @@ from neuronjax.numerics.exact import seal
 TERMS = 9
 # |B_2j / (2j)!| is its predecessor, that of j - 1, divided by these, for j = 2..6.
 RATIOS = (60.0, 42.0, 40.0, 39.6, 39.506511)
-# Above this only the first TERMS terms count; below it s^2 stays in range.
+# For s above this only the first TERMS terms count; below, s^2 stays in range.
 LARGE = np.float32(256)
-# At a larger s every power is 0, Inf or, of one, 1: the bases next to one reach it last.
+# The exponent s is clipped to this: powers of every base but 1 are 0 or Inf.
 LARGEST = np.float32(2.0**31)
 # n! as mantissa in 1/2..1 and exponent; polygamma of a larger n is NaN.
 LARGEST_ORDER = 100
@@ -128,8 +128,7 @@ def _exponent(x: jax.Array) -> jax.Array:
 
 
 def _sum(s: jax.Array, q: jax.Array, exponent: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return zeta(s, q) 2^(s exponent); the number is arbitrary where zeta is
-    undefined."""
+    """Return zeta(s, q) 2^(s exponent), and any number where zeta is undefined."""
     negative = q < 0
     fraction = jnp.where(negative, q - jnp.floor(q), q)
     usable = (fraction > 0) & (fraction < INF)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 import ml_dtypes
@@ -144,7 +144,7 @@ class FloatFormat(Shown):
 
     @property
     def eps(self) -> float:
-        """The step from 1 to the next value, or what it would be (1.0 for e8m0)."""
+        """The step from 1 to the next value; 1.0 for e8m0."""
         return math.ldexp(1.0, -self.mantissa_bits)
 
     def codes(self) -> Iterator[tuple[int, float]]:
@@ -289,7 +289,7 @@ def get_format(name_or_dtype: Any) -> FloatFormat:
     """
     name = _name_of(name_or_dtype)
     if name not in FORMATS:
-        raise _unknown(name, "a float", FORMATS)
+        raise unknown(name, "a float format of the NeuronCore", FORMATS)
     return FORMATS[name]
 
 
@@ -304,16 +304,15 @@ def get_number_format(target: Any) -> FloatFormat | IntFormat:
     name = _name_of(target)
     formats = FORMATS | INTEGERS
     if name not in formats:
-        raise _unknown(name, "a number", formats)
+        raise unknown(name, "a number format of the NeuronCore", formats)
     return formats[name]
 
 
-def _unknown(name: str, kind: str, formats: dict[str, Any]) -> InvalidProgramError:
-    nearest = difflib.get_close_matches(name, formats, n=3) or formats
-    return InvalidProgramError(
-        f"{name!r} is not {kind} format of the NeuronCore",
-        remedy=f"use one of: {', '.join(nearest)}",
-    )
+def unknown(name: str, kind: str, known: Collection[str]) -> InvalidProgramError:
+    """Return the error that a name is not of a kind, with the nearest known names."""
+    nearest = difflib.get_close_matches(name, known) or known
+    remedy = f"use one of: {', '.join(nearest)}"
+    return InvalidProgramError(f"{name!r} is not {kind}", remedy=remedy)
 
 
 def _name_of(name_or_dtype: Any) -> str:

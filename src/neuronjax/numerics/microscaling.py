@@ -3,17 +3,16 @@
     value = element * 2^(scale - 127)
 
 The formats of OCP Microscaling (MX) 1.0 that the chips have: MXFP8 (E4M3, E5M2) and
-MXFP4 (E2M1), one E8M0 scale for 32 elements along an axis. Quantization, its inverse,
-and the two in one step. All of it is integer arithmetic on float32 bits, so an element
-is rounded once, from the exact quotient, and the bits are the same eagerly, under
-`jax.jit`, `jax.vmap` and in loops. The rules for scales are in `mx_scales`, the layouts
-of the hardware in `mx_layout`.
+MXFP4 (E2M1), one E8M0 scale for 32 elements along an axis. This file has quantization,
+its inverse, and both in one step. All is integer arithmetic on float32 bits, so an
+element is rounded once, from the exact quotient, and the bits are the same eagerly,
+under `jax.jit`, `jax.vmap` and in loops. The rules for scales are in `mx_scales`, the
+layouts of the hardware in `mx_layout`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from typing import Any
 
@@ -33,6 +32,7 @@ from neuronjax.numerics.float_format import (
     FLOAT32,
     FloatFormat,
     get_format,
+    unknown,
 )
 from neuronjax.numerics.mx_scales import (
     NAN_SCALE,
@@ -98,12 +98,9 @@ def get_mx_format(name: str | MXFormat) -> MXFormat:
     """
     if isinstance(name, MXFormat):
         return name
-    if name in MX_FORMATS:
-        return MX_FORMATS[name]
-    nearest = difflib.get_close_matches(name, MX_FORMATS) or MX_FORMATS
-    raise InvalidProgramError(
-        f"{name!r} is not an MX format", remedy=f"use one of: {', '.join(nearest)}"
-    )
+    if name not in MX_FORMATS:
+        raise unknown(name, "an MX format", MX_FORMATS)
+    return MX_FORMATS[name]
 
 
 def on_device(format: str | MXFormat, dtype: DTypeLike) -> bool:
@@ -362,7 +359,7 @@ def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
 def _rounding(
     shape: tuple[int, ...], seed: jax.Array | None, options: _Options
 ) -> dict[str, Any]:
-    """Return the options for rounding elements."""
+    """Return the keywords of `round_to_format` for rounding elements."""
     random = None
     if seed is not None:
         random = blocked(random_bits(shape, seed), options.axis, options.block_size)

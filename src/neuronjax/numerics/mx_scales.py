@@ -27,7 +27,7 @@ ScaleRule = Callable[[jax.Array, jax.Array, FloatFormat], jax.Array]
 # (mantissa, element format) -> 0 or 1, by which the OCP exponent is raised.
 _Increment = Callable[[jax.Array, FloatFormat], jax.Array]
 
-#: Suffix of a bounded rule's name: emax is 7 in E4M3 and 14 in E5M2, not 8 and 15.
+#: Suffix of rules in which emax is 7 for E4M3 and 14 for E5M2, instead of 8 and 15.
 ALTERNATIVE = ":alternative"
 NAN_SCALE = 255  # the E8M0 code of NaN
 MAX_SCALE = 254  # 2^127

@@ -18,21 +18,19 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.elementary_core import MANTISSA, SIGN, bits_of, float_of
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat
-from neuronjax.numerics.widening import as_float, decode_words, from_codes, require
+from neuronjax.numerics.widening import decode_words, from_codes, require
 
 Rounding = Literal["rne", "rtz", "half_away", "stochastic"]
 Overflow = Literal["ieee", "saturate"]
 IntegerMode = Literal["rne", "truncate", "half_away"]
 
-_SIGN = np.uint32(0x8000_0000)
 _INF = np.uint32(0x7F80_0000)
-_QUIET_NAN = np.uint32(0x7FC0_0000)
 _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
-_MANTISSA = np.uint32(0x007F_FFFF)
 _HALF = np.uint32(0x8000_0000)  # 1/2 in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# Limits of the number of dropped bits, to nearest and stochastically. From 25 bits on a
+# The most bits dropped in rounding to nearest and in stochastic rounding: from 25 on a
 # 24-bit significand is below half a step, and from 56 on below 2^-32, the random unit.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
@@ -126,7 +124,7 @@ def round_to_format(
     if _keeps_exponent(fmt):  # the code is the top of a float32
         missing = 32 - fmt.width - fmt.padding_bits
         bits = rounded << np.uint32(missing) if missing else rounded
-        return lax.bitcast_convert_type(bits, jnp.float32)
+        return float_of(bits)
     return decode_words(rounded, fmt)
 
 
@@ -209,9 +207,7 @@ def _round(
     if rounding == "rne" and not saturates and _keeps_exponent(fmt):
         return _nearest_even_same_exponent(x, fmt)
     magnitude, sign = _split(x)
-    if (
-        fmt.exponent_bits == FLOAT32.exponent_bits
-    ):  # otherwise a subnormal is too small for the format
+    if fmt.exponent_bits == FLOAT32.exponent_bits:  # others have no value so small
         magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
     stops = saturates or rounding == "rtz"
     ceiling = _ceiling(fmt, stops)
@@ -228,8 +224,8 @@ def _round(
 
 def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     """Return FP16 by the host's conversion, whose result is read as an integer. XLA
-    drops a conversion only if another one undoes it. The host rounds in the same way,
-    except for NaN."""
+    drops a conversion only if another one undoes it. The host rounds alike, except for
+    NaN."""
     code = lax.bitcast_convert_type(x.astype(fmt.dtype), jnp.uint16)
     nan = (code & np.uint16(0x8000)) | np.uint16(fmt.nan_code)
     return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)
@@ -255,7 +251,7 @@ def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     """Round the common case, sign included, in a third of `_bracket`'s operations.
     Half of the dropped bits, less one if the kept part is even, is added; the carry
     runs into the exponent and on to Inf."""
-    bits = lax.bitcast_convert_type(x, jnp.uint32)
+    bits = bits_of(x)
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     half = (_ONE << (drop - _ONE)) - _ONE
     high = bits >> drop
@@ -280,15 +276,14 @@ def _nearest_even_narrow(magnitude: jax.Array, fmt: FloatFormat) -> jax.Array:
     lowest = np.uint32((FLOAT32.bias + fmt.min_exponent) << FLOAT32.mantissa_bits)
     binade = jnp.maximum(magnitude & _INF, lowest)
     power = binade + (fewest << _MANTISSA_BITS)
-    total = as_float(magnitude) + as_float(power)
-    significand = lax.bitcast_convert_type(total, jnp.uint32) - power
+    significand = bits_of(float_of(magnitude) + float_of(power)) - power
     return (binade >> fewest) - (lowest >> fewest) + significand
 
 
 def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the bits below the sign, and the sign bit in place."""
-    bits = lax.bitcast_convert_type(x, jnp.uint32)
-    return bits & ~_SIGN, bits & _SIGN
+    bits = bits_of(x)
+    return bits & ~SIGN, bits & SIGN
 
 
 def _bracket(
@@ -333,7 +328,7 @@ def _bracket_narrow_exponent(
     exponent = magnitude >> _MANTISSA_BITS
     clamped = jnp.maximum(exponent, np.uint32(lowest))
     drop = clamped - exponent + np.uint32(fewest)
-    significand = (magnitude & _MANTISSA) | _IMPLICIT
+    significand = (magnitude & MANTISSA) | _IMPLICIT
     # No shift may reach 32 bits; `fewest` is 13 or more.
     near = jnp.minimum(drop, np.uint32(31)) if deepest > _DEEP else drop
     whole = significand >> near
@@ -366,7 +361,7 @@ def _integer_bracket(
     """Locate a magnitude between two integers; return the bracket and a left shift."""
     unit = np.uint32(FLOAT32.bias + FLOAT32.mantissa_bits)  # where one ulp is 1
     drop = jnp.minimum(unit - jnp.minimum(exponent, unit), np.uint32(31))
-    significand = (magnitude & _MANTISSA) | _IMPLICIT
+    significand = (magnitude & MANTISSA) | _IMPLICIT
     whole = significand >> drop
     fraction = (significand << (np.uint32(31) - drop)) << _ONE
     up_shift = jnp.maximum(exponent, unit) - unit

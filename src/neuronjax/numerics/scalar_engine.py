@@ -61,7 +61,7 @@ class Octave:
 
     Attributes:
         sign: 1 or -1.
-        exponent: see above.
+        exponent: the binary exponent of its arguments.
         first: the row of the first segment; the others follow.
         bits: there are 2^bits segments of equal width, fewer where the limit of the
             function comes first.
@@ -88,7 +88,7 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PiecewiseCubic:
-    """A function as ScalarE's table holds it.
+    """A function, as a table of piecewise cubic polynomials.
 
     Attributes:
         parity: "odd" or "even" if |x| is looked up, "none" if both signs are.
@@ -96,7 +96,7 @@ class PiecewiseCubic:
         power: the exponent of a function x^power, under "power".
         octaves: octaves of arguments or, under a reduction, of reduced ones. Arguments
             below the first of a sign use row 0; those above the last use its last row.
-        bases: row -> where its polynomial is expanded, if not in the middle.
+        bases: row -> the argument about which it is expanded, if not the middle.
         above, below: the limits of large positive and negative arguments.
         at_zero: the value at signed zeros: "table", "zero" or "infinity" of their sign.
         ratios: coefficients 1 to 3 as multiples of coefficient 0, or ().
@@ -181,7 +181,6 @@ _LOG_START = np.uint32(0x3F400000)  # 3/4
 # with 8 rows both take XLA's CPU code the same time, with 26 selections take twice as
 # long.
 _FEW_ROWS = 8
-_ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 def function(name: str) -> Function:
@@ -191,8 +190,7 @@ def function(name: str) -> Function:
 
 
 def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the function of a table at float32 `x`, unsealed; `zero` is that of
-    `exact.opaque_zero`."""
+    """Return a table's function at float32 `x`, unsealed; `zero` is `opaque_zero()`."""
     find = functools.partial(_place, table)
     value = functools.partial(_value, table)
     if table.rows > _FEW_ROWS:
@@ -226,13 +224,9 @@ def _value(
 
 
 def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return (m, exponent): the argument to look up, and the scaling of its result."""
+    """Return the argument to look up, and the exponent of the result (log: of x)."""
     x = flush(x)
-    return _reduce(table, x if table.parity == "none" else magnitude(x))
-
-
-def _reduce(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the reduced argument, and the exponent of the result (for log: of x)."""
+    x = x if table.parity == "none" else magnitude(x)
     bits = bits_of(x)
     if table.reduction == "none":
         return x, jnp.zeros_like(x)
@@ -249,8 +243,7 @@ def _reduce(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Return x times 2^exponent; exponents of roots are so small that no range check is
-    needed."""
+    """Return x times 2^exponent. The exponents of roots are small and not checked."""
     if abs(table.power) < 1:
         return float_of(bits_of(x) + shifted_integer(exponent))
     return scale(x, exponent)
@@ -259,7 +252,7 @@ def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Arr
 def _base(
     table: PiecewiseCubic, x: jax.Array, row: jax.Array, width_bits: jax.Array
 ) -> jax.Array:
-    """Return where the segment of x is expanded: in its middle, or as `bases` says."""
+    """Return the argument about which the segment of x is expanded; see `bases`."""
     unit = np.uint32(1) << width_bits
     base = float_of((bits_of(x) & ~(unit - 1)) | (unit >> 1))
     for special, value in table.bases.items():
@@ -316,7 +309,8 @@ def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Arr
     if table.at_zero == "zero":
         result = jnp.where(x == 0, x, result)
     elif table.at_zero == "infinity":
-        infinity = _of_zero(table, x)
+        infinity = jnp.full_like(x, INF)
+        infinity = -infinity if table.reduction == "log" else with_sign(infinity, x)
         result = jnp.where(x == 0, infinity, result)
     bad = x != x
     if table.reduction != "none" and table.parity == "none":
@@ -324,13 +318,8 @@ def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Arr
     return jnp.where(bad, NAN, result)
 
 
-def _of_zero(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    infinity = jnp.full_like(x, INF)
-    return -infinity if table.reduction == "log" else with_sign(infinity, x)
-
-
 def _start(limit: Limit | None) -> np.float32:
-    return NAN if limit is None else limit.start  # nothing compares with NaN
+    return NAN if limit is None else limit.start  # comparisons with NaN are false
 
 
 def _limited(

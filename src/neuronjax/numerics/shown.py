@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 class Shown:
     """A mix-in for values that another module draws. That module's `display_of(value,
-    **options)` returns the display for Rich and notebooks, or as text of 80 columns by
-    `str`."""
+    **options)` returns the display for Rich and notebooks; `str` gives text."""
 
     shown_by: ClassVar[str] = "neuronjax.report.number_display"
 

@@ -80,8 +80,8 @@ class SparseArray(Shown):
         """Make an array from given values and tags.
 
         The elements of a group may come in any order; they are put into that of
-        increasing position. Under `jit` or `vmap` there are no tags to look at: they
-        are not checked, and with duplicates the last value wins in `todense`.
+        increasing position. Under `jit` or `vmap` tags have no values yet, so they are
+        not checked, and of duplicates `todense` uses the last value.
 
         Args:
             values: the kept elements, of a dtype in `DTYPES`.
@@ -239,19 +239,15 @@ def _checked_axis(x: Array, axis: int) -> int:
 # The checks need concrete values; under `jit` the caller skips them.
 
 
-def check_dtype(name: str, x: Array, dtype: Any) -> None:
-    if x.dtype != dtype:
-        raise InvalidProgramError(
-            f"{name} are {x.dtype.name}, expected {np.dtype(dtype).name}",
-            remedy=f"convert them with .astype({np.dtype(dtype).name!r})",
-        )
-
-
 def check_layout(
     values: Array, tags: Array, pattern: SparsityPattern, axis: int
 ) -> int:
     """Return the number of groups along the axis."""
-    check_dtype("tags", tags, np.uint8)
+    if tags.dtype != np.uint8:
+        raise InvalidProgramError(
+            f"tags are {tags.dtype.name}, expected uint8",
+            remedy="convert them with .astype('uint8')",
+        )
     if values.shape != tags.shape:
         raise InvalidProgramError(
             f"values of shape {values.shape} with tags of shape {tags.shape}",
@@ -347,5 +343,5 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _split_last(x: np.ndarray, size: int) -> np.ndarray:
-    """Return [..., groups, size]; -1 is not used, since there may be no groups."""
+    """Return x as [..., groups, size], even with 0 groups, which -1 would refuse."""
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)

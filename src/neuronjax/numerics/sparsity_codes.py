@@ -221,8 +221,7 @@ def ordered(
     """Return values and tags with every group in the order of positions."""
     parts = [jnp.stack(_members(a, pattern.kept, axis)) for a in (tags, _codes(values))]
     tags, codes = lax.sort(tuple(parts), dimension=0, num_keys=1)
-    joined = (_joined(list(a), axis) for a in (codes, tags))
-    codes, tags = joined
+    codes, tags = (_joined(list(a), axis) for a in (codes, tags))
     return _decoded(codes, values.dtype), tags
 
 

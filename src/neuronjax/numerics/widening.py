@@ -14,10 +14,10 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.numerics.elementary_core import SIGN, bits_of, float_of
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat, get_format
 from neuronjax.numerics.host_kernels import choice
 
-_SIGN = np.uint32(0x8000_0000)
 _INF = np.uint32(0x7F80_0000)
 _QUIET_NAN = np.uint32(0x7FC0_0000)
 _IMPLICIT = np.uint32(0x0080_0000)
@@ -39,8 +39,7 @@ def widen(x: jax.Array) -> jax.Array:
         return x
     if x.dtype in (jnp.bfloat16, jnp.float16):
         wide = widen_finite(x)
-        bits = lax.bitcast_convert_type(wide, jnp.uint32)
-        canonical = lax.bitcast_convert_type((bits & _SIGN) | _QUIET_NAN, jnp.float32)
+        canonical = float_of((bits_of(wide) & SIGN) | _QUIET_NAN)
         return lax.select(wide != wide, canonical, wide)
     if fmt.width < 8:
         # XLA (jaxlib 0.12, CPU) fails to compile bitcasts of FP4 in loops over arrays
@@ -84,11 +83,10 @@ def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 def widen_finite(x: jax.Array) -> jax.Array:
     """Return `widen` in fewer operations; a NaN of BF16 or FP16 may keep its payload.
-    Use it for operations that do not pass on a NaN of their operands, such as a
-    contraction."""
+    Use it for operations that do not return an operand's NaN, such as a contraction."""
     if x.dtype == jnp.bfloat16:
         bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
-        return lax.bitcast_convert_type(bits << np.uint32(16), jnp.float32)
+        return float_of(bits << np.uint32(16))
     return x.astype(jnp.float32) if x.dtype == jnp.float16 else widen(x)
 
 
@@ -122,7 +120,7 @@ def decode_words(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
     if fmt.nan != "none":
         last = np.uint32(fmt.overflow_code if fmt.has_inf else fmt.max_code)
         bits = jnp.where(magnitude > last, _QUIET_NAN, bits)
-    return lax.bitcast_convert_type(bits | sign, jnp.float32)
+    return float_of(bits | sign)
 
 
 def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
@@ -135,17 +133,12 @@ def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
     lowest = np.uint32((FLOAT32.bias + fmt.min_exponent) << FLOAT32.mantissa_bits)
     # A subnormal has no implicit bit, so `lowest` is subtracted again, exactly.
     with_implicit = raised + lowest
-    subnormal = as_float(with_implicit) - lowest.view(np.float32)
+    subnormal = float_of(with_implicit) - lowest.view(np.float32)
     return jnp.where(
         code < np.uint32(1 << fmt.mantissa_bits),
-        lax.bitcast_convert_type(subnormal, jnp.uint32),
+        bits_of(subnormal),
         with_implicit - _IMPLICIT,
     )
-
-
-def as_float(bits: jax.Array) -> jax.Array:
-    """Return the float32 with these bits."""
-    return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def require(array: jax.Array, dtype: Any, name: str) -> None:

@@ -127,6 +127,6 @@ def test_kernels_of_five_steps(
         seeds=(0,),
     )
     assert verdict.word == wanted, str(verdict)
-    assert "16 runs of it with drawn roundings" in verdict.tolerance
+    assert "16 runs of it with random roundings" in verdict.tolerance
     assert all(m.caught for m in verdict.mutants)
     assert len(verdict.mutants) >= 8

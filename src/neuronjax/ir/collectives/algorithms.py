@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from neuronjax.errors import InvalidProgramError
@@ -112,14 +112,14 @@ class Algorithm:
 
 
 def _scatters(op: str, group: Group) -> str:
-    """Refuse a reduce-scatter, since every rank reduces the whole buffer."""
+    """Return why an algorithm in which every rank reduces all data refuses a group."""
     if op != ALL_REDUCE:
         return "it exists for all_reduce only"
     return group.fault
 
 
 def _several_nodes(group: Group) -> str:
-    """Refuse several ranks on several nodes: these need a pair of algorithms."""
+    """Return why a group is refused if it has several ranks on several nodes."""
     if len(group.by_node) == 1 or len(group.by_node) == group.size:
         return ""
     return "the group has several ranks on several nodes: name a pair, 'mesh+mesh'"
@@ -211,7 +211,7 @@ def _mesh(group: Group) -> FoldPlan:
 
 
 def _star(group: Group) -> FoldPlan:
-    """Return the plan in which a rank reads all others; ASSUMPTION: in listed order."""
+    """Return the plan in which a rank reads all data; ASSUMPTION: in listed order."""
     return plans.star(group.size)
 
 
@@ -248,18 +248,15 @@ def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:
     name = f"{inside.name}+{between.name}"
 
     def refuses(op: str, group: Group) -> str:
-        reason = _asymmetric(group)
-        if reason:
+        if reason := _asymmetric(group):
             return reason
         inner, outer = _parts(group)
         # Only the second stage is an all-reduce.
-        first, second = (
-            inside.refuses(REDUCE_SCATTER, inner),
-            between.refuses(op, outer),
-        )
-        if first:
-            return f"{inside.name}: {first}"
-        return f"{between.name}: {second}" if second else ""
+        for part in ((inside, REDUCE_SCATTER, inner), (between, op, outer)):
+            algorithm, own_op, own_group = part
+            if reason := algorithm.refuses(own_op, own_group):
+                return f"{algorithm.name}: {reason}"
+        return ""
 
     def plan(group: Group) -> FoldPlan:
         inner, outer = _parts(group)
@@ -286,7 +283,7 @@ def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
         InvalidProgramError: the algorithm refuses the group.
     """
     if group.size == 1:
-        return plans.named(plans.star(1), name)
+        return replace(plans.star(1), algorithm=name)
     algorithm = ALGORITHMS[name]
     reason = algorithm.refuses(op, group)
     if reason:
@@ -294,7 +291,7 @@ def fold_plan(name: str, op: str, group: Group) -> FoldPlan:
             f"{name} cannot run {op} over {group.size} ranks: {reason}",
             remedy=f"use one of: {', '.join(legal_algorithms(op, group))}",
         )
-    return plans.named(algorithm.plan(group), name)
+    return replace(algorithm.plan(group), algorithm=name)
 
 
 def legal_algorithms(op: str, group: Group) -> tuple[str, ...]:

@@ -20,9 +20,9 @@ class Group:
     """The places of the ranks of one group; entry r belongs to rank r.
 
     Attributes:
-        chips: the chip, counted over all nodes.
+        chips: the chip's number, counted over all nodes.
         nodes: the node.
-        locals: the logical core, counted over the node.
+        locals: the logical core's number within its node.
         ranks_per_chip: the logical cores of a chip.
         torus: the sides of the torus of a node's chips, which are numbered in row-major
             order; () if they are joined otherwise.
@@ -36,7 +36,6 @@ class Group:
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
         return len(self.chips)
 
     @property
@@ -144,8 +143,7 @@ class Placement:
 
 
 def _node(target: Target) -> tuple[int, tuple[int, ...]]:
-    """Return the number of chips of a node, and the sides of their torus, if they form
-    one."""
+    """Return the number of chips of a node, and the sides of their torus, if any."""
     if target.instance is not None:
         return target.instance.chips, _torus(target.topology)
     like = [i for i in INSTANCES.values() if i.chip == target.chip]
@@ -159,7 +157,7 @@ def _torus(topology: Topology) -> tuple[int, ...]:
 
 
 def _classes(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the positions of equal labels, in the order in which labels appear."""
+    """Return the positions of each label; labels in order of first appearance."""
     positions: dict[int, list[int]] = {}
     for position, label in enumerate(labels):
         positions.setdefault(label, []).append(position)

@@ -150,7 +150,7 @@ def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> NkiInstructio
     """Seeds VectorE's generators."""
 
 def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Any = engine.unknown, name: str | None = None, dtype: Any = None) -> NkiInstruction:
-    """dst = src on chip: bits if the dtypes are equal, else by way of FP32."""
+    """dst = src on chip: the bits if dtypes are equal, else by way of FP32."""
 
 def tensor_copy_predicated(dst: NkiTensor, src: Any, predicate: NkiTensor, reverse_pred: bool = False, name: str | None = None) -> NkiInstruction:
     """dst = src where the predicate is not 0; elsewhere dst stays."""

@@ -47,7 +47,7 @@ def is_exportable() -> bool:
 
 
 def of_this_host(x: jax.Array) -> jax.Array:
-    """Return x, marked for a fast path of this host; `jax.export` refuses it."""
+    """Return x, marked for code of this host alone, which `jax.export` refuses."""
     importlib.import_module(_LOWERED_IN)
     return host_p.bind(x)
 

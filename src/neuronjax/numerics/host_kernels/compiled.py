@@ -40,7 +40,7 @@ class Processor:
     Attributes:
         name: the usual name.
         triples: the beginnings of its triples.
-        lanes: the floats of its vectors, and the features that these need; the widest
+        lanes: how many floats a vector may have, with the features needed; the widest
             first.
         read_mode, write_mode: LLVM's functions that read and write the arithmetic mode.
         mode_in_memory: whether they take an address instead of the mode itself.
@@ -98,14 +98,13 @@ PROCESSORS = (
 
 @functools.cache
 def lanes() -> int:
-    """Return the floats of a vector of this processor; 0 if it has no kernels."""
+    """Return how many floats a vector of this processor has; 0 if it has no kernels."""
     known, features = processor(), llvm.get_host_cpu_features()
     fits = (n for n, needed in known.lanes if all(map(features.get, needed)))
     return next(fits, 0)
 
 
 def processor() -> Processor:
-    """Return the processor that this process runs on."""
     return Processor.of(llvm.get_process_triple())
 
 
@@ -212,7 +211,7 @@ class Code(ir.IRBuilder):
         return cls(function.append_basic_block("entry"))
 
     def value(self, x: int | Value) -> Value:
-        """Return an index, constant or not, as a value."""
+        """Return an index, which may be a Python integer, as an LLVM value."""
         return int64(x) if isinstance(x, int) else x
 
     @contextlib.contextmanager
@@ -284,7 +283,6 @@ class Code(ir.IRBuilder):
         return [self.read(POINTER, self.at(base, n, 8), 8) for n in range(count)]
 
     def write(self, value: Value, address: Value, align: int = 4) -> None:
-        """Store a value."""
         self.store(value, address, align=align)
 
     def smaller(self, a: Value, b: Value) -> Value:
@@ -302,7 +300,7 @@ class Code(ir.IRBuilder):
         return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Return these lanes of two vectors, where b's follow a's."""
+        """Return these lanes of a and b, numbered through: b's lanes follow a's."""
         numbers = [int(n) for n in lanes]
         mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.shuffle_vector(a, b, mask)

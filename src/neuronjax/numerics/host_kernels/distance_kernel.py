@@ -18,14 +18,13 @@ from neuronjax.numerics.host_kernels.compiled import (
     POINTER,
     VOID,
     Code,
+    Value,
     int64,
     shaped,
 )
 from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 
 NAME = "neuronjax_distances"
-Value = Any
-
 
 _EXPONENT = 0x7FF0 << 48
 #: 2^1023 is the largest power of two; its reciprocal is not a normal number.

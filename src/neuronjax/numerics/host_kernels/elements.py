@@ -7,14 +7,12 @@ vector, 0 for a single element.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from neuronjax.numerics.float_format import FloatFormat
-from neuronjax.numerics.host_kernels.compiled import I8, Code, as_floats, shaped
+from neuronjax.numerics.host_kernels.compiled import I8, Code, Value, as_floats, shaped
 
-Value = Any
 MANTISSA_BITS = 23
 BIAS = 127
 IMPLICIT = 1 << MANTISSA_BITS

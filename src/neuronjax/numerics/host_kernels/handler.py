@@ -54,7 +54,7 @@ def words(
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return `words` for all threads if elements are more than FEW, else for one."""
+    """Return `words`, with all threads if elements are more than FEW, else one."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
@@ -161,10 +161,10 @@ DTYPES = {
     **{"float8_e4m3": 28, "float8_e3m4": 29, "float4_e2m1fn": 32, "float8_e8m0fnu": 33},
 }
 
-# The words of 8 bytes that threads share: how many may still use it, the next block,
-# how many are done; then the plan, whose first three words are the number of blocks, of
-# helpers, and the scratch bytes of each; then the operands. In a call the plan is
-# followed by dtype and size of every operand, which are compared and not kept.
+# The words of 8 bytes that threads share: how many may still use them, the next block,
+# how many blocks are done; then the plan, whose first three words are the number of
+# blocks, of helpers, and the scratch bytes of each; then the operands. In a call the
+# plan is followed by dtype and size of every operand, which are compared and not kept.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # The caller alone also has the arguments of its calls of XLA.
