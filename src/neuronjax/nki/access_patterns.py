@@ -1,10 +1,10 @@
 """`NkiTensor.ap` and `.indirect`: explicit access patterns, and offsets read at run
 time.
 
-The rules are those of nki/deep-dives/nki-aps.rst. On chip the first pair is the
-partition, and its stride is the free size of the storage. A pattern addresses the whole
-storage, not the view. A runtime offset counts in strides of a dimension of the tensor
-on which `ap` is called.
+The rules are those of nki/deep-dives/nki-aps.rst. On chip the first pair is that of the
+partitions, and its stride is the free size of the storage. A pattern addresses the
+whole storage, not the view. The unit of a runtime offset is the stride of a dimension
+of the tensor on which `ap` is called.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from neuronjax.nki.layout import Layout
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor_view import TensorView, View, index_operand
 
-# How many partitions share the offsets of a tensor indirection (NkiTensor.indirect). A
-# view is made with the group of the vector, scalar and gpsimd engines;
-# `on_tensor_engine` changes it to that of the tensor engine.
+# How many partitions share the offsets of `NkiTensor.indirect`: on the vector, scalar
+# and gpsimd engines, for which a view is made, and after `on_tensor_engine`.
 LANE_GROUP = 16
 TENSOR_GROUP = 32
 

@@ -52,7 +52,7 @@ OPERATORS = frozenset({"add", "minimum", "maximum"})
 # The descriptions of arguments that most of the functions share.
 _described = describer(
     srcs="one tensor in HBM",
-    dsts="one in HBM; what no chunk covers stays as it was",
+    dsts="one in HBM; elements that no chunk covers are unchanged",
     dsts_by_channel="the same shapes",
     replica_group="the rings' members",
     collective_dim="0",
@@ -121,7 +121,7 @@ def _reduction(
 ) -> NkiInstruction:
     operator = _operator(where, op, srcs)
     launch, target = tracing.current().launch, tracing.current().target
-    # ASSUMPTION: of several tensors the sum of their sizes counts.
+    # ASSUMPTION: the sum of the sizes of several tensors determines the algorithm.
     size = sum(prod(t.shape) * dtypes.itemsize(t.dtype) for t in srcs)
     plan = select(
         where, size, groups, Placement.of(target), override=launch.collective_algorithm
@@ -279,7 +279,7 @@ def collective_permute_implicit_current_processing_rank_id(
     channel_id: int = 0,
     name: str | None = None,
 ) -> VirtualRegister:
-    """Return the rank whose data a rank has after a number of steps around the ring."""
+    """Return the rank whose data a rank has after some steps around the ring."""
     where = "collective_permute_implicit_current_processing_rank_id"
     rings = rings_of(where, replica_group, range(channel_id + 1))[channel_id]
     return _register(where, [iteration_id], {"rings": rings}, name)
@@ -363,10 +363,7 @@ def all_to_all_v(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Send each member a chunk of every member's flat buffer.
-
-    Which instances may connect which ranks is not checked.
-    """
+    """Send each member a chunk of every member's flat buffer."""
     where = "all_to_all_v"
     groups = groups_of(where, replica_group)
     flags = (bool(recv_counts_known), bool(has_rdispls))
@@ -440,8 +437,7 @@ def _once(
     where: str, tensors: Tensors, make: Callable[[], NkiInstruction]
 ) -> NkiInstruction:
     """Return one instruction for all cores of a rank, after every core has reached it.
-    ASSUMPTION: if all cores name the same tensors it is one operation, not one per
-    core."""
+    ASSUMPTION: if all cores name the same tensors, they make one transfer together."""
     trace, what = tracing.current(), f"nki.collectives.{where}"
     mine = [t.access() for t in tensors]
     same = all(accesses == mine for accesses in trace.meet(what, mine))

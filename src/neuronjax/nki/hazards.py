@@ -1,14 +1,14 @@
 """`nki.check`: finds what is legal in a kernel but has an undefined or accidental
 result.
 
-Nothing is executed. Violated limits of the hardware, which raise in every call, are
-findings here. The other findings come from `hazard_rules`, from `limits.initialised`
-(loops that may have no turns, results written in part) and from the advice of `limits`.
+Nothing is executed. A violated limit of the hardware, at which every call fails, is a
+finding. The other findings come from `hazard_rules`, from `limits.initialised` (loops
+that may have no iteration, results written in part) and from the advice of `limits`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,12 +105,11 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
         *_advice(program, target),
         *HazardWalk(program, target.core).run(),
     ]
-    places = Counter((f.rule, f.location, f.other) for f in findings)
-    first = {(f.rule, f.location, f.other): f for f in reversed(findings)}
-    for key in dict.fromkeys((f.rule, f.location, f.other) for f in findings):
-        finding = first[key]
-        count = max(places[key], finding.count)
-        yield replace(finding, count=count)
+    alike: dict[tuple[str, str, str], list[KernelFinding]] = defaultdict(list)
+    for finding in findings:
+        alike[finding.rule, finding.location, finding.other].append(finding)
+    for first, *rest in alike.values():
+        yield replace(first, count=1 + len(rest))
 
 
 def _of_error(

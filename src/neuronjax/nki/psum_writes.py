@@ -31,7 +31,7 @@ def accumulates(dst: Access, asked: bool | None, notes: ElementNotes) -> bool:
     refuse(
         "nisa.nc_matmul",
         "part of dst was written before and part was not",
-        "say accumulate=True or False",
+        "give accumulate=True or False",
     )
 
 

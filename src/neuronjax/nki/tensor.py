@@ -72,8 +72,8 @@ class NkiTensor(WithoutValue, TensorView):
             index: [P, K] integers; offset i of a group of partitions is index[i %
                 group, i // group]. A group is 32 partitions for the tensor engine, 16
                 for the others.
-            num_elem: the number of offsets. ASSUMPTION: by default all of a group of
-                16.
+            num_elem: the number of offsets. ASSUMPTION: by default all that a group of
+                16 partitions has.
         """
         return with_tensor_indirection(self, index, num_elem)
 

@@ -40,7 +40,7 @@ class TensorView(NKIObject):
         dynamic: the runtime offset, or None.
     """
 
-    # Two views are equal only if they are the same object.
+    # A view equals only itself.
     __eq__ = object.__eq__  # type: ignore[assignment]
     __hash__ = object.__hash__
     __slots__ = ("dtype", "dynamic", "name", "offset", "shape", "storage", "strides")
@@ -57,7 +57,7 @@ class TensorView(NKIObject):
         self.strides = layout.row_major_strides(self.shape)
         self.offset = 0
         self.dtype = dtypes.as_dtype(dtype)
-        if storage is None:  # a signature placeholder, never materialized
+        if storage is None:  # the placeholder of a tensor in a signature
             storage = Storage(-1, region_name(buffer), self.shape, self.dtype, name)  # type: ignore[arg-type]
         self.storage: Storage = storage
         self.name = name
@@ -222,7 +222,7 @@ class TensorView(NKIObject):
     def runtime_offset(
         self, op: str, index: Any, stride: int, limit: int
     ) -> DynamicOffset:
-        """Return an offset by a runtime index below `limit`."""
+        """Return an offset of `stride` times a runtime index below `limit`."""
         self.check_direct(op)
         return DynamicOffset("scalar", index_operand(op, index, 1), stride, limit)
 
@@ -241,9 +241,8 @@ class TensorView(NKIObject):
         self.check_direct("vector_select")
         if dim != 0 or self._on_chip:
             where = "an on-chip tensor" if self._on_chip else f"dimension {dim}"
-            refuse(
-                "vector_select", f"{where}", "select along dimension 0 of an HBM tensor"
-            )
+            remedy = "select along dimension 0 of an HBM tensor"
+            refuse("vector_select", where, remedy)
         count = vector_offset.shape[0]
         index = index_operand("vector_select", vector_offset, count)
         dynamic = DynamicOffset("vector", index, self.strides[0], self.shape[0])
@@ -449,7 +448,7 @@ def _inferred(op: str, sizes: tuple[int, ...], total: int) -> tuple[int, ...]:
 
 
 def sliced_count(dim: int, size: int, start: int, end: int, step: int) -> int:
-    """Return how many elements a slice has; refuse none, or some that do not exist."""
+    """Return how many elements a slice has; refuse an empty one or one out of range."""
     if not 0 <= start < end <= size or step < 1:
         refuse(
             "slice",

@@ -1,4 +1,4 @@
-"""`core_barrier` and `sendrecv`: what their rows in `ir.nki_instructions` cannot say.
+"""Checks of `core_barrier` and `sendrecv` beyond their rows in `ir.nki_instructions`.
 
 The cores are the programs of a launch `kernel[2](...)`. Both must reach the same
 instructions in the same order; see `lockstep` and `linking`.
@@ -81,7 +81,7 @@ def sendrecv(call: Request) -> Any:
         pipe_id=pipe_id,
         dma_engine=way.name,
     )
-    trace.meet(f"{meeting}, received")  # before that no core may change its src
+    trace.meet(f"{meeting}, received")  # only after this may a core change its src
     return done
 
 

@@ -49,7 +49,7 @@ def _with_scalar(
     op: str, tile: NkiTensor, operand: Any, dtype: Any, *, reverse: bool
 ) -> NkiTensor:
     out = ndarray(tile.shape, dtype or tile.dtype)
-    operand = fp32_column(operand) if _is_tile(operand) else operand
+    operand = fp32_column(operand) if isinstance(operand, NkiTensor) else operand
     tensor_scalar(out, tile, op, operand, reverse0=reverse)
     return out
 
@@ -74,9 +74,8 @@ def _of_tiles(op: str, x: NkiTensor, y: NkiTensor, dtype: Any) -> NkiTensor:
         return _with_scalar(op, tile, operand, dtype, reverse=columns[0])
     shape = common_shape(x, y, op)
     out = ndarray(shape, dtype)
-    if (
-        x.storage.memory == y.storage.memory == "psum"
-    ):  # VectorE reads only one operand from PSUM
+    # VectorE reads only one operand from PSUM.
+    if x.storage.memory == y.storage.memory == "psum":
         y = copied(y, y.dtype)
     tensor_tensor(out, spread(x, shape), spread(y, shape), op)
     return out
@@ -125,16 +124,13 @@ def fmod(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     if not isinstance(x, NkiTensor):
         return apply("multiply", size, -1.0 if x < 0 else 1.0, dtype or y.dtype)
     signs = apply("subtract", apply("greater_equal", x, 0.0, "float32"), 0.5)
-    chosen = dtype or (promoted(x.dtype, y.dtype) if _is_tile(y) else x.dtype)
+    both = isinstance(y, NkiTensor)
+    chosen = dtype or (promoted(x.dtype, y.dtype) if both else x.dtype)
     return apply("multiply", size, apply("multiply", signs, 2.0), chosen)
 
 
-def _is_tile(x: Any) -> bool:
-    return isinstance(x, NkiTensor)
-
-
 def _magnitude(x: Any) -> Any:
-    if not _is_tile(x):
+    if not isinstance(x, NkiTensor):
         return -x if x < 0 else x
     out = ndarray(x.shape, "float32")
     tensor_scalar(out, x, "abs", None)

@@ -119,9 +119,7 @@ def cos(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 @described()
 def tan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Return the tangent, sin(x) / cos(x)."""
-    above = sin(x, "float32")
-    below = cos(x, "float32")
-    return apply("divide", above, below, dtype or x.dtype)
+    return apply("divide", sin(x, "float32"), cos(x, "float32"), dtype or x.dtype)
 
 
 def _reduced(x: NkiTensor, shift: float) -> NkiTensor:
@@ -145,7 +143,7 @@ def ceil(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def _stepped(x: NkiTensor, beyond: str, back: str, dtype: Any) -> NkiTensor:
-    """Return the nearest integer, changed by one if it lies beyond x."""
+    """Return the nearest integer, moved back by one if it is beyond x."""
     if not dtypes.info(x.dtype).is_float:
         return copy(x, dtype)
     nearest = copy(copy(x, "int32"), "float32")

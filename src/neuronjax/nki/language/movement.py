@@ -145,8 +145,7 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     """Return x @ y in PSUM, in FP32."""
     if not transpose_x:
-        turned = transpose(x)
-        x = copy(turned)
+        x = copy(transpose(x))
     out = ndarray((x.shape[1], *y.shape[1:]), "float32", MemoryRegion.psum)
     nc_matmul(out, x, y)
     return out

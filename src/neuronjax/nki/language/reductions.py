@@ -118,7 +118,7 @@ def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
 
 
 def _softmax_of_parts(x: NkiTensor, axes: list[int], dtype: Any) -> NkiTensor:
-    """Return several softmaxes per partition; their maxima and sums are broadcast."""
+    """Return several softmaxes per partition, with broadcast maxima and sums."""
     shifted = apply("subtract", x, max(x, axes, "float32", keepdims=True), "float32")
     grown = ndarray(x.shape, "float32")
     activation(grown, "exp", shifted)

@@ -88,7 +88,7 @@ def write_files(
     Args:
         kernel: the kernel's name.
         options: the decorator's options, see `asked_files`.
-        found: the call's `summary`, or {"unpriced": why there is none}.
+        found: the call's {"summary": ...}, or {"unpriced": why there is none}.
     """
     for option, path in asked_files(options):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _cut(box: Box, sizes: Sequence[int]) -> Box:
-    """Return the box on a result of another shape; it restricts only partitions."""
+    """Return a box with the same partitions and whole free dimensions of `sizes`."""
     rest = tuple(sizes[1:])
     return Box(
         (box.starts[0], *[0] * len(rest)), (box.stops[0], *rest), (sizes[0], *rest)

@@ -28,7 +28,8 @@ from neuronjax.nki.mistakes import WithoutValue
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
-MOST_DIMENSIONS = 5  # of an instruction's operand: partitions and four free ones
+# An instruction's operand has the partition dimension and at most four free ones.
+MOST_DIMENSIONS = 5
 
 
 class Tile(WithoutValue):
@@ -110,7 +111,7 @@ class Tile(WithoutValue):
         return self._keeps_box(_sliced(whole, keys))
 
     def _keeps_box(self, other: Tile) -> Tile:
-        """Return `other` with this tile's box if it has the same elements in order."""
+        """Give a selection of this tile the same box if it selects all in order."""
         if self.box is not None and other.shape == self.shape:
             numbers = np.arange(prod(self.shape)).reshape(self.shape)
             same = other.grid is None or np.array_equal(numbers[other.grid], numbers)
@@ -145,7 +146,7 @@ class Tile(WithoutValue):
             placed(box.of(target), value.of(box))
 
     def __bool__(self) -> bool:
-        """Return True for HBM of several elements, to test for an optional argument."""
+        """Return True for several elements in HBM: kernels test optional arguments."""
         if not self.tensor.storage.on_chip and prod(self.shape) > 1:
             return True
         return super().__bool__()
@@ -178,11 +179,11 @@ class Tile(WithoutValue):
         return elementwise(lambda x: _copied(x, dtype), self)
 
     def into(self, target: NkiTensor) -> bool:
-        """Compute the value into a destination; return False if already computed."""
+        """Compute a deferred value into a tile; return False if there is none."""
         return False
 
     def added_to(self, target: NkiTensor) -> bool:
-        """Compute the value onto PSUM; return False if already computed."""
+        """Add a deferred product to a tile; return False if there is none."""
         return False
 
     # ---- Arithmetic, by nl functions.
@@ -249,7 +250,7 @@ for _name, _op in {
 
 
 def quotient_dtype(op: str, *operands: Any) -> str | None:
-    """Return float32 if integers are divided (nl.divide is true division) or None."""
+    """Return float32 for nl.divide of integers, a true division, else None."""
     names = [v.dtype for v in operands if isinstance(v, Tile)]
     whole = all(dtypes.info(name).is_integer for name in names)
     return "float32" if op == "divide" and whole else None
@@ -334,7 +335,7 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
 
 
 def placed(target: NkiTensor, value: Any) -> None:
-    """Copy a view or a number; by DMA to partitions at which no engine may start."""
+    """Copy a view or a number, by DMA if no engine may start at the first partition."""
     if target.ndim > MOST_DIMENSIONS and target.storage.on_chip:
         for n in range(target.shape[1]):
             same = _has_rank(value, target.ndim)
