@@ -54,8 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--neuronjax-golden-program",
         choices=_CHOICES,
-        help="if a program differs from its golden's, warn; bits: fail if its bits "
-        "differ; fail; edits (the default): fail if an edit changed its bits",
+        help="if a program differs from its golden's: warn; bits: fail if the bits "
+        "differ; fail; edits (the default): fail if an edit changed the bits",
     )
     group.addoption(
         "--neuronjax-golden-report",
@@ -266,8 +266,8 @@ def golden(
 ) -> Callable[..., Callable[..., GoldenReport]]:
     """Return a `neuronjax.testing.golden` that stores its files beside the test's file.
 
-    The test's target and policy, if it has several, are its defaults and become part of
-    the golden's name."""
+    If a test runs for several targets or policies, each is the default in its run and
+    part of the golden's name."""
     from neuronjax import testing
 
     folder = Path(request.path).parent / request.config.getini(

@@ -59,17 +59,11 @@ def _offset(t: TensorView, dtype: str, offset: int | None) -> int:
     return nbytes // dtypes.itemsize(dtype)
 
 
-def free_size(t: TensorView, dtype: str) -> int:
-    """Return how many elements of `dtype` fit in a partition of the storage."""
-    storage = t.storage
-    nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
-    return nbytes // dtypes.itemsize(dtype)
-
-
 def _check_partitions(t: TensorView, dtype: str, pairs: list[tuple[int, int]]) -> None:
     if not t.storage.on_chip:
         return
-    expected = free_size(t, dtype)
+    nbytes = t.storage.free_size * dtypes.itemsize(t.storage.dtype)
+    expected = nbytes // dtypes.itemsize(dtype)
     stride, count = pairs[0]
     if stride != expected and count != 1:
         refuse(
@@ -126,13 +120,9 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
         refuse("indirect", f"num_elem={num_elem}", f"use 1 to {most}")
     flat = t.reshape((t.shape[0], -1)) if t.ndim != 2 else t
     operand = index_operand("indirect", index, index.size)
-    dynamic = DynamicOffset(
-        "indirect", operand, flat.strides[1], flat.shape[1], LANE_GROUP
-    )
-    shape = (flat.shape[0], count)
-    return t.with_layout(
-        Layout(shape, (flat.strides[0], 0), flat.offset), dynamic=dynamic
-    )
+    (rows, limit), (stride, step), start = flat.layout
+    dynamic = DynamicOffset("indirect", operand, step, limit, LANE_GROUP)
+    return t.with_layout(Layout((rows, count), (stride, 0), start), dynamic=dynamic)
 
 
 def on_tensor_engine(t: View) -> View:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir.collective_set import GROUPS_REMEDY, Groups, fault_of_groups
 from neuronjax.ir.collectives.algorithms import closed_paths
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.nki import trace as tracing
+from neuronjax.nki import refusing, trace as tracing
 from neuronjax.nki.memory import NKIObject, is_hbm, is_sbuf
 from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
@@ -35,9 +34,7 @@ class ReplicaGroup(NKIObject):
 
 
 def refuse(where: str, what: str, remedy: str) -> NoReturn:
-    raise InvalidProgramError(
-        what, op=f"nki.collectives.{where}", location=user_line(), remedy=remedy
-    )
+    refusing.refuse(f"nki.collectives.{where}", what, remedy)
 
 
 def ranks_of_launch(where: str) -> int:

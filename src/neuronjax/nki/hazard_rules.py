@@ -49,7 +49,7 @@ class KernelFinding:
     """
 
     rule: str
-    severity: Severity
+    severity: Severity = "warning"
     op: str
     location: str
     other: str = ""
@@ -87,12 +87,7 @@ def _distinct(numbers: np.ndarray) -> set[int]:
 
 
 class HazardWalk:
-    """A walk over one program that applies all rules.
-
-    Args:
-        program: a traced kernel.
-        core: the core of the program's target.
-    """
+    """A walk over one program that applies all rules."""
 
     def __init__(self, program: KernelProgram, core: CoreSpec) -> None:
         self.program, self.core = program, core
@@ -135,7 +130,6 @@ class HazardWalk:
         """Add a finding about an instruction and, if given, an earlier instruction."""
         finding = KernelFinding(
             rule=rule,
-            severity="warning",
             op=f"nisa.{i.name}",
             location=i.location,
             other=other.location if other else "",

@@ -59,7 +59,6 @@ class KernelReport(Shown):
     __repr__ = __str__
 
     def __rich__(self) -> Group:
-        """Return the report as Rich draws it."""
         first, *rest = str(self).split("\n\n")
         styles = ["bold red" if f.severity == "error" else "" for f in self.findings]
         parts = [Text(t, style=s) for t, s in zip(rest, styles, strict=True)]
@@ -148,11 +147,10 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
         if missing:
             yield KernelFinding(
                 rule="result-in-part",
-                severity="warning",
                 op=f"result {number}",
                 location=access.storage.location,
                 message=f"{missing:,} of {access.size:,} elements are never written: "
-                "they hold what was there before (here: NaN, or 4)",
+                "they contain what was there before (here: NaN, or 4)",
                 remedy="write them, or return a smaller tensor",
             )
 
@@ -164,11 +162,10 @@ def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
         if memory in ("sbuf", "psum", "private_hbm"):
             yield KernelFinding(
                 rule="result-out-of-reach",
-                severity="warning",
                 op=f"result {number}",
                 location=access.storage.location,
-                message=f"is in {memory}, which lives no longer than the kernel and is "
-                "its own: the caller reads shared_hbm",
+                message=f"is in {memory}, which is freed when the kernel ends: the "
+                "caller can read only shared_hbm",
                 remedy="copy it to nl.ndarray(..., buffer=nl.shared_hbm), return that",
             )
 
@@ -178,7 +175,6 @@ def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
     if program.wants_grid:
         yield KernelFinding(
             rule="no-grid",
-            severity="warning",
             op="nl.program_id",
             location=program.wants_grid,
             message="is 0 without a launch grid: only one program runs",

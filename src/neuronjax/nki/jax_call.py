@@ -44,8 +44,6 @@ def kernel_function(
     """Return a specialised kernel as the object that captured programs contain.
 
     Args:
-        program: the kernel's program.
-        plan: the program's plan.
         for_target: returns the same kernel for another chip.
         devices: how many devices the surrounding mesh has; they are the ranks of a
             kernel with collectives.

@@ -455,20 +455,17 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         return functools.partial(jit, **kwargs)
     if isinstance(fn, Kernel):
         return fn
-    target = kwargs.get("target") or kwargs.get("platform_target")
-    names = ("seed", *FIELDS)
-    how = {name: kwargs[name] for name in names if name in kwargs}
-    return Kernel(fn, target, **{**runtime_rounding(), **how})
+    return simulate(Kernel(fn, **runtime_rounding()), **kwargs)
 
 
 def simulate(kernel: Any, **kwargs: Any) -> Kernel:
-    """Return the kernel itself, because every call is emulated.
+    """Return the kernel with these options, because every call is emulated.
 
     Args:
         kernel: a `Kernel`, or a function to be made one.
         **kwargs: the options of `jit`.
     """
-    made = kernel if isinstance(kernel, Kernel) else jit(kernel)
+    made = jit(kernel)
     target = kwargs.get("target") or kwargs.get("platform_target")
     made = made.with_target(target) if target else made
     made = made.with_seed(kwargs["seed"]) if "seed" in kwargs else made

@@ -120,8 +120,8 @@ def _python_turns(
 
 
 def _begin_turn(trace: Trace, first: int, key: Any, turn: int) -> None:
-    """Begin an iteration in op by op execution, with the ordinals of the first one but
-    a random key of its own."""
+    """Begin an iteration in op by op execution, with the ordinals of the first
+    iteration but a random key of its own."""
     assert trace.machine is not None
     trace.count = first
     trace.machine.key = fold(key, jnp.asarray(turn, jnp.uint32))

@@ -24,7 +24,7 @@ class StoredKernel(Kernel):
     def __init__(self, traced: TracedKernel, seed: int = 0) -> None:
         def kernel(*arguments: Any) -> Any:
             raise InvalidProgramError(
-                "a stored kernel in another one, which would have to be traced",
+                "a stored kernel in another kernel, which would have to trace it",
                 op=traced.program.name,
                 remedy="call the kernel's own function",
             )

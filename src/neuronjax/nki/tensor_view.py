@@ -156,7 +156,7 @@ class TensorView(NKIObject):
             refuse(
                 op,
                 f"dimension {dim} of an indirect view takes part in the indirection",
-                "slice before the indirection; t.is_indirect() tells",
+                "slice before the indirection, see t.is_indirect()",
             )
 
     # ---- Views.
@@ -232,7 +232,7 @@ class TensorView(NKIObject):
             refuse(
                 op,
                 "a second runtime index of one view",
-                "copy the first selection to a tile; t.is_indirect() tells",
+                "copy the first selection to a tile, see t.is_indirect()",
             )
 
     def vector_select(self, dim: int, vector_offset: TensorView) -> Self:

@@ -31,7 +31,6 @@ from neuronjax.ir.kernel import (
     Storage,
 )
 from neuronjax.nki import active, psum_writes
-from neuronjax.nki.active import in_kernel as in_kernel
 from neuronjax.nki.limits import registry as limits
 from neuronjax.nki.limits.element_maps import ElementNotes
 from neuronjax.nki.linking import Barrier
@@ -118,7 +117,6 @@ class Trace:
 
     @property
     def core(self) -> CoreSpec:
-        """The core of the target."""
         return self.target.core
 
     # ---- Memory.

@@ -45,7 +45,6 @@ class Flag:
 
     @property
     def name(self) -> str:
-        """The spelling used in messages."""
         return self.names[0]
 
 

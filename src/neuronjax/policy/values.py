@@ -139,7 +139,7 @@ def _sdk_key(version: str) -> tuple[int, ...]:
 
 
 def normal_sdk(version: object) -> str:
-    """Return a version without its patch level, with which no default changes.
+    """Return a version without its patch level, which changes no default.
 
     Raises:
         InvalidProgramError: not a version, or outside the range whose defaults are

@@ -212,7 +212,7 @@ class Request:
                 self.refuse(f"{name} is {value!r}", remedy)
 
     def _partitions(self, tensors: Sequence[OperandSpec]) -> int:
-        """Return how many partitions the first tensor that is read has, or else dst."""
+        """Return the number of partitions of the first input tensor, or else of dst."""
         read = next((o for o in tensors if o.role == "input"), tensors[0])
         value = self.values[read.name]
         return (value if isinstance(value, NkiTensor) else self.values["dst"]).shape[0]
@@ -260,7 +260,7 @@ class Request:
         )
 
     def _completed(self, more: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
-        """Return the attributes and more; equal requests share one mapping."""
+        """Return the attributes and `more`; equal requests share one mapping."""
         completed = self._complete.get(more)
         if completed is None:
             completed = MappingProxyType({**self.attributes, **dict(more)})
@@ -273,7 +273,7 @@ class Request:
         return not idle or self.values["reduce_res"] is not None
 
     def _emitted(self, operand: OperandSpec, engine: str) -> Any:
-        """Return an operand for `trace.emit`, a number as the type it is used as."""
+        """Return an operand for `trace.emit`, with a number as an int or a float."""
         kind = operand.kind
         if kind == "state":
             return engine_state(operand.name, engine)

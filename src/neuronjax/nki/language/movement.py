@@ -39,7 +39,7 @@ _described = describer(
     x="a tile",
     shape="on chip, partitions first",
     dtype="of the result; by default x's",
-    buffer="where",
+    buffer="the memory",
     name="for messages and the profile",
 )
 
@@ -80,9 +80,7 @@ def full_like(
     name: str = "",
 ) -> NkiTensor:
     """Return a new tensor with the shape of another, filled with a number."""
-    tile = empty_like(x, dtype, buffer, name)
-    memset(tile, fill_value)
-    return tile
+    return full(x.shape, fill_value, dtype or x.dtype, buffer or x.buffer, name)
 
 
 def zeros_like(
@@ -139,8 +137,8 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 @_described(
     x="a tile in SBUF, at most 128 x 128",
     y="a tile in SBUF, at most 128 x 512",
-    transpose_x="x is given with the contracted dimension on the partitions; otherwise "
-    "TensorE transposes it first",
+    transpose_x="whether the partitions of x are the contracted dimension; if not, "
+    "TensorE transposes x first",
 )
 def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     """Return x @ y in PSUM, in FP32."""
@@ -162,7 +160,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 @_described(
     data="a tile in SBUF",
     indices="uint32, a tile in SBUF",
-    axis="0, the only one",
+    axis="0; no other axis is supported",
     dtype="of the result; by default data's",
 )
 def gather_flattened(

@@ -129,7 +129,7 @@ def _softmax_of_parts(x: NkiTensor, axes: list[int], dtype: Any) -> NkiTensor:
 
 @_described(
     w="a tile of x's shape, or one that broadcasts",
-    n="how many values the sum is divided by",
+    n="the divisor of the sum",
     epsilon="added to the mean",
     compute_dtype="of the normalised values; by default float32",
 )

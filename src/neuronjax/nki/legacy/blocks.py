@@ -54,12 +54,10 @@ class BlockedTensor(Tile):
 
     @property
     def dtype(self) -> str:
-        """The NKI name of the elements' type."""
         return self._tiles[0].dtype
 
     @property
     def buffer(self) -> Any:
-        """The memory region."""
         return self._tiles[0].buffer
 
     @property

@@ -21,8 +21,6 @@ class Product(Tile):
     new tile.
 
     Args:
-        stationary: the stationary operand.
-        moving: the moving operand.
         flags: arguments of `isa.nc_matmul`.
         skipped: whether a mask excludes the instruction, which then writes nothing.
         columns: the box of the columns that a mask selects, or None; `moving` contains
@@ -105,7 +103,6 @@ class LoopReduction(Tile):
 
     Args:
         value: the value of this iteration.
-        op: the operator.
         skipped: whether a mask excludes the iteration.
         before: the reduction in the iteration before, or None in the first one.
     """

@@ -227,7 +227,7 @@ reciprocal = _older("reciprocal", "1 / data.", 1)
 dropout = _older("dropout", "data with elements replaced by zeros.", 2)
 max8 = _older("max8", "The eight largest values of every partition.", columns=8)
 nc_find_index8 = _older(
-    "nc_find_index8", "Where eight values are first found.", dtype="uint32", columns=8
+    "nc_find_index8", "The first indices of eight values.", dtype="uint32", columns=8
 )
 nc_match_replace8 = _older("nc_match_replace8", "data with eight values replaced.")
 bn_stats = _older(

@@ -82,13 +82,8 @@ def made(
 ) -> Tile:
     """Return a tile that an instruction of nki.isa writes.
 
-    Args:
-        name: the instruction's name.
-        given: the arguments of the older function.
-        like: the operand to which the mask belongs.
-        dtype: of the result if the user gave none; by default that of `like`.
-        sizes: the result's shape if it differs.
-        adapt: changes the arguments for nki.isa's function.
+    The arguments are those of `computed` and of `issue`. If `given` has a dtype, it is
+    that of the result.
     """
 
     def write(dst: NkiTensor, box: Box | None) -> None:

@@ -68,7 +68,6 @@ class Tile(WithoutValue):
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
         return len(self.shape)
 
     @property
@@ -269,13 +268,8 @@ def defined(*operands: Any, mask: Box | None = None) -> Box | None:
 def elementwise(
     compute: Callable[..., NkiTensor], *operands: Any, mask: Box | None = None
 ) -> Tile:
-    """Return a function's result, which has no value where an operand has none.
-
-    Args:
-        compute: the function, of views and numbers.
-        *operands: tiles and numbers.
-        mask: the instruction's mask.
-    """
+    """Return a function's result, which has no value where an operand has none. The
+    function takes the operands with a view in place of each tile."""
     box = defined(*operands, mask=mask)
     if box is None:
         return Tile(_in_pieces(compute, list(map(part, operands))))

@@ -56,11 +56,9 @@ def peak_bytes(
     The figures of a grid are those of the fullest core.
 
     Args:
-        program: a traced kernel.
-        core: the core, by default that of the program's target.
+        core: by default the core of the program's target.
         spills: whether the compiler moves out what does not fit, with a `SpillWarning`;
             the operands of one instruction must still fit.
-        memories: the memories to check.
 
     Raises:
         InvalidProgramError: live storages exceed a memory, a fixed address is out of

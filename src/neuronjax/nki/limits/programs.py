@@ -20,12 +20,11 @@ def checked(
     """Return the program after checking it.
 
     Args:
-        program: a traced kernel.
-        core: the core of its target.
+        core: the core of the program's target.
         complete: False if the body contains only what one run executed (op by op), so
             that loops without iterations are missing.
-        older: whether it is of the older style, whose compiler moves out what does not
-            fit and whose engines may compute with elements that masks left undefined.
+        older: whether the kernel is of the older style, whose compiler moves out what
+            does not fit and whose engines may compute with elements that masks exclude.
 
     Raises:
         InvalidProgramError: it does not fit SBUF or PSUM, or reads unwritten elements.
