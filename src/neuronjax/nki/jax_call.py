@@ -110,7 +110,6 @@ class KernelDerivative:
         """Call a kernel; `jax.grad` of the call uses this derivative.
 
         Args:
-            name: the kernel's name.
             primal: the kernel without its derivative.
             bound: the kernel's `inspect.BoundArguments`, with defaults applied.
 

@@ -49,7 +49,6 @@ def function_of(
     """Return a function with these parameters, which passes its arguments to `call`.
 
     Args:
-        name: the function's name.
         parameters: with types as text.
         returns: the type of the result, as text.
         names: the names to which defaults and types refer.

@@ -172,7 +172,6 @@ class TensorView(NKIObject):
         """Return the view of one element of a dimension, which is removed.
 
         Args:
-            dim: the dimension.
             index: an int, or at run time an integer tensor of one element or a
                 VirtualRegister.
         """

@@ -305,7 +305,6 @@ def emit(
     Args:
         name: the nki.isa function.
         engine: "tensor", "vector", "scalar", "gpsimd", "sync" or "dma".
-        outputs: the views that it writes.
         inputs: its operands in the order of its semantics function's parameters:
             tensors, registers, numbers (immediates), None for an absent one.
         attributes: the static arguments, with hashable values.

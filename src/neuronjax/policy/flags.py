@@ -110,7 +110,7 @@ FLAGS: tuple[Flag, ...] = (
         sets={"none": {"implicit_integer_downcast": "none"}},
         unsupported={
             **dict.fromkeys(("default", "all", "none"), ""),
-            "*": "single ops are not told apart; use all, none or Policy(rules=...)",
+            "*": "a list of ops is not read; use all, none or Policy(rules=...)",
         },
     ),
     Flag(

@@ -86,7 +86,6 @@ def write_files(
     """Write the files that a decorator is asked for.
 
     Args:
-        kernel: the kernel's name.
         options: the decorator's options, see `asked_files`.
         found: the call's {"summary": ...}, or {"unpriced": why there is none}.
     """

@@ -106,7 +106,6 @@ def load(
     """Return a tensor of HBM as a new tile; its first dimension becomes the partitions.
 
     Args:
-        src: the tensor to load.
         mask: which elements to load.
         dtype: the tile's data type.
         mode: an `oob_mode`, for rows selected by a tile.
@@ -129,8 +128,6 @@ def store(
     """Copy a tile or a number to HBM.
 
     Args:
-        dst: the destination.
-        value: the tile or number.
         mask: which elements to store.
         mode: an `oob_mode`, for rows selected by a tile.
         **hints: see `hints`.

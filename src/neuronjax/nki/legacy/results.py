@@ -60,7 +60,6 @@ def computed(
     Args:
         like: the operand to which the mask belongs.
         dtype: of the result, by default that of `like`.
-        mask: the instruction's mask.
         write: emits the instruction, given dst and the mask's box.
         sizes: the result's shape if it differs.
     """
@@ -98,10 +97,8 @@ def issue(
     """Emit an instruction of nki.isa on a box of the operands.
 
     Args:
-        name: the instruction's name.
         given: the arguments of the older function; those that nki.isa's function lacks
             are ignored.
-        box: the mask's box.
         adapt: changes the arguments for nki.isa's function.
     """
     function = getattr(isa, name)
