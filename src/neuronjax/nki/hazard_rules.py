@@ -239,7 +239,7 @@ class HazardWalk:
         writer: KernelInstruction,
         verb: str,
     ) -> None:
-        """Report an access to another core's elements with no meeting in between."""
+        """Report an access to elements that another core wrote since both last met."""
         if access.storage.memory != "shared_hbm" or writer.program == i.program:
             return
         if self._epochs[number] < self._epochs[-1]:

@@ -63,7 +63,7 @@ class TensorView(NKIObject):
         self.name = name
         self.dynamic: DynamicOffset | None = None
 
-    # ---- What it is.
+    # ---- Properties.
 
     @property
     def buffer(self) -> MemoryRegion:

@@ -366,7 +366,7 @@ _ISSUES: dict[str, Issue] = {}
 
 
 def instruction(*given: Any) -> Any:
-    """Register a function that emits the instructions of these names, or of its own."""
+    """Register a function for the instructions of these names, or of its own name."""
     if callable(given[0]):
         _ISSUES[given[0].__name__] = given[0]
         return given[0]

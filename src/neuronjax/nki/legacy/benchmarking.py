@@ -38,7 +38,7 @@ class Latency:
 
     Attributes:
         microseconds: the prediction of the time model, the same for every call.
-        predicted: True: the latency was not measured.
+        predicted: True, because the latency was not measured.
     """
 
     microseconds: float
@@ -55,7 +55,7 @@ class BenchmarkResult:
 
     Attributes:
         nc_latency: the latency on the NeuronCore.
-        predicted: True: the latency was not measured.
+        predicted: True, because the latency was not measured.
     """
 
     nc_latency: Latency

@@ -305,7 +305,7 @@ def _has_rank(value: Any, rank: int) -> bool:
 
 
 def _piece(t: NkiTensor, n: int) -> NkiTensor:
-    """Return one index of the first free dimension, which is dropped."""
+    """Return the elements at index n of the first free dimension, without it."""
     return t.select(1, n if t.shape[1] > 1 else 0)
 
 
