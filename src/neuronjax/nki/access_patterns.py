@@ -19,8 +19,8 @@ from neuronjax.nki.layout import Layout
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor_view import TensorView, View, index_operand
 
-# How many partitions share the offsets of `NkiTensor.indirect`: on the vector, scalar
-# and gpsimd engines, for which a view is made, and after `on_tensor_engine`.
+# How many partitions share the offsets of `NkiTensor.indirect`, by engine. A view is
+# made for the vector, scalar and gpsimd engines; `on_tensor_engine` changes it.
 LANE_GROUP = 16
 TENSOR_GROUP = 32
 

@@ -1,7 +1,7 @@
 """The active trace of a thread, as tensors and registers use it.
 
-They are in a lower layer than the trace, so a protocol declares the methods that they
-need: assigning to a tensor, printing its elements and testing a register.
+Both are in a lower layer than the trace, so a protocol declares what they need from it:
+assigning to a tensor, printing its elements and testing a register.
 """
 
 from __future__ import annotations

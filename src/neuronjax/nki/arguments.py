@@ -27,7 +27,7 @@ class Unhashable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ArraySlot:
-    """The place of the n-th array in the arguments."""
+    """What stands for the n-th array in a tree of arguments or results."""
 
     number: int
 
@@ -68,7 +68,7 @@ def unflatten(tree: Any, values: list[Any]) -> Any:
 def map_leaves(
     tree: Any, leaf: type | tuple[type, ...], function: Callable[[Any], Any]
 ) -> Any:
-    """Return the tree with each object of a class replaced by a function of it."""
+    """Return the tree with each object of class `leaf` replaced by a function of it."""
     if isinstance(tree, leaf):
         return function(tree)
     again = lambda value: map_leaves(value, leaf, function)  # noqa: E731
@@ -194,7 +194,7 @@ def to_framework(array: jax.Array, dtype: str, framework: str) -> Any:
 
 
 def store_in_place(target: Any, array: jax.Array) -> None:
-    """Copy the values that the kernel left in an argument into the caller's array."""
+    """Copy the values that the kernel wrote to an argument into the caller's array."""
     if isinstance(target, np.ndarray):
         target[...] = np.asarray(array).astype(target.dtype, copy=False)
     elif not isinstance(target, jax.Array):

@@ -1,4 +1,4 @@
-"""The rules of `nki.check`; each is a method that sees every instruction.
+"""The rules of `nki.check`; each is a method that a walk calls for every instruction.
 
 The walk follows the order of execution and notes which instruction last wrote every
 element. Bodies of device loops are walked once. An access with a runtime offset may go
@@ -96,7 +96,8 @@ class HazardWalk:
         # For each instruction, how many meetings its core had reached before.
         self._epochs: list[int] = []
         self._met: dict[int, int] = {}
-        self._writers = ElementNotes(np.int32)  # instruction number + 1, or 0
+        # For each element, 1 + the number of the instruction that wrote it, or 0.
+        self._writers = ElementNotes(np.int32)
         self._asked = _asked_about(program)
         # For each shared tensor: each core's last write, and its last write at a
         # runtime offset.
@@ -239,7 +240,7 @@ class HazardWalk:
         writer: KernelInstruction,
         verb: str,
     ) -> None:
-        """Report an access to elements that another core wrote since both last met."""
+        """Report an access to elements that the other core wrote since the two met."""
         if access.storage.memory != "shared_hbm" or writer.program == i.program:
             return
         if self._epochs[number] < self._epochs[-1]:

@@ -125,7 +125,8 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Return reads of elements written only in a loop that may have no iteration."""
+    """Return a finding for each read of elements that only a loop that may have no
+    iteration writes."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:

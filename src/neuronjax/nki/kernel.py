@@ -1,9 +1,9 @@
 """`nki.jit`, `Kernel` and `nki.simulate`: make kernels of Python functions and run
 them.
 
-A kernel is specialised once per shapes, dtypes, static arguments, target and grid: its
-Python code runs, and the trace becomes one jitted function. Under `jax.disable_jit()`
-the code runs in every call, instruction by instruction.
+A kernel is specialised for every combination of shapes, dtypes, static arguments,
+target and grid: its Python code runs, and the trace becomes one jitted function. Under
+`jax.disable_jit()` the code runs in every call, instruction by instruction.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ class Kernel:
 
         NEURON_RT_STOCHASTIC_ROUNDING_EN=1 of the Neuron runtime is "stochastic", its
         NEURON_RT_STOCHASTIC_ROUNDING_SEED is `with_seed`. Under "stochastic" every
-        write of FP32 to a narrower float rounds up or down in proportion; within
-        `neuronjax.jit` its policy's `rounding="stochastic"` does the same. Collectives
-        round to nearest even.
+        write of FP32 to a narrower float rounds up or down, the nearer value being more
+        probable; within `neuronjax.jit` its policy's `rounding="stochastic"` does the
+        same. Collectives round to nearest even.
 
         Args:
             rounding: "rne", to nearest even, or "stochastic".

@@ -31,7 +31,7 @@ class _AbandonedError(Exception):
 
 
 class Lockstep:
-    """The turns of `count` programs."""
+    """The order in which `count` programs run, one at a time."""
 
     def __init__(self, count: int) -> None:
         self.count = count

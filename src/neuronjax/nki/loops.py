@@ -74,7 +74,7 @@ class AffineRange(Sequence[int]):
 def dynamic_range(
     start: Bound, stop: Bound | None = None, step: int = 1
 ) -> Iterator[VirtualRegister]:
-    """Loop on the device; yields the loop's frozen induction register once.
+    """Yield the frozen induction register of a loop on the device, once.
 
     Args:
         start: the first value, an int or a register; a single argument is `stop`.

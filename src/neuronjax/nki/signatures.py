@@ -22,7 +22,7 @@ Call = Callable[[dict[str, Any]], Any]
 def function_of_row(
     spec: InstructionSpec, names: Mapping[str, Any], call: Call
 ) -> Callable[..., Any]:
-    """Return the function of an instruction's row; other arguments as `function_of`."""
+    """Return the function of a row; `names` and `call` are those of `function_of`."""
     function = _compiled(spec.name, spec.call, names, call)
     for p in inspect.signature(function).parameters.values():
         function.__annotations__[p.name] = _type(spec.operand(p.name), p.default)

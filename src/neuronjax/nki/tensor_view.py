@@ -458,7 +458,7 @@ def sliced_count(dim: int, size: int, start: int, end: int, step: int) -> int:
 
 
 def index_operand(op: str, index: Any, count: int) -> Register | Access:
-    """Return a register, or an access of `count` integers."""
+    """Return a runtime index as a register, or as an access of `count` integers."""
     if isinstance(index, VirtualRegister):
         assert index.register is not None
         return index.register

@@ -67,7 +67,7 @@ def tensor_scalar(call: Request) -> Any:
 
 @instruction
 def tensor_reduce(call: Request) -> Any:
-    """Check that the last free axes are reduced to as many elements as dst has."""
+    """Check that the axes are the last free ones, and the number of elements in dst."""
     dst, data, axis = call.of("dst", "data", "axis")
     kept = _kept_axes(call, axis, data.ndim)
     function = call.attributes["op"]

@@ -21,7 +21,7 @@ from neuronjax.nki.tensor import NkiTensor
 
 CORES = (0, 1)
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
-# Bytes per partition that GpSimd's own DMA moves, by bytes of an element (nki.isa).
+# Most bytes per partition for GpSimd's own DMA, by bytes of an element (nki.isa).
 GPSIMD_LIMITS = {4: 1024, 2: 512, 1: 256}
 
 

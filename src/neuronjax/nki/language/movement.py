@@ -187,7 +187,7 @@ def expand_dims(x: NkiTensor, axis: int | Sequence[int]) -> NkiTensor:
 
 @_described(x="a tile in SBUF or PSUM", shape="of the same rank")
 def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTensor:
-    """Return a tile of a larger shape; dimensions of 1 repeat, partitions by DMA."""
+    """Return a tile of a larger shape, in which dimensions of size 1 are repeated."""
     target = tuple(int(n) for n in shape)
     same = dtype is None or dtypes.as_dtype(dtype) == x.dtype
     if x.shape == target and same:

@@ -87,7 +87,7 @@ def mean(
 def var(
     x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
 ) -> NkiTensor:
-    """Return the variance; reduced axes stay as 1."""
+    """Return the variance, with size 1 in the reduced axes."""
     del keepdims
     centre = mean(x, axis, "float32", keepdims=True)
     off = apply("subtract", x, centre, "float32")
@@ -102,7 +102,7 @@ def all(x: NkiTensor, axis: Axis, dtype: Any = None) -> NkiTensor:
 
 @_described()
 def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
-    """Return exp(x - max) divided by its sum, which ScalarE accumulates meanwhile."""
+    """Return exp(x - max) divided by its sum, which the same instruction adds up."""
     axes = _axes(x, axis)
     if axes != list(range(1, x.ndim)):
         return _softmax_of_parts(x, axes, dtype)

@@ -31,7 +31,7 @@ def ndarray(
     name: str = "",
     **hints: Any,
 ) -> Tile:
-    """Return a new tensor; dimensions before `par_dim` index blocks, separate tiles."""
+    """Return a new tensor; dimensions before `par_dim` index blocks, each a tile."""
     return _memory(shape, dtype, buffer, name, None)
 
 

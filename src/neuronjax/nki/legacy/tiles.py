@@ -145,7 +145,7 @@ class Tile(WithoutValue):
             placed(box.of(target), value.of(box))
 
     def __bool__(self) -> bool:
-        """Return True for several elements in HBM: kernels test optional arguments."""
+        """Return True for several elements in HBM, so `if x:` tests for an argument."""
         if not self.tensor.storage.on_chip and prod(self.shape) > 1:
             return True
         return super().__bool__()
@@ -320,8 +320,8 @@ def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
 def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
     """Return a single partition on chip repeated to `count`; any other tile unchanged.
 
-    The values are copied as DMA would copy them. The older compiler multiplies the
-    partition by ones on TensorE, so that is the price.
+    The copy by DMA has the price of TensorE, on which the older compiler multiplies the
+    partition by ones.
     """
     if t.shape[0] != 1 or count == 1 or not t.storage.on_chip:
         return t
