@@ -134,7 +134,7 @@ class TensorView(NKIObject):
         return index
 
     def _partition_guard(self, op: str, dim: int, what: str) -> None:
-        """Refuse a change of dimension 0 on chip or with a vector of offsets."""
+        """Refuse a change of dimension 0 if it is on chip or selected by a vector."""
         if dim != 0:
             return
         if self._on_chip:
