@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
 LEGAL, SESSION = "NEURONJAX_GOLDEN_TOLERANCE", "NEURONJAX_GOLDEN_SESSION"
 _CHOICES = ("warn", "bits", "fail", "edits")
-#: Results of goldens from processes of pytest-xdist; whether tests were deselected.
+#: The results of goldens in the processes of pytest-xdist, by path.
 _OF_WORKERS = pytest.StashKey[dict[str, dict[str, Any]]]()
-_IS_PART = pytest.StashKey[bool]()
+_IS_PART = pytest.StashKey[bool]()  # whether tests were deselected
 _CACHE = pytest.StashKey[list[Path]]()
 _VARIED = {"neuron_target": "trn2", "neuron_policy": None}
 _MARKERS = (
@@ -54,15 +54,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--neuronjax-golden-program",
         choices=_CHOICES,
-        help="where a function is another program than its golden: warn, fail if its "
-        "bits differ, fail, or fail if an edit changed its bits (edits, the default)",
+        help="if a program differs from its golden's: warn; bits: fail if the bits "
+        "differ; fail; edits (the default): fail if an edit changed the bits",
     )
     group.addoption(
         "--neuronjax-golden-report",
         action="append",
         default=[],
         metavar="FILE",
-        help="write what goldens said for reviewers, as .md or .html; may be repeated",
+        help="write the goldens' results for reviewers, .md or .html; may be repeated",
     )
     group.addoption(
         "--neuronjax-target",
@@ -77,15 +77,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="policy of tests without a marker; may be repeated (default: the SDK's)",
     )
     parser.addini(
-        "neuronjax_golden_program", "of the option, or edits", default="edits"
+        "neuronjax_golden_program", "as --neuronjax-golden-program", default="edits"
     )
     parser.addini(
         "neuronjax_golden_tolerance",
-        "legal: other bits that are a warning are held against neuronjax.tolerance",
+        "legal: changed bits that would be a warning fail outside neuronjax.tolerance",
         default="none",
     )
     parser.addini(
-        "neuronjax_cache", "a folder for compiled programs, of the root's", default=""
+        "neuronjax_cache", "a folder in the root for compiled programs", default=""
     )
     parser.addini(
         "neuronjax_golden_directory",
@@ -218,7 +218,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _label(value: Any) -> str | None:
-    """Return a target's or policy's part of a test's name; None for pytest's own."""
+    """Return a target's or policy's part of a test's name; None leaves it to pytest."""
     if value is None:
         return "sdk"
     return value if isinstance(value, str) else getattr(value, "name", None)
@@ -264,9 +264,9 @@ def _under(verb: Callable[..., Any], **setting: Any) -> Callable[..., Any]:
 def golden(
     request: pytest.FixtureRequest,
 ) -> Callable[..., Callable[..., GoldenReport]]:
-    """Return `neuronjax.testing.golden` that stores its files beside the test's.
+    """Return a `neuronjax.testing.golden` that stores its files beside the test's file.
 
-    In a test of several targets or policies, these are the defaults, and they become
+    If a test runs for several targets or policies, each is the default in its run and
     part of the golden's name."""
     from neuronjax import testing
 
@@ -285,7 +285,7 @@ def golden(
 
 
 def _varied(request: pytest.FixtureRequest) -> dict[str, tuple[Any, str]]:
-    """Return value and label of each parameter of the test, by option of `golden`."""
+    """Return value and label of the test's target and policy, if it has several."""
     # `callspec` also has parameters that the test itself does not request.
     call = getattr(request.node, "callspec", None)
     given = {} if call is None else call.params

@@ -74,9 +74,9 @@ class InternalError(NeuronJaxError):
 class IntegersInFP32Warning(UserWarning):
     """A warning that the chip computes integers in float32, exactly only up to 2^24.
 
-    This includes reductions of integers over devices and, on chips without GpSimdE,
-    signed integers of 32 bits. JAX's integers are exact. It is given once for a line;
-    `Policy(integer_path=...)` selects either."""
+    JAX's integers are exact. The warning concerns reductions of integers over devices
+    and, on chips without GpSimdE, signed integers of 32 bits. It is given once for a
+    line; `Policy(integer_path=...)` selects exact arithmetic or FP32."""
 
 
 class PrecisionIgnoredWarning(UserWarning):
@@ -116,7 +116,7 @@ def code_at(source: str) -> str:
 
 
 def cell_place(source: str) -> str:
-    """Return `In[3]:12`, or "" for a line outside of the cells of a running IPython."""
+    """Return `In[3]:12` for a line in a cell of the running IPython, else ""."""
     python = sys.modules.get("IPython")
     shell = None if python is None else python.get_ipython()
     if shell is None:
@@ -150,7 +150,7 @@ def warn_once(source: str, text: str, category: type[Warning]) -> None:
 
 
 def _outer_frame(is_inside: Callable[[str], bool]) -> tuple[FrameType | None, int]:
-    """Return the innermost frame whose file is not `is_inside`, and its level."""
+    """Return the innermost frame for whose file `is_inside` is False, and its level."""
     frame, level = sys._getframe(2), 2
     while frame is not None and is_inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
@@ -170,21 +170,20 @@ def is_library(filename: str) -> bool:
 
 
 def raising_line(error: BaseException) -> str | None:
-    """Return "file:line" of the innermost frame outside neuronjax behind an error."""
-    found, trace = None, error.__traceback__
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not _is_internal(name):
-            found = f"{name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
+    """Return "file:line" of the innermost frame of an error's traceback that is outside
+    neuronjax and NumPy, or None."""
+    return _last_line(error, lambda name: not _is_internal(name))
 
 
 def line_in(file: str, error: BaseException) -> str | None:
-    """Return "file:line" of the innermost frame in a file that led to an error. For a
-    SyntaxError in that file, return its own line."""
+    """Return "file:line" of the innermost frame of an error's traceback that is in a
+    file, or of a SyntaxError in this file; else None."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
         return _line(file, error.lineno)
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.lineno for f in frames if f.filename == file and f.lineno]
-    return _line(file, lines[-1]) if lines else None
+    return _last_line(error, lambda name: name == file)
+
+
+def _last_line(error: BaseException, counts: Callable[[str], bool]) -> str | None:
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [(f.f_code.co_filename, n) for f, n in frames if n]
+    return next((_line(f, n) for f, n in reversed(lines) if counts(f)), None)

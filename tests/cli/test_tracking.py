@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_refused_before_anything_runs(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     found = ask("model.py:step", "--fail-if", "worse")
     assert found.exit_code == 2
-    assert "'rel_l2 > 1.2x' (of the last record)" in found.stderr
+    assert "'rel_l2 > 1.2x' for 1.2 times the last" in found.stderr
     (tmp_path / "errors.jsonl").write_text("<<<<<<< ours\n")
     found = ask("model.py:step", "--append", "errors.jsonl")
     assert "errors.jsonl is no file of records" in found.stderr

@@ -196,7 +196,7 @@ BROKEN = {
     "classes": (
         "trn2",
         lambda: matmul(8, 8, 8, "float32", "bfloat16"),
-        r"meet only each other",
+        r"go only with each other",
     ),
     "integers": (
         "trn2",

@@ -27,8 +27,8 @@ COMMANDS: dict[str, str] = {}
 
 
 class _Commands(TyperGroup):
-    """A group of commands. A script's name means `run`. A NeuronJaxError is shown as a
-    message, another error with its traceback from the user's first line on."""
+    """A group of commands, in which the name of a script means `run`. An error of the
+    user's program is shown with its traceback from the user's first line on."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -166,7 +166,7 @@ def table(
     rows: Iterable[Sequence[RenderableType]] = (),
     **style: Any,
 ) -> Table:
-    """Return a table of a command; as `new_table`, but a long title is folded."""
+    """Return a `new_table` in which a long title is folded."""
     return new_table(title, columns, rows, min_width=None, **style)
 
 

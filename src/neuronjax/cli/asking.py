@@ -40,7 +40,7 @@ from neuronjax.cli.sources import (
     program,
 )
 
-#: Calls the verb with keywords that the command adds, and returns the answer.
+#: A function that calls the verb with keywords of the command and returns its result.
 Ask = Callable[..., Any]
 Command = Callable[..., None]
 
@@ -53,7 +53,7 @@ def _of_types(
     *,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return an `Ask` that passes a program's arguments to a verb; types suffice."""
+    """Return an `Ask` that calls a verb with a program's arguments, or their types."""
 
     def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
         function, arguments = program(source, shapes)
@@ -73,7 +73,7 @@ def _of_values(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> Ask:
-    """Return an `Ask` that passes a program's arguments to a verb as arrays."""
+    """Return an `Ask` that calls a verb with a program's arguments as arrays."""
     if cache:
         keep_compiled()
 

@@ -44,5 +44,4 @@ def conformance(
     implementation, cases = vectors.load_runner(runner), vectors.read(folder)
     report = vectors.run(implementation, cases, runner, progress=not as_json)
     show(report, lambda: report.records, as_json)
-    if report.failed:
-        raise typer.Exit(1)
+    raise typer.Exit(1 if report.failed else 0)

@@ -23,7 +23,7 @@ _FORGETS_AFTER = 20
 
 
 def _numbers(given: str) -> tuple[int, ...]:
-    """Return the numbers in a text, or in the verb's default as Typer writes it."""
+    """Return the integers in "1,2", or in Typer's text of a default, "(1, 2)"."""
     try:
         return tuple(int(n) for n in given.strip("()").split(",") if n.strip())
     except ValueError:

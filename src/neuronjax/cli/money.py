@@ -22,7 +22,7 @@ from neuronjax.execution import stages
 
 
 def _prices(given: list[str]) -> float | dict[str, float]:
-    """Return one price of "30", or prices by name of "trn2.48xlarge=30"."""
+    """Return the price in ["30"], or prices by name for ["trn2.48xlarge=30"]."""
     if len(given) == 1 and "=" not in given[0]:
         return _number("--price", given[0])
     named = (text.rpartition("=") for text in given)
@@ -36,7 +36,7 @@ def _prices(given: list[str]) -> float | dict[str, float]:
 
 
 def _machine(text: str) -> Machine:
-    """Return the machine of "NAME=SECONDS,USD" or "NAME=SECONDS,USD,TOKENS"."""
+    """Return the machine that "NAME=SECONDS,USD[,TOKENS]" describes."""
     name, _, figures = text.rpartition("=")
     numbers = [_number("--against", part) for part in figures.split(",")]
     if not name or len(numbers) not in (2, 3):

@@ -30,7 +30,7 @@ from neuronjax.cli.application import (
     print_json,
     table,
 )
-from neuronjax.cli.script import SUFFIX, ScriptCommand, run_script, script_arguments
+from neuronjax.cli.script import ARGUMENTS, SUFFIX, ScriptCommand, run_script
 from neuronjax.cli.sources import (
     InputsOption,
     SeedOption,
@@ -93,7 +93,8 @@ def run(
                 "--json": as_json,
             }
         )
-        run_script(Path(source), script_arguments(context), target or "trn2", policy)
+        arguments = context.meta[ARGUMENTS]
+        run_script(Path(source), arguments, target or "trn2", policy)
         return
     named_source = find(source)
     asked = Asked.of(named_source.function, target=target, policy=policy)
@@ -105,8 +106,8 @@ def run(
     natives = leaves_of(native) if compare else {}
     rows = [_row(name, array, natives.get(name)) for name, array in results.items()]
     if output:
-        # NumPy's file format knows NumPy's dtypes only; float32 holds the narrow ones.
-        # An open file, because np.savez would append the suffix to a path without it.
+        # np.savez cannot store ml_dtypes, whose values are exact in float32. It gets an
+        # open file, because it would append ".npz" to a path.
         arrays: dict[str, Any] = {
             k: (v if v.dtype.kind in "biufc" else v.astype(np.float32))
             for k, v in results.items()

@@ -16,8 +16,8 @@ from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
 SUFFIX = ".py"
-# The key of the script's arguments in a context.
-_ARGUMENTS = "neuronjax.script_arguments"
+# The key of the arguments after the script's name in `Context.meta`.
+ARGUMENTS = "neuronjax.script_arguments"
 
 
 class ScriptCommand(TyperCommand):
@@ -26,13 +26,8 @@ class ScriptCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         scripts = (n for n, text in enumerate(args, 1) if text.endswith(SUFFIX))
         end = next(scripts, len(args))
-        ctx.meta[_ARGUMENTS] = args[end:]
+        ctx.meta[ARGUMENTS] = args[end:]
         return super().parse_args(ctx, args[:end])
-
-
-def script_arguments(context: Any) -> list[str]:
-    """Return the arguments after the script's name."""
-    return context.meta[_ARGUMENTS]
 
 
 def run_script(

@@ -48,5 +48,4 @@ def silicon_check(
     """
     report = check_silicon(folder)
     show(report, lambda: report.records, as_json)
-    if report.contradicted:
-        raise typer.Exit(1)
+    raise typer.Exit(1 if report.contradicted else 0)

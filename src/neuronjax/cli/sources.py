@@ -80,7 +80,7 @@ class SavedSource:
 
     @property
     def function(self) -> Path:
-        """The path, which verbs take."""
+        """The path, which verbs accept in place of a function."""
         return Path(self.name)
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
@@ -88,7 +88,7 @@ class SavedSource:
         return ()
 
     def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
-        """Return the arguments as arrays, from a file or drawn.
+        """Return the arguments as arrays, from a file or drawn at random.
 
         Raises:
             InvalidProgramError: as for `with_values`.
@@ -114,7 +114,7 @@ class FunctionSource:
     function: Callable[..., Any]
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
-        """Return the arguments: arrays, or types where only shapes are known.
+        """Return the arguments: types from `shapes`, else those of `example_args`.
 
         Raises:
             InvalidProgramError: neither shapes nor `example_args` are given, or they do
@@ -134,7 +134,7 @@ class FunctionSource:
         return self._fitting(tuple(arguments))
 
     def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
-        """Return the arguments as arrays: from a file, as they are, or drawn.
+        """Return the arguments as arrays: from a file, from `example_args`, or random.
 
         Raises:
             InvalidProgramError: as for `arguments` and `with_values`.
@@ -188,7 +188,7 @@ def find(source: str) -> FunctionSource | SavedSource:
 
 
 def program(source: str, shapes: Shapes) -> tuple[Any, tuple[Any, ...]]:
-    """Return a function or the path of a saved program, and the arguments of a call."""
+    """Return the named function, or a saved program's path, and its arguments."""
     named_source = find(source)
     return named_source.function, named_source.arguments(shapes)
 
@@ -320,7 +320,7 @@ def _dtype(name: str) -> np.dtype:
 def with_values(
     types: Sequence[Any], names: Sequence[str], inputs: Path | None, seed: int
 ) -> list[jax.Array]:
-    """Return arrays from the file; without a file, draw those that are only types.
+    """Return the arrays of a file; without one `types`, each type as a random array.
 
     Raises:
         InvalidProgramError: an array is missing in the file, or has another shape.
@@ -360,7 +360,8 @@ def _given(
 
 
 def draw(type: jax.ShapeDtypeStruct, generator: np.random.Generator) -> np.ndarray:
-    """Return normal floats, integers from 0 to 7, or fair booleans."""
+    """Return a random array of a type: normal floats, integers from 0 to 7, or fair
+    booleans."""
     dtype = np.dtype(type.dtype)
     if dtype == np.bool_:
         return generator.integers(0, 2, type.shape).astype(bool)

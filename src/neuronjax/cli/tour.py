@@ -94,11 +94,7 @@ def quickstart(
 
 
 def _checked(text: str) -> str:
-    """Return a text "trn2/fp8" unchanged.
-
-    Raises:
-        InvalidProgramError: the text has another form.
-    """
+    """Return a text such as "trn2/fp8"; refuse one without a slash."""
     if "/" not in text:
         raise nj.InvalidProgramError(
             f"{text!r} is no target and policy",
@@ -108,7 +104,7 @@ def _checked(text: str) -> str:
 
 
 def _command() -> str:
-    """Return how to call this command; `make quickstart` puts it on no PATH."""
+    """Return the command's name or path, because `make quickstart` sets no PATH."""
     if shutil.which("neuronjax"):
         return "neuronjax"
     return os.path.relpath(Path(sys.executable).with_name("neuronjax"))

@@ -53,14 +53,15 @@ def track(
         str | None,
         typer.Option(
             metavar="RULE",
-            help="Refuse a record if 'rel_l2 > 0.01' or 'rel_l2 > 1.2x' (of the last).",
+            help="Refuse a record if 'rel_l2 > 0.01', or if 'rel_l2 > 1.2x', which is "
+            "1.2 times the last record's.",
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure the commits after this one that --append does not hold.",
+            help="Measure the commits after this one that --append has no record of.",
         ),
     ] = None,
     plot: Annotated[
@@ -87,7 +88,7 @@ def track(
     if rule is None and fail_if is not None:
         raise InvalidProgramError(
             f"--fail-if {fail_if!r}",
-            remedy="write 'rel_l2 > 0.01', or 'rel_l2 > 1.2x' (of the last record)",
+            remedy="write 'rel_l2 > 0.01', or 'rel_l2 > 1.2x' for 1.2 times the last",
         )
     kept = _kept(append)
     if since is not None:
@@ -123,7 +124,7 @@ def track(
 def _measured(
     source: str, target: str | None, policies: Sequence[str | None], shapes: Shapes
 ) -> Iterator[Record]:
-    """Yield a record for each policy, of the working tree of this folder."""
+    """Yield a record of the current folder's working tree for each policy."""
     date, subject = _git("show", "-s", "--format=%cI%n%s", "HEAD").split("\n", 1)
     # "-dirty" marks a tree with edits.
     commit = _git("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
@@ -180,7 +181,7 @@ def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> s
 
 
 def _git(*arguments: str) -> str:
-    """Return git's output about the repository of this folder."""
+    """Return the output of a git command in the current folder."""
     command = ["git", *arguments]
     process = subprocess.run(command, check=False, capture_output=True, text=True)
     if process.returncode:
@@ -194,8 +195,8 @@ def _git(*arguments: str) -> str:
 def _backfilled(
     source: str, since: str, options: Mapping[str, Any], kept: Sequence[Record]
 ) -> Iterator[Record]:
-    """Yield the records of the commits after a revision, except those kept. Each commit
-    is measured in its own worktree and process, by today's neuronjax and JAX. A commit
+    """Yield records of the commits after a revision that have no kept record. Each is
+    measured in its own worktree and process, by today's neuronjax and JAX. A commit
     that cannot be measured is reported and skipped."""
     command = [sys.executable, "-m", "neuronjax", "track", source, "--json"]
     for option, value in options.items():

@@ -60,7 +60,7 @@ def chips_with(capability: str) -> tuple[str, ...]:
 
 
 def chips_with_engine(name: str) -> tuple[str, ...]:
-    """Return the names of the chips that have an engine, by an instruction's name."""
+    """Return the names of the chips that have an engine, such as "gpsimd" or "cc"."""
     return tuple(n for n, chip in CHIPS.items() if name not in chip.lacks)
 
 

@@ -129,10 +129,10 @@ class CoreSpec:
         max_moving_free_bf16: the same into BF16 PSUM, or None without it.
         max_free_sbuf_elements: free size of a vector or scalar access to SBUF.
         max_free_psum_elements: the same for PSUM.
-        access_start_cycles: start of one SBUF or PSUM access.
-        seen_load_cycles: measured cycles by which loading a whole stationary operand,
-            one row of the contraction in a cell, holds up the array while it
-            multiplies; None if not measured.
+        access_start_cycles: fixed cost of one SBUF or PSUM access.
+        seen_load_cycles: measured cycles by which the load of a whole stationary
+            operand, one contraction row per cell, delays the matmul that is running;
+            None if not measured.
         mx_dtypes: element dtypes of `nc_matmul_mx`.
         documented_tflops: the architecture guide's peaks of one core, for checking.
         capabilities: names in `neuronjax.hardware.CAPABILITIES`.
@@ -189,16 +189,16 @@ class ChipSpec:
         hbm_bytes: capacity.
         hbm_reserved_bytes_per_core: taken by micro-code on behalf of each core.
         hbm_bytes_per_second: published peak.
-        hbm_channels: HBM's channels; rows apart by a multiple of all of them use only
-            some. None where that was not measured.
+        hbm_channels: number of HBM's channels, over which addresses are interleaved;
+            None where the effect of strides over them was not measured.
         dma_engines: DMA engines, divided evenly among the cores.
         dma_engine_bytes_per_second: practical rate of one engine.
         dma_engine_peak_bytes_per_second: theoretical rate of one engine.
-        dma_streaming_bytes_per_second: rate of one engine whose next transfers wait
-            already, or None where that was not measured.
+        dma_streaming_bytes_per_second: rate of one engine with further transfers in its
+            queue, or None where that was not measured.
         dma_start_seconds: fixed cost of one transfer.
         joining_seconds: additional time of a program on a logical core of several
-            physical ones, which begin and end together.
+            physical cores, which begin and end together.
         hwdge_issue_seconds: time of one hardware-generated descriptor; None without.
         software_packet_seconds: GpSimdE's time for each contiguous piece of a transfer
             whose descriptors it makes.
@@ -208,13 +208,13 @@ class ChipSpec:
         forward_fp8: 8-bit float of weights and activations, None without any.
         lnc_options: legal logical NeuronCore sizes, in physical cores.
         lnc_default: the runtime's default.
-        barrier_seconds: the wait of a program with collectives, once a launch: of 2
-            ranks, of 4, and the increase for every doubling of 4.
+        barrier_seconds: the wait of a program with collectives, once per launch: with 2
+            ranks, with 4, and the increase for every doubling beyond 4.
         collective_start_seconds: the additional time of a collective in a program.
         base_clock_hz: of the profiler's cycle counts, or None if not published.
         serves_only: True for a chip that is sold for inference.
-        projected: True for a chip that was never specified, or not yet: figures that
-            are not published are guessed, and nothing was measured.
+        projected: True for a chip without a full specification: figures that are not
+            published are guessed, and nothing was measured.
     """
 
     name: str

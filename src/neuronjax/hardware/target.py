@@ -100,7 +100,7 @@ def resolve_target(name: str) -> Target:
 
     Raises:
         InvalidProgramError: the name is unknown (the message gives the nearest and all
-            names), or no network joins several of these.
+            names), or no network joins several of this target.
     """
     base, colon, count = str(name).partition(":")
     canonical = _ALIASES.get(base, base)

@@ -79,7 +79,7 @@ class Topology:
             index.
         closed: whether the axis is closed to a ring; always False for a switch.
         links: one entry per axis and kind of cable. On the slower axis of a switch the
-            first is within a rack, the second between chips of the same place in two
+            first is within a rack, the second between chips at the same position in two
             racks.
         mesh: the transfers of the algorithm "mesh" [NEC]. "full": each rank sends every
             chunk to its owner. "two_step": the ranks of a chip add up or share chunks,

@@ -1,10 +1,10 @@
 """`NkiTensor.ap` and `.indirect`: explicit access patterns, and offsets read at run
 time.
 
-The rules are those of nki/deep-dives/nki-aps.rst. On chip the first pair is the
-partition, and its stride is the free size of the storage. A pattern addresses the whole
-storage, not the view. A runtime offset counts in strides of a dimension of the tensor
-on which `ap` is called.
+The rules are those of nki/deep-dives/nki-aps.rst. On chip the first pair is that of the
+partitions, and its stride is the free size of the storage. A pattern addresses the
+whole storage, not the view. The unit of a runtime offset is the stride of a dimension
+of the tensor on which `ap` is called.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from neuronjax.nki.layout import Layout
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor_view import TensorView, View, index_operand
 
-# How many partitions share the offsets of a tensor indirection (NkiTensor.indirect). A
-# view is made with the group of the vector, scalar and gpsimd engines;
-# `on_tensor_engine` changes it to that of the tensor engine.
+# How many partitions share the offsets of `NkiTensor.indirect`, by engine. A view is
+# made for the vector, scalar and gpsimd engines; `on_tensor_engine` changes it.
 LANE_GROUP = 16
 TENSOR_GROUP = 32
 
@@ -60,17 +59,11 @@ def _offset(t: TensorView, dtype: str, offset: int | None) -> int:
     return nbytes // dtypes.itemsize(dtype)
 
 
-def free_size(t: TensorView, dtype: str) -> int:
-    """Return how many elements of `dtype` fit in a partition of the storage."""
-    storage = t.storage
-    nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
-    return nbytes // dtypes.itemsize(dtype)
-
-
 def _check_partitions(t: TensorView, dtype: str, pairs: list[tuple[int, int]]) -> None:
     if not t.storage.on_chip:
         return
-    expected = free_size(t, dtype)
+    nbytes = t.storage.free_size * dtypes.itemsize(t.storage.dtype)
+    expected = nbytes // dtypes.itemsize(dtype)
     stride, count = pairs[0]
     if stride != expected and count != 1:
         refuse(
@@ -127,13 +120,9 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
         refuse("indirect", f"num_elem={num_elem}", f"use 1 to {most}")
     flat = t.reshape((t.shape[0], -1)) if t.ndim != 2 else t
     operand = index_operand("indirect", index, index.size)
-    dynamic = DynamicOffset(
-        "indirect", operand, flat.strides[1], flat.shape[1], LANE_GROUP
-    )
-    shape = (flat.shape[0], count)
-    return t.with_layout(
-        Layout(shape, (flat.strides[0], 0), flat.offset), dynamic=dynamic
-    )
+    (rows, limit), (stride, step), start = flat.layout
+    dynamic = DynamicOffset("indirect", operand, step, limit, LANE_GROUP)
+    return t.with_layout(Layout((rows, count), (stride, 0), start), dynamic=dynamic)
 
 
 def on_tensor_engine(t: View) -> View:

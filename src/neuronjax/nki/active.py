@@ -1,7 +1,7 @@
-"""The interface of this thread's active trace that tensors and registers use.
+"""The active trace of a thread, as tensors and registers use it.
 
-Tensors and registers are in a lower layer than the trace, so this protocol declares
-what they need: assigning to a tensor, printing its elements and testing a register.
+Both are in a lower layer than the trace, so a protocol declares what they need from it:
+assigning to a tensor, printing its elements and testing a register.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def current() -> ActiveTrace:
     Raises:
         InvalidProgramError: no kernel is running.
     """
-    trace = getattr(_LOCAL, "trace", None)
+    trace = current_or_none()
     if trace is None:
         refuse(
             None,

@@ -27,17 +27,20 @@ class Unhashable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ArraySlot:
-    """The place of the n-th array in the arguments."""
+    """What stands for the n-th array in a tree of arguments or results."""
 
     number: int
 
 
 def is_array(value: Any) -> bool:
     """Return whether a value is an array of the host or the type of one."""
-    if isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct):
-        return True
+    return isinstance(value, _array_classes())
+
+
+def _array_classes() -> tuple[type, ...]:
     # A package called torch may be only partly imported, so it may lack Tensor.
-    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+    of_torch = getattr(sys.modules.get("torch"), "Tensor", np.ndarray)
+    return np.ndarray, jax.Array, jax.ShapeDtypeStruct, of_torch
 
 
 def flatten(tree: Any, arrays: list[Any]) -> Any:
@@ -45,7 +48,8 @@ def flatten(tree: Any, arrays: list[Any]) -> Any:
 
     An array that is given twice has one slot, because it is one piece of memory.
     """
-    return map_leaves(tree, is_array, lambda array: ArraySlot(_number(array, arrays)))
+    leaf = _array_classes()
+    return map_leaves(tree, leaf, lambda array: ArraySlot(_number(array, arrays)))
 
 
 def _number(array: Any, arrays: list[Any]) -> int:
@@ -58,18 +62,16 @@ def _number(array: Any, arrays: list[Any]) -> int:
 
 def unflatten(tree: Any, values: list[Any]) -> Any:
     """Return the tree with slots replaced by values."""
-    return map_leaves(
-        tree, lambda v: isinstance(v, ArraySlot), lambda s: values[s.number]
-    )
+    return map_leaves(tree, ArraySlot, lambda slot: values[slot.number])
 
 
 def map_leaves(
-    tree: Any, is_leaf: Callable[[Any], bool], function: Callable[[Any], Any]
+    tree: Any, leaf: type | tuple[type, ...], function: Callable[[Any], Any]
 ) -> Any:
-    """Return the tree with each leaf replaced by a function of it."""
-    if is_leaf(tree):
+    """Return the tree with each object of class `leaf` replaced by a function of it."""
+    if isinstance(tree, leaf):
         return function(tree)
-    again = lambda value: map_leaves(value, is_leaf, function)  # noqa: E731
+    again = lambda value: map_leaves(value, leaf, function)  # noqa: E731
     if isinstance(tree, list):
         return [again(v) for v in tree]
     if isinstance(tree, tuple):
@@ -111,7 +113,7 @@ def cache_key(tree: Any) -> Any:
         hash(tree)
     except TypeError as error:
         raise Unhashable(str(type(tree))) from error
-    # 1, 1.0 and True are equal and not the same.
+    # 1 == 1.0 == True, but a kernel may compute other values with each of them.
     return (type(tree), tree)
 
 
@@ -192,7 +194,7 @@ def to_framework(array: jax.Array, dtype: str, framework: str) -> Any:
 
 
 def store_in_place(target: Any, array: jax.Array) -> None:
-    """Copy the values that the kernel left in an argument into the caller's array."""
+    """Copy the values that the kernel wrote to an argument into the caller's array."""
     if isinstance(target, np.ndarray):
         target[...] = np.asarray(array).astype(target.dtype, copy=False)
     elif not isinstance(target, jax.Array):

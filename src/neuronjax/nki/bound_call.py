@@ -1,4 +1,4 @@
-"""`BoundCall`: the arguments of one call of a kernel; it also returns the results."""
+"""`BoundCall`: the arguments of one call of a kernel, and the form of its results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BoundCall:
 
     @classmethod
     def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> BoundCall:
-        """Return the call of arguments bound by `inspect`."""
+        """Return the call with the arguments that `inspect` has bound."""
         arrays: list[Any] = []
         tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
         for array in arrays:
@@ -72,8 +72,8 @@ class BoundCall:
     def finish(
         self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]
     ) -> Any:
-        """Return the results as arrays of the caller's framework, and store the
-        arguments that the kernel wrote."""
+        """Return the results as arrays of the caller's framework, and copy what the
+        kernel wrote to its arguments into the caller's arrays."""
         for number, value in zip(numbers, written, strict=True):
             self._store(number, value, traced.program.name)
         framework = arguments.framework_of(self.arrays)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from neuronjax.errors import InvalidProgramError, user_line
 from neuronjax.ir.collective_set import GROUPS_REMEDY, Groups, fault_of_groups
 from neuronjax.ir.collectives.algorithms import closed_paths
 from neuronjax.ir.collectives.placement import Placement
-from neuronjax.nki import trace as tracing
+from neuronjax.nki import refusing, trace as tracing
 from neuronjax.nki.memory import NKIObject, is_hbm, is_sbuf
 from neuronjax.nki.refusing import unsupported
 from neuronjax.nki.tensor import NkiTensor
@@ -20,24 +19,22 @@ Tensors = Sequence[NkiTensor]
 
 @dataclass
 class ReplicaGroup(NKIObject):
-    """The participants: lists of ranks that do not overlap and together name all.
+    """The groups of ranks that communicate; every rank is in exactly one.
 
     Attributes:
-        replica_groups: ranks by number; the order in a list is that of its members.
+        replica_groups: a list of rank numbers for each group, in the members' order.
     """
 
     replica_groups: Sequence[Sequence[int]]
 
     @property
     def groups(self) -> Groups:
-        """The lists as tuples."""
+        """The groups as tuples."""
         return tuple(tuple(map(int, group)) for group in self.replica_groups)
 
 
 def refuse(where: str, what: str, remedy: str) -> NoReturn:
-    raise InvalidProgramError(
-        what, op=f"nki.collectives.{where}", location=user_line(), remedy=remedy
-    )
+    refusing.refuse(f"nki.collectives.{where}", what, remedy)
 
 
 def ranks_of_launch(where: str) -> int:
@@ -47,8 +44,8 @@ def ranks_of_launch(where: str) -> int:
         unsupported(
             f"nki.collectives.{where}",
             "a collective in a kernel that is launched alone",
-            "say how many ranks run it, kernel.with_ranks(4)(x), x and every "
-            "other array with a leading axis of ranks; or call it in neuronjax.jit "
+            "give the number of ranks, kernel.with_ranks(4)(x), where x and every "
+            "other array has a leading axis of ranks; or call it in neuronjax.jit "
             "inside jax.shard_map over all axes of a mesh, whose devices are the ranks",
         )
     return ranks
@@ -73,7 +70,8 @@ def check_tensors(
     sbuf: bool = True,
     most: int | None = None,
 ) -> None:
-    """Check that there are as many srcs as dsts, all in HBM, or one in SBUF."""
+    """Check that srcs and dsts are equally many (at most `most`) and in HBM, or that
+    one of each is in SBUF."""
     tensors = [*srcs, *dsts]
     if not srcs or len(srcs) != len(dsts) or len(srcs) > (most or len(srcs)):
         wanted = "exactly one" if most == 1 else "as many"
@@ -136,7 +134,7 @@ def check_not_in_loop(where: str) -> None:
 def rings_of(
     where: str, replica_group: ReplicaGroup, channel_ids: Sequence[int]
 ) -> tuple[Groups, ...]:
-    """Return the rings of all groups, one entry per channel."""
+    """Return the rings of all groups for every channel."""
     groups, channels = groups_of(where, replica_group), list(channel_ids)
     placement = Placement.of(tracing.current().target)
     paths = [

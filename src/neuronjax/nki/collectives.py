@@ -52,9 +52,9 @@ OPERATORS = frozenset({"add", "minimum", "maximum"})
 # The descriptions of arguments that most of the functions share.
 _described = describer(
     srcs="one tensor in HBM",
-    dsts="one in HBM; what no chunk covers stays as it was",
+    dsts="one in HBM; elements that no chunk covers are unchanged",
     dsts_by_channel="the same shapes",
-    replica_group="the rings' members",
+    replica_group="the members of the rings",
     collective_dim="0",
     op="nl.add, nl.minimum or nl.maximum",
     priority="class of service of the DMA, 0 to 3, on NeuronCore-v4",
@@ -65,7 +65,7 @@ _described = describer(
 @_described(
     srcs="all in HBM, or one in SBUF",
     dsts="of the same shapes and dtypes",
-    replica_group="who reduces with whom",
+    replica_group="the groups of ranks that reduce together",
 )
 def all_reduce(
     srcs: Tensors,
@@ -87,7 +87,7 @@ def all_reduce(
 @_described(
     srcs="all in HBM, or one in SBUF",
     dsts="as many times shorter as a group has members",
-    replica_group="who reduces with whom",
+    replica_group="the groups of ranks that reduce together",
 )
 def reduce_scatter(
     srcs: Tensors,
@@ -121,7 +121,7 @@ def _reduction(
 ) -> NkiInstruction:
     operator = _operator(where, op, srcs)
     launch, target = tracing.current().launch, tracing.current().target
-    # ASSUMPTION: of several tensors the sum of their sizes counts.
+    # ASSUMPTION: the sum of the sizes of several tensors determines the algorithm.
     size = sum(prod(t.shape) * dtypes.itemsize(t.dtype) for t in srcs)
     plan = select(
         where, size, groups, Placement.of(target), override=launch.collective_algorithm
@@ -140,8 +140,8 @@ def _operator(where: str, op: Any, srcs: Tensors) -> str:
 @_described(
     srcs="all in HBM, or one in SBUF of two dimensions",
     dsts="as many times longer as a group has members",
-    replica_group="who gathers with whom",
-    collective_dim="along which; 0, of tensors in SBUF also 1",
+    replica_group="the groups of ranks that gather together",
+    collective_dim="the dimension to gather along: 0, for tensors in SBUF also 1",
 )
 def all_gather(
     srcs: Tensors,
@@ -171,7 +171,7 @@ def all_gather(
 @_described(
     srcs="in HBM",
     dsts="in HBM, of the same shapes",
-    replica_group="who exchanges with whom",
+    replica_group="the groups of ranks that exchange data",
 )
 def all_to_all(
     srcs: Tensors,
@@ -195,7 +195,7 @@ def all_to_all(
 
 @_described(
     dsts="one of the same shape, unchanged on a rank that is no target (ASSUMPTION)",
-    source_target_pairs="nobody twice a source, nobody twice a target",
+    source_target_pairs="(source, target) ranks; no rank is twice a source or a target",
 )
 def collective_permute(
     srcs: Tensors,
@@ -270,8 +270,8 @@ def collective_permute_implicit_reduce(
 
 
 @_described(
-    iteration_id="steps; after none it is the rank's own",
-    channel_id="whose ring",
+    iteration_id="the number of steps; after 0 the data are the rank's own",
+    channel_id="the channel of the ring",
 )
 def collective_permute_implicit_current_processing_rank_id(
     iteration_id: int | VirtualRegister,
@@ -279,7 +279,7 @@ def collective_permute_implicit_current_processing_rank_id(
     channel_id: int = 0,
     name: str | None = None,
 ) -> VirtualRegister:
-    """Return the rank whose data a rank has after a number of steps around the ring."""
+    """Return the rank whose data a rank has after some steps around the ring."""
     where = "collective_permute_implicit_current_processing_rank_id"
     rings = rings_of(where, replica_group, range(channel_id + 1))[channel_id]
     return _register(where, [iteration_id], {"rings": rings}, name)
@@ -315,9 +315,9 @@ def _register(
     replica_group="groups of 4 ranks; the launch has a grid of two (both are limits of "
     "the vendor's)",
     metadata_tensor="uint32 [3, 4] in HBM or [1, 3, 4] in SBUF; column 0 of rows 0 and "
-    "1 is what is sent: how many elements, from which on. Row 2 is written",
-    recv_counts_known="whether row 2, how many elements came from each, is left alone",
-    has_rdispls="not supported by the vendor either",
+    "1 has the number and the offset of the elements to send. Row 2 is written",
+    recv_counts_known="whether row 2, the elements from each member, is not written",
+    has_rdispls="must be False, with the vendor too",
 )
 def all_gather_v(
     srcs: Tensors,
@@ -346,12 +346,13 @@ def all_gather_v(
 
 
 @_described(
-    replica_group="who exchanges with whom",
+    replica_group="the groups of ranks that exchange data",
     metadata_tensor="uint32 [rows, members] in HBM or [1, rows, members] in SBUF: send "
     "counts, send displacements, receive counts, and with `has_rdispls` "
     "receive displacements; columns are members in their order",
-    recv_counts_known="whether row 2, the receive counts, is left alone",
-    has_rdispls="row 3 says where a chunk goes; else in equal slots, by sender",
+    recv_counts_known="whether row 2, the receive counts, is not written",
+    has_rdispls="whether row 3 has the offsets of chunks; if not, each sender has an "
+    "equal slot",
 )
 def all_to_all_v(
     srcs: Tensors,
@@ -363,10 +364,7 @@ def all_to_all_v(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Send each member a chunk of every member's flat buffer.
-
-    Which instances may connect which ranks is not checked.
-    """
+    """Send each member a chunk of every member's flat buffer."""
     where = "all_to_all_v"
     groups = groups_of(where, replica_group)
     flags = (bool(recv_counts_known), bool(has_rdispls))
@@ -440,8 +438,7 @@ def _once(
     where: str, tensors: Tensors, make: Callable[[], NkiInstruction]
 ) -> NkiInstruction:
     """Return one instruction for all cores of a rank, after every core has reached it.
-    ASSUMPTION: if all cores name the same tensors it is one operation, not one per
-    core."""
+    ASSUMPTION: if all cores name the same tensors, they make one transfer together."""
     trace, what = tracing.current(), f"nki.collectives.{where}"
     mine = [t.access() for t in tensors]
     same = all(accesses == mine for accesses in trace.meet(what, mine))

@@ -1,5 +1,4 @@
-"""Adds the descriptions of arguments that several functions share to their
-docstrings."""
+"""Adds descriptions of arguments, which several functions share, to docstrings."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def describe(function: Callable[..., Any], arguments: Mapping[str, str]) -> None
 
 
 def describer(**shared: str) -> Callable[..., Callable[[Function], Function]]:
-    """Return a decorator `@described(own="what it is")` for shared arguments."""
+    """Return a decorator that adds shared descriptions, and a function's own ones."""
 
     def described(**own: str) -> Callable[[Function], Function]:
         def add(function: Function) -> Function:

@@ -1,9 +1,9 @@
-"""The rules of `nki.check`; each is a method that sees every instruction.
+"""The rules of `nki.check`; each is a method that a walk calls for every instruction.
 
 The walk follows the order of execution and notes which instruction last wrote every
 element. Bodies of device loops are walked once. An access with a runtime offset may go
 anywhere, so it is only compared with what other cores do to the same tensor. The
-compiler synchronises engines, so findings concern only what it does not see: races
+compiler synchronises engines, so findings concern only what it cannot order: races
 between cores of a grid, engine state, and what the documents call undefined.
 """
 
@@ -25,8 +25,8 @@ MATMULS = frozenset({"nc_matmul", "nc_matmul_mx"})
 MEETINGS = frozenset({"core_barrier", "sendrecv"})
 CLOBBERING = frozenset({"exponential", "select_reduce", "range_select"})
 CONTINUES = "reduce"
-# Turns of `affine_range` must be independent. The older style's documentation allows
-# associative reductions; the vendor's Mamba kernel accumulates such a sum in SBUF.
+# Iterations of `affine_range` must be independent. The older style's documentation
+# allows associative reductions; the vendor's Mamba kernel accumulates a sum in SBUF.
 ASSOCIATIVE = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
@@ -39,7 +39,7 @@ class KernelFinding:
 
     Attributes:
         rule: the rule's id, such as "cores-race".
-        severity: "error" if every call raises it, "warning" if the result may differ.
+        severity: "error" if every call fails, "warning" if the result may differ.
         op: the instruction, such as "nisa.nc_matmul".
         location: "file:line" in the kernel.
         other: "file:line" of the other instruction concerned, or "".
@@ -49,7 +49,7 @@ class KernelFinding:
     """
 
     rule: str
-    severity: Severity
+    severity: Severity = "warning"
     op: str
     location: str
     other: str = ""
@@ -87,20 +87,17 @@ def _distinct(numbers: np.ndarray) -> set[int]:
 
 
 class HazardWalk:
-    """A walk over one program that applies all rules.
-
-    Args:
-        program: a traced kernel.
-        core: the core of the program's target.
-    """
+    """A walk over one program that applies all rules."""
 
     def __init__(self, program: KernelProgram, core: CoreSpec) -> None:
         self.program, self.core = program, core
         self.found: list[KernelFinding] = []
         self._instructions: list[KernelInstruction] = []
-        self._epochs: list[int] = []  # meetings of its core so far
+        # For each instruction, how many meetings its core had reached before.
+        self._epochs: list[int] = []
         self._met: dict[int, int] = {}
-        self._writers = ElementNotes(np.int32)  # instruction number + 1, or 0
+        # For each element, 1 + the number of the instruction that wrote it, or 0.
+        self._writers = ElementNotes(np.int32)
         self._asked = _asked_about(program)
         # For each shared tensor: each core's last write, and its last write at a
         # runtime offset.
@@ -131,10 +128,9 @@ class HazardWalk:
         why: str,
         remedy: str,
     ) -> None:
-        """Add a finding about an instruction, and an earlier one if there is one."""
+        """Add a finding about an instruction and, if given, an earlier instruction."""
         finding = KernelFinding(
             rule=rule,
-            severity="warning",
             op=f"nisa.{i.name}",
             location=i.location,
             other=other.location if other else "",
@@ -210,7 +206,6 @@ class HazardWalk:
         if "accumulate_onto_values" in self.core.capabilities or not _is_followed(dst):
             return
         for _, writer in self._writers_of(dst):
-            # In the older style an accumulation may begin with zeros.
             zeros = writer.name == "memset" and not any(writer.parameters)
             begins = self.program.older and zeros
             if writer.name not in MATMULS and not begins:
@@ -245,7 +240,7 @@ class HazardWalk:
         writer: KernelInstruction,
         verb: str,
     ) -> None:
-        """Report an access to another core's elements with no meeting in between."""
+        """Report an access to elements that the other core wrote since the two met."""
         if access.storage.memory != "shared_hbm" or writer.program == i.program:
             return
         if self._epochs[number] < self._epochs[-1]:
@@ -278,9 +273,9 @@ class HazardWalk:
     # ---- Engine state.
 
     def _engine_state(self, i: KernelInstruction) -> None:
-        """Check that accumulators are started before they are continued. Nothing may
-        come between: "Even when reduce_cmd is set to idle, the accumulator state may
-        still be modified" (nki.isa.exponential)."""
+        """Check that an instruction sets the accumulators before others add to them.
+        One of `CLOBBERING` may not come between: "Even when reduce_cmd is set to idle,
+        the accumulator state may still be modified" (nki.isa.exponential)."""
         command = i.attributes.get("reduce_cmd")
         if command is None or i.engine not in ("vector", "scalar"):
             return
@@ -303,8 +298,8 @@ class HazardWalk:
                 "accumulators-not-reset",
                 i,
                 None,
-                f"goes on with the {i.engine} engine's accumulators, which nothing has "
-                "set: they hold what an earlier kernel left (here: zeros)",
+                f"adds to the {i.engine} engine's accumulators, which nothing has set: "
+                "they contain what an earlier kernel left (here: zeros)",
                 "reduce_cmd reset_reduce in the first instruction",
             )
         elif key in self._idle:
@@ -312,8 +307,8 @@ class HazardWalk:
                 "accumulators-clobbered",
                 i,
                 self._idle[key],
-                "goes on with accumulators after an instruction with reduce_cmd idle, "
-                "which may have changed them",
+                "adds to accumulators after an instruction with reduce_cmd idle, which "
+                "may have changed them",
                 "reset_reduce, or no such instruction in between",
             )
 

@@ -1,14 +1,14 @@
 """`nki.check`: finds what is legal in a kernel but has an undefined or accidental
 result.
 
-Nothing is executed. Violated limits of the hardware, which raise in every call, are
-findings here. The other findings come from `hazard_rules`, from `limits.initialised`
-(loops that may have no turns, results written in part) and from the advice of `limits`.
+Nothing is executed. A violated limit of the hardware, at which every call fails, is a
+finding. The other findings come from `hazard_rules`, from `limits.initialised` (loops
+that may have no iteration, results written in part) and from the advice of `limits`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,7 +59,6 @@ class KernelReport(Shown):
     __repr__ = __str__
 
     def __rich__(self) -> Group:
-        """Return the report as Rich draws it."""
         first, *rest = str(self).split("\n\n")
         styles = ["bold red" if f.severity == "error" else "" for f in self.findings]
         parts = [Text(t, style=s) for t, s in zip(rest, styles, strict=True)]
@@ -105,12 +104,11 @@ def _findings(program: KernelProgram, target: Target) -> Iterator[KernelFinding]
         *_advice(program, target),
         *HazardWalk(program, target.core).run(),
     ]
-    places = Counter((f.rule, f.location, f.other) for f in findings)
-    first = {(f.rule, f.location, f.other): f for f in reversed(findings)}
-    for key in dict.fromkeys((f.rule, f.location, f.other) for f in findings):
-        finding = first[key]
-        count = max(places[key], finding.count)
-        yield replace(finding, count=count)
+    alike: dict[tuple[str, str, str], list[KernelFinding]] = defaultdict(list)
+    for finding in findings:
+        alike[finding.rule, finding.location, finding.other].append(finding)
+    for first, *rest in alike.values():
+        yield replace(first, count=1 + len(rest))
 
 
 def _of_error(
@@ -127,7 +125,8 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Return reads of elements written only in a loop that may have no iteration."""
+    """Return a finding for each read of elements that only a loop that may have no
+    iteration writes."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:
@@ -149,11 +148,10 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
         if missing:
             yield KernelFinding(
                 rule="result-in-part",
-                severity="warning",
                 op=f"result {number}",
                 location=access.storage.location,
                 message=f"{missing:,} of {access.size:,} elements are never written: "
-                "they hold what was there before (here: NaN, or 4)",
+                "they contain what was there before (here: NaN, or 4)",
                 remedy="write them, or return a smaller tensor",
             )
 
@@ -165,11 +163,10 @@ def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
         if memory in ("sbuf", "psum", "private_hbm"):
             yield KernelFinding(
                 rule="result-out-of-reach",
-                severity="warning",
                 op=f"result {number}",
                 location=access.storage.location,
-                message=f"is in {memory}, which lives no longer than the kernel and is "
-                "its own: the caller reads shared_hbm",
+                message=f"is in {memory}, which is freed when the kernel ends: the "
+                "caller can read only shared_hbm",
                 remedy="copy it to nl.ndarray(..., buffer=nl.shared_hbm), return that",
             )
 
@@ -179,7 +176,6 @@ def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
     if program.wants_grid:
         yield KernelFinding(
             rule="no-grid",
-            severity="warning",
             op="nl.program_id",
             location=program.wants_grid,
             message="is 0 without a launch grid: only one program runs",

@@ -113,7 +113,7 @@ def _dynamic(t: View, dim: int, entry: DynamicSlice) -> View:
 
 
 def _one(t: View, dim: int, entry: Any) -> View:
-    """Return the view with a dimension of size one, which is dropped later."""
+    """Return the elements at an index; their dimension of size one is dropped later."""
     if isinstance(entry, VirtualRegister | TensorView):
         return t.dynamic_slice(dim, entry, 1)
     index = int(entry)
@@ -128,7 +128,8 @@ def _one(t: View, dim: int, entry: Any) -> View:
 
 
 def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
-    """Return the view without the indexed dimensions, if enough dimensions remain."""
+    """Return the layout without the indexed dimensions `dims`, except those that it
+    needs for two dimensions on chip, or one in HBM."""
     dims = [d for d in dims if not (on_chip and d == 0)]
     fewest, rank = 2 if on_chip else 1, len(view.shape)
     if rank - len(dims) < fewest:
@@ -201,7 +202,7 @@ def common_shape(arrays: Sequence[np.ndarray]) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=8192)
 def _common_shape(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Return `numpy.broadcast_shapes`, which itself makes an array of each shape."""
+    """Return `numpy.broadcast_shapes(*shapes)`, but make no array of each shape."""
     rank = max(map(len, shapes))
     sizes = [1] * rank
     for shape in shapes:
@@ -243,7 +244,7 @@ def _index_range(array: np.ndarray) -> IndexRange:
         step = array.item(1) - first if count > 1 else 0
         if array.tobytes() == _ramp(first, step, count):
             return _range_of_ramp(first, step, shape)
-    if 0 in array.strides:  # one index of every axis along which it repeats itself
+    if 0 in array.strides:  # keep one index of every axis along which it is constant
         array = array[tuple(slice(None if s else 1) for s in array.strides)]
     if array.nbytes > _REMEMBERED_BYTES:
         return _read_range(array)
@@ -253,8 +254,8 @@ def _index_range(array: np.ndarray) -> IndexRange:
 @functools.lru_cache(maxsize=512)
 def _ramp(first: int, step: int, count: int) -> bytes:
     """Return the bytes of first + step * arange(count). Nearly every index array has
-    these bytes, since all its axes but one have size one; comparing bytes is faster
-    than looking at the elements."""
+    such bytes, since all its axes but one have size one; comparing bytes is faster
+    than comparing elements."""
     return (first + step * np.arange(count, dtype=np.int64)).tobytes()
 
 
@@ -267,7 +268,7 @@ def _range_of_ramp(first: int, step: int, shape: tuple[int, ...]) -> IndexRange:
 
 @functools.lru_cache(maxsize=8192)
 def _known_range(shape: tuple[int, ...], dtype: np.dtype, data: bytes) -> IndexRange:
-    """Return the range of an array, which loops make again in every iteration."""
+    """Return the range of an array; it is cached, as loops make equal arrays."""
     return _read_range(np.frombuffer(data, dtype).reshape(shape))
 
 

@@ -41,16 +41,14 @@ def kernel_function(
     devices: int = 0,
     numerics: KernelNumerics = USUAL,
 ) -> KernelFunction:
-    """Return a specialised kernel in the form in which programs hold it.
+    """Return a specialised kernel as the object that captured programs contain.
 
     Args:
-        program: the kernel's program.
-        plan: the program's plan.
-        for_target: the same kernel for another chip.
+        for_target: returns the same kernel for another chip.
         devices: how many devices the surrounding mesh has; they are the ranks of a
             kernel with collectives.
-        numerics: the kernel's own numerics, where the surrounding program has the usual
-            ones.
+        numerics: the kernel's own numerics; those of the surrounding program override
+            them where they are not the usual ones.
     """
     run = ranks.runner(plan) if plan.ranks else runner(plan)
     lead = (plan.ranks,) if plan.ranks and not devices else ()
@@ -80,7 +78,7 @@ def _type(shape: tuple[int, ...], dtype: str) -> TensorType:
 
 
 def jitted(function: KernelFunction, plan: KernelPlan) -> Run:
-    """Return the function of a kernel's call, which in a trace is one operation."""
+    """Return a kernel as a function of arrays and a key, one operation in a trace."""
     count = len(function.program.results)
     end = count + len(plan.written)
 
@@ -92,7 +90,7 @@ def jitted(function: KernelFunction, plan: KernelPlan) -> Run:
 
 
 def is_traced(arrays: list[Any]) -> bool:
-    """Return whether the call is inside a transformation of JAX."""
+    """Return whether an array is a tracer of a JAX transformation."""
     return any(isinstance(a, Tracer) for a in arrays)
 
 
@@ -112,7 +110,6 @@ class KernelDerivative:
         """Call a kernel; `jax.grad` of the call uses this derivative.
 
         Args:
-            name: the kernel's name.
             primal: the kernel without its derivative.
             bound: the kernel's `inspect.BoundArguments`, with defaults applied.
 

@@ -1,9 +1,9 @@
 """`nki.jit`, `Kernel` and `nki.simulate`: make kernels of Python functions and run
 them.
 
-A kernel is specialised once per shapes, dtypes, static arguments, target and grid: its
-Python code runs, and the trace becomes one jitted function. Under `jax.disable_jit()`
-the code runs in every call, instruction by instruction.
+A kernel is specialised for every combination of shapes, dtypes, static arguments,
+target and grid: its Python code runs, and the trace becomes one jitted function. Under
+`jax.disable_jit()` the code runs in every call, instruction by instruction.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ class Kernel:
 
         NEURON_RT_STOCHASTIC_ROUNDING_EN=1 of the Neuron runtime is "stochastic", its
         NEURON_RT_STOCHASTIC_ROUNDING_SEED is `with_seed`. Under "stochastic" every
-        write of FP32 to a narrower float rounds up or down in proportion; within
-        `neuronjax.jit` its policy's `rounding="stochastic"` does the same. Collectives
-        round to nearest even.
+        write of FP32 to a narrower float rounds up or down, the nearer value being more
+        probable; within `neuronjax.jit` its policy's `rounding="stochastic"` does the
+        same. Collectives round to nearest even.
 
         Args:
             rounding: "rne", to nearest even, or "stochastic".
@@ -257,13 +257,13 @@ class Kernel:
         return BoundCall.of(_bound(self, args, kwargs), self._ranks)
 
     def _find(self, call: BoundCall, devices: int | None = None) -> Specialised:
-        """Return the kernel specialised for a call; `devices` are by default those
-        around."""
+        """Return the kernel specialised for a call; `devices` is by default the size of
+        the surrounding mesh."""
         if devices is None:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
         ranks = self._ranks or devices
         try:
-            # The kernel may have collectives; these choose their algorithms.
+            # The scope and the variable choose the algorithms of collectives.
             algorithm = (
                 (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
             )
@@ -372,7 +372,7 @@ def _trace(
 def _arguments(
     trace: ProgramTrace, call: BoundCall, machine: AnyMachine | None
 ) -> list[Storage]:
-    # nki/guides/nki_simulator.rst, "How It Works".
+    # Programs of a grid share the arguments (nki/guides/nki_simulator.rst).
     buffer = MemoryRegion.shared_hbm if trace.grid else MemoryRegion.hbm
     with tracing(trace):
         storages = [  # a scalar is a tensor of one element, as HBM has no scalars
@@ -396,8 +396,7 @@ def _results(value: Any, accesses: list[Access]) -> Any:
         accesses.append(t.access())
         return arguments.ArraySlot(len(accesses) - 1)
 
-    is_tensor = lambda v: isinstance(v, NkiTensor)  # noqa: E731
-    return arguments.map_leaves(value, is_tensor, slot)
+    return arguments.map_leaves(value, NkiTensor, slot)
 
 
 # ---- Running.
@@ -444,7 +443,7 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     Args:
         fn: the kernel function.
         **kwargs: `target` or `platform_target`, a chip; `rounding`, "rne" or
-            "stochastic", and `seed`, of that, by default those of the runtime's
+            "stochastic", and its `seed`, by default those of the runtime's
             variables NEURON_RT_STOCHASTIC_ROUNDING_EN and _SEED; `transcendentals`, see
             `Kernel.with_transcendentals`. The vendor's other options (`mode`,
             `debug_kernel` ...) change no result here and are accepted.
@@ -456,20 +455,17 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         return functools.partial(jit, **kwargs)
     if isinstance(fn, Kernel):
         return fn
-    target = kwargs.get("target") or kwargs.get("platform_target")
-    names = ("seed", *FIELDS)
-    how = {name: kwargs[name] for name in names if name in kwargs}
-    return Kernel(fn, target, **{**runtime_rounding(), **how})
+    return simulate(Kernel(fn, **runtime_rounding()), **kwargs)
 
 
 def simulate(kernel: Any, **kwargs: Any) -> Kernel:
-    """Return the kernel itself, because every call is emulated.
+    """Return the kernel with these options, because every call is emulated.
 
     Args:
         kernel: a `Kernel`, or a function to be made one.
         **kwargs: the options of `jit`.
     """
-    made = kernel if isinstance(kernel, Kernel) else jit(kernel)
+    made = jit(kernel)
     target = kwargs.get("target") or kwargs.get("platform_target")
     made = made.with_target(target) if target else made
     made = made.with_seed(kwargs["seed"]) if "seed" in kwargs else made

@@ -1,9 +1,9 @@
 """Links the bodies of all programs of a grid into one body.
 
 Between the points where they meet, programs run one after the other. A device loop in
-which they meet becomes one loop of all their bodies. It has as many turns as that of
-program 0, because control flow is the same on all cores (nki/get-started/about/lnc.rst,
-"Final Notes").
+which they meet becomes one loop of all their bodies. It has as many iterations as that
+of program 0, because control flow is the same on all cores
+(nki/get-started/about/lnc.rst, "Final Notes").
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def linked(bodies: Sequence[Body]) -> list[Item]:
 
 
 def _split(body: Body) -> list[tuple[list[Item], Barrier | Loop | None]]:
-    """Return runs of items, each with the barrier or loop after it, at the end None."""
+    """Return runs of items, each with the meeting that ends it, None for the last."""
     runs: list[tuple[list[Item], Barrier | Loop | None]] = []
     run: list[Item] = []
     for item in body:
@@ -83,7 +83,7 @@ def _of_body(loop: Any, items: Sequence[Item]) -> Item:
 
 
 def _merged(points: Sequence[Any]) -> Item:
-    """Return the loops that all programs are in, as one loop."""
+    """Return one loop in place of the loop that every program is in."""
     first = points[0]
     if any(_kind(point) != _kind(first) for point in points):
         lines = ", ".join(getattr(p, "location", None) or p.line for p in points if p)
@@ -95,7 +95,7 @@ def _merged(points: Sequence[Any]) -> Item:
         )
     items = linked([point.body.items for point in points])
     if isinstance(first, KernelLoop):
-        items = [_same_turn(p, n, first) for n, p in enumerate(points) if n] + items
+        items = [_same_index(p, n, first) for n, p in enumerate(points) if n] + items
     return _of_body(first, items)
 
 
@@ -108,8 +108,8 @@ def _kind(point: Any) -> Any:
     return (KernelLoop, known, point.step)
 
 
-def _same_turn(loop: KernelLoop, program: int, first: KernelLoop) -> KernelInstruction:
-    """Return an instruction that gives another program program 0's loop variable."""
+def _same_index(loop: KernelLoop, program: int, first: KernelLoop) -> KernelInstruction:
+    """Return an instruction that copies program 0's loop variable to another's."""
     return KernelInstruction(
         name="register_move",
         engine="sync",

@@ -31,7 +31,7 @@ class _AbandonedError(Exception):
 
 
 class Lockstep:
-    """The turns of `count` programs."""
+    """The order in which `count` programs run, one at a time."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -106,7 +106,7 @@ class Lockstep:
         self._turns[0].release()
 
     def _disagreement(self) -> InvalidProgramError | None:
-        """Return the error of programs at different meetings, None if there is none."""
+        """Return an error if the programs are at different meetings, else None."""
         first = next(w for w in self._waits if w is not None)
         states = [w.what if w else "its end" for w in self._waits]
         if len(set(states)) == 1:

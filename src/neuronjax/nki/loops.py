@@ -74,7 +74,7 @@ class AffineRange(Sequence[int]):
 def dynamic_range(
     start: Bound, stop: Bound | None = None, step: int = 1
 ) -> Iterator[VirtualRegister]:
-    """Loop on the device; yields the loop's frozen induction register once.
+    """Yield the frozen induction register of a loop on the device, once.
 
     Args:
         start: the first value, an int or a register; a single argument is `stop`.
@@ -120,7 +120,8 @@ def _python_turns(
 
 
 def _begin_turn(trace: Trace, first: int, key: Any, turn: int) -> None:
-    """Begin an iteration op by op: ordinals repeat, but not the random key."""
+    """Begin an iteration in op by op execution, with the ordinals of the first
+    iteration but a random key of its own."""
     assert trace.machine is not None
     trace.count = first
     trace.machine.key = fold(key, jnp.asarray(turn, jnp.uint32))
@@ -155,20 +156,22 @@ def while_loop(
     trace, line = tracing.current(), user_line()
     condition = register_alloc()
     register_move(condition, init)
+
+    def iterate() -> None:
+        result = body_fun(condition)
+        if result is not condition:
+            register_move(condition, result)
+
     if trace.machine is not None:
         first, key, turn = trace.count, trace.machine.key, 0
         while trace.machine.register(as_register(condition)):
             _begin_turn(trace, first, key, turn)
-            result = body_fun(condition)
-            if result is not condition:
-                register_move(condition, result)
+            iterate()
             turn += 1
         trace.machine.key = key
         return
     trace.open_block()
-    result = body_fun(condition)
-    if result is not condition:
-        register_move(condition, result)
+    iterate()
     trace.append(KernelWhile(as_register(condition), trace.close_block(), line))
 
 
@@ -197,7 +200,7 @@ def while_condition(register: VirtualRegister) -> bool:
 
 
 def _python_condition(trace: Trace, place: tuple[Any, ...], register: Register) -> bool:
-    """Return the test's value in a run op by op; give each iteration its random key."""
+    """Return the value of `while register:` in op by op execution."""
     assert trace.machine is not None
     open_loops = trace.notes.setdefault("while", [])
     if not open_loops or open_loops[-1][0] != place:
@@ -220,7 +223,8 @@ _TEST_DEPTH = 4
 def _place() -> tuple[Any, ...]:
     """Return the frame and source position of the test, which must be a `while`."""
     frame = sys._getframe(_TEST_DEPTH)
-    code, position = frame.f_code, _position(frame.f_code, frame.f_lasti)
+    code = frame.f_code
+    position = list(code.co_positions())[frame.f_lasti // 2]
     if not _is_while(code, position):
         raise TypeError(
             "a register as a condition of `if`, `and` or `not`: its value is not known "
@@ -228,11 +232,6 @@ def _place() -> tuple[Any, ...]:
             "`while reg:` with nothing else in the condition, or nl.while_loop"
         )
     return (id(frame), position)
-
-
-def _position(code: CodeType, instruction: int) -> tuple[Any, ...]:
-    positions = list(code.co_positions())
-    return positions[instruction // 2]
 
 
 @functools.cache

@@ -10,10 +10,9 @@ from typing import Any
 class NKIObject:
     """Base class of kernel data classes and configuration objects.
 
-    Without an `__init__` of its own a class gets one from its annotated fields, in
-    order, with their defaults or None; it calls `__post_init__`. Equality is structural
-    (NKI Language Guide, "Class Support"). An object that is a kernel argument may hold
-    arrays and static values.
+    The default `__init__` sets the annotated fields, in order, with their defaults or
+    None, and calls `__post_init__`. Equality is structural (NKI Language Guide, "Class
+    Support"). An object that is a kernel argument may contain arrays and static values.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -30,20 +29,21 @@ class NKIObject:
         self.__post_init__()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give every field a default, if need be None; @dataclass sees them too."""
+        """Make None the default of each field without one, also for @dataclass."""
         super().__init_subclass__(**kwargs)
         fields = dict(inspect.get_annotations(cls))
         for name in fields:
             if not hasattr(cls, name):
                 setattr(cls, name, None)
-        constant = bool | int | float | str | tuple | enum.Enum | None  # and no method
+        # A constant of the class is a field too, but a method is not.
+        constant = bool | int | float | str | tuple | enum.Enum | None
         for name, value in list(vars(cls).items()):
             if not name.startswith("__") and isinstance(value, constant):
                 fields.setdefault(name, Any)
         cls.__annotations__ = fields
 
     def __post_init__(self) -> None:
-        """Do nothing; called at the end of the initializer."""
+        """Do nothing; the initializer calls this at its end."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):

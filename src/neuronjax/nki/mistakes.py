@@ -64,12 +64,8 @@ class WithoutValue:
 
     __slots__ = ()
 
-    def __bool__(self) -> bool:
-        refuse(None, f"a Python branch on {_named(self)}", BRANCH)
+    def __bool__(self: Any) -> bool:
+        refuse(None, f"a Python branch on a tile of shape {self.shape}", BRANCH)
 
-    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse(None, f"NumPy on {_named(self)}", NUMPY)
-
-
-def _named(tile: Any) -> str:
-    return f"a tile of shape {tuple(tile.shape)}"
+    def __array__(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse(None, f"NumPy on a tile of shape {self.shape}", NUMPY)

@@ -15,7 +15,7 @@ DEVICES = [
 
 
 def main() -> int:
-    """Print the devices, as JSON if asked, else one per line."""
+    """Print the devices: as JSON with --json-output or -j, else one per line."""
     if {"--json-output", "-j"} & set(sys.argv[1:]):
         print(json.dumps(DEVICES))
         return 0

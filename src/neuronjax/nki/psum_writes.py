@@ -16,7 +16,6 @@ def accumulates(dst: Access, asked: bool | None, notes: ElementNotes) -> bool:
     """Return whether a matmul to `dst` accumulates.
 
     Args:
-        dst: the view that the matmul writes.
         asked: the flag that the kernel gives, or None.
         notes: notes of which elements of PSUM were written, see `note_writes`.
     """
@@ -31,7 +30,7 @@ def accumulates(dst: Access, asked: bool | None, notes: ElementNotes) -> bool:
     refuse(
         "nisa.nc_matmul",
         "part of dst was written before and part was not",
-        "say accumulate=True or False",
+        "give accumulate=True or False",
     )
 
 

@@ -22,13 +22,7 @@ Call = Callable[[dict[str, Any]], Any]
 def function_of_row(
     spec: InstructionSpec, names: Mapping[str, Any], call: Call
 ) -> Callable[..., Any]:
-    """Return the function of an instruction, which passes its arguments to `call`.
-
-    Args:
-        spec: the instruction's row.
-        names: the names to which defaults and types refer.
-        call: called with the arguments by name.
-    """
+    """Return the function of a row; `names` and `call` are those of `function_of`."""
     function = _compiled(spec.name, spec.call, names, call)
     for p in inspect.signature(function).parameters.values():
         function.__annotations__[p.name] = _type(spec.operand(p.name), p.default)
@@ -55,10 +49,9 @@ def function_of(
     """Return a function with these parameters, which passes its arguments to `call`.
 
     Args:
-        name: the function's name.
-        parameters: the parameters, with types as text.
+        parameters: with types as text.
         returns: the type of the result, as text.
-        names: the names to which types refer.
+        names: the names to which defaults and types refer.
         call: called with the arguments by name.
     """
     listed, defaults = [], {}

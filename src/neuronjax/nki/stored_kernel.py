@@ -24,7 +24,7 @@ class StoredKernel(Kernel):
     def __init__(self, traced: TracedKernel, seed: int = 0) -> None:
         def kernel(*arguments: Any) -> Any:
             raise InvalidProgramError(
-                "a stored kernel in another one, which would have to be traced",
+                "a stored kernel in another kernel, which would have to trace it",
                 op=traced.program.name,
                 remedy="call the kernel's own function",
             )
@@ -40,7 +40,7 @@ class StoredKernel(Kernel):
         return self.stored.program
 
     def in_memory(self, memory: FreshMemory) -> StoredKernel:
-        """Return the same kernel with other contents of unwritten memory."""
+        """Return the same kernel with other initial contents of its memory."""
         kernel = self._with(memory=memory, _specialised={})
         assert isinstance(kernel, StoredKernel)
         return kernel
@@ -55,13 +55,12 @@ class StoredKernel(Kernel):
         Raises:
             InvalidProgramError: the call's arrays have other shapes or dtypes.
         """
-        stored = self.stored.program.arguments
+        stored = [(s.shape, s.dtype) for s in self.program.arguments]
         given = [(call.shape(n) or (1,), d) for n, d in enumerate(call.dtypes)]
-        if given != [(s.shape, s.dtype) for s in stored]:
+        if given != stored:
             raise InvalidProgramError(
-                f"arguments {given}, of a kernel that was traced for "
-                f"{[(s.shape, s.dtype) for s in stored]}",
-                op=self.stored.program.name,
+                f"arguments {given}, of a kernel that was traced for {stored}",
+                op=self.program.name,
                 remedy="trace it again for these",
             )
         return self.stored

@@ -1,8 +1,8 @@
 """Chooses the chip of a kernel, and its rounding by the runtime's variables.
 
-As documented for nki.simulate (nki/guides/nki_simulator.rst), the chip is set by the
-variable NEURON_PLATFORM_TARGET_OVERRIDE, and is trn3 without it and without a chip. The
-program around a kernel, and an argument, take precedence.
+As documented for nki.simulate (nki/guides/nki_simulator.rst), the variable
+NEURON_PLATFORM_TARGET_OVERRIDE sets the chip; without it the chip is trn3. The program
+around a kernel, and an argument, take precedence.
 """
 
 from __future__ import annotations

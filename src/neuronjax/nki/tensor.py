@@ -54,9 +54,9 @@ class NkiTensor(WithoutValue, TensorView):
             pattern: [stride, count] of every dimension, in elements of `dtype`.
             offset: of the first element from the start of the storage; None keeps this
                 view's offset.
-            scalar_offset: a tensor of one integer or a VirtualRegister; times the
-                stride of `indirect_dim` it is added to the offset.
-            vector_offset: one index per partition instead of the first dimension.
+            scalar_offset: a tensor of one integer or a VirtualRegister, which is added
+                to the offset after multiplication by the stride of `indirect_dim`.
+            vector_offset: a tensor with an index of dimension 0 for each partition.
             indirect_dim: dimension of this tensor whose stride scales the runtime
                 offsets.
             dtype: the data type as which the bits are read.
@@ -72,8 +72,8 @@ class NkiTensor(WithoutValue, TensorView):
             index: [P, K] integers; offset i of a group of partitions is index[i %
                 group, i // group]. A group is 32 partitions for the tensor engine, 16
                 for the others.
-            num_elem: the number of offsets. ASSUMPTION: by default all of a group of
-                16.
+            num_elem: the number of offsets. ASSUMPTION: by default all that a group of
+                16 partitions has.
         """
         return with_tensor_indirection(self, index, num_elem)
 

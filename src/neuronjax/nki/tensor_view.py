@@ -40,7 +40,7 @@ class TensorView(NKIObject):
         dynamic: the runtime offset, or None.
     """
 
-    # Two views are equal only if they are the same object.
+    # A view equals only itself.
     __eq__ = object.__eq__  # type: ignore[assignment]
     __hash__ = object.__hash__
     __slots__ = ("dtype", "dynamic", "name", "offset", "shape", "storage", "strides")
@@ -57,13 +57,13 @@ class TensorView(NKIObject):
         self.strides = layout.row_major_strides(self.shape)
         self.offset = 0
         self.dtype = dtypes.as_dtype(dtype)
-        if storage is None:  # a signature placeholder, never materialized
+        if storage is None:  # the placeholder of a tensor in a signature
             storage = Storage(-1, region_name(buffer), self.shape, self.dtype, name)  # type: ignore[arg-type]
         self.storage: Storage = storage
         self.name = name
         self.dynamic: DynamicOffset | None = None
 
-    # ---- What it is.
+    # ---- Properties.
 
     @property
     def buffer(self) -> MemoryRegion:
@@ -134,7 +134,7 @@ class TensorView(NKIObject):
         return index
 
     def _partition_guard(self, op: str, dim: int, what: str) -> None:
-        """Refuse a change of dimension 0 on chip or with a vector of offsets."""
+        """Refuse a change of dimension 0 if it is on chip or selected by a vector."""
         if dim != 0:
             return
         if self._on_chip:
@@ -156,7 +156,7 @@ class TensorView(NKIObject):
             refuse(
                 op,
                 f"dimension {dim} of an indirect view takes part in the indirection",
-                "slice before the indirection; t.is_indirect() tells",
+                "slice before the indirection, see t.is_indirect()",
             )
 
     # ---- Views.
@@ -172,7 +172,6 @@ class TensorView(NKIObject):
         """Return the view of one element of a dimension, which is removed.
 
         Args:
-            dim: the dimension.
             index: an int, or at run time an integer tensor of one element or a
                 VirtualRegister.
         """
@@ -222,7 +221,7 @@ class TensorView(NKIObject):
     def runtime_offset(
         self, op: str, index: Any, stride: int, limit: int
     ) -> DynamicOffset:
-        """Return an offset by a runtime index below `limit`."""
+        """Return an offset of `stride` times a runtime index below `limit`."""
         self.check_direct(op)
         return DynamicOffset("scalar", index_operand(op, index, 1), stride, limit)
 
@@ -232,7 +231,7 @@ class TensorView(NKIObject):
             refuse(
                 op,
                 "a second runtime index of one view",
-                "copy the first selection to a tile; t.is_indirect() tells",
+                "copy the first selection to a tile, see t.is_indirect()",
             )
 
     def vector_select(self, dim: int, vector_offset: TensorView) -> Self:
@@ -241,9 +240,8 @@ class TensorView(NKIObject):
         self.check_direct("vector_select")
         if dim != 0 or self._on_chip:
             where = "an on-chip tensor" if self._on_chip else f"dimension {dim}"
-            refuse(
-                "vector_select", f"{where}", "select along dimension 0 of an HBM tensor"
-            )
+            remedy = "select along dimension 0 of an HBM tensor"
+            refuse("vector_select", where, remedy)
         count = vector_offset.shape[0]
         index = index_operand("vector_select", vector_offset, count)
         dynamic = DynamicOffset("vector", index, self.strides[0], self.shape[0])
@@ -449,7 +447,7 @@ def _inferred(op: str, sizes: tuple[int, ...], total: int) -> tuple[int, ...]:
 
 
 def sliced_count(dim: int, size: int, start: int, end: int, step: int) -> int:
-    """Return how many elements a slice has; refuse none, or some that do not exist."""
+    """Return how many elements a slice has; refuse an empty one or one out of range."""
     if not 0 <= start < end <= size or step < 1:
         refuse(
             "slice",
@@ -460,7 +458,7 @@ def sliced_count(dim: int, size: int, start: int, end: int, step: int) -> int:
 
 
 def index_operand(op: str, index: Any, count: int) -> Register | Access:
-    """Return a register, or an access of `count` integers."""
+    """Return a runtime index as a register, or as an access of `count` integers."""
     if isinstance(index, VirtualRegister):
         assert index.register is not None
         return index.register

@@ -31,7 +31,6 @@ from neuronjax.ir.kernel import (
     Storage,
 )
 from neuronjax.nki import active, psum_writes
-from neuronjax.nki.active import in_kernel as in_kernel
 from neuronjax.nki.limits import registry as limits
 from neuronjax.nki.limits.element_maps import ElementNotes
 from neuronjax.nki.linking import Barrier
@@ -72,9 +71,8 @@ class Launch:
     #: The algorithm of the caller's scope, see `neuronjax.collective_algorithm`;
     #: programs run in their own threads, which do not see the scope.
     collective_algorithm: str | None = None
-    shared: list[Storage] = field(
-        default_factory=list
-    )  # storages of all programs, in order
+    #: Shared storages of all programs, in order.
+    shared: list[Storage] = field(default_factory=list)
     registers: int = 0  # number of registers
 
     def __post_init__(self) -> None:
@@ -105,7 +103,7 @@ class Trace:
     #: Notes of which elements of PSUM were written, see `psum_writes`.
     psum_notes: ElementNotes = field(default_factory=lambda: ElementNotes(np.bool_))
     joins_ranks: bool = False  # whether it has instructions of `nki.collectives`
-    #: For the older style: ordinals of the copies of `tile[...] = value`, and the
+    #: For the older style: ordinals of the instructions of `tile[...] = value`, and the
     #: storages that the kernel itself declared.
     assigned: set[int] = field(default_factory=set)
     declared: set[Storage] = field(default_factory=set)
@@ -119,7 +117,6 @@ class Trace:
 
     @property
     def core(self) -> CoreSpec:
-        """The core of the target."""
         return self.target.core
 
     # ---- Memory.
@@ -133,7 +130,7 @@ class Trace:
         address: tuple[int, int] | None = None,
         initial: Any = None,
     ) -> Storage:
-        """Return new memory, which the rules of `limits` for storages have checked."""
+        """Return new memory that obeys `limits`, or memory of an earlier program."""
         memory: Any = region_name(buffer)
         sizes = tuple(map(int, shape))
         dtype = dtypes.as_dtype(dtype)
@@ -308,7 +305,6 @@ def emit(
     Args:
         name: the nki.isa function.
         engine: "tensor", "vector", "scalar", "gpsimd", "sync" or "dma".
-        outputs: the views that it writes.
         inputs: its operands in the order of its semantics function's parameters:
             tensors, registers, numbers (immediates), None for an absent one.
         attributes: the static arguments, with hashable values.
@@ -366,11 +362,8 @@ def _sorted_operands(
     parameters: list[int | float] = []
     forms = ""
     for value in inputs:
-        if isinstance(value, NkiTensor):
-            operands.append(value.access())
-            forms += "t"
-        elif isinstance(value, Access):
-            operands.append(value)
+        if isinstance(value, (NkiTensor, Access)):
+            operands.append(_access(value))
             forms += "t"
         elif isinstance(value, VirtualRegister):
             assert value.register is not None

@@ -31,10 +31,10 @@ class Flag:
     Attributes:
         names: the spellings; the first one is used in messages.
         key: flags that override each other share a key; by default the first name.
-        values: legal values; `None` for a switch without value, `()` for any text.
-        sets: value -> policy fields; a switch uses the value "".
-        unsupported: value -> why it is not emulated, or "" if it is; "*" means every
-            other value.
+        values: legal values; None for a switch without a value, () for any text.
+        sets: value -> policy fields; a switch has the value "".
+        unsupported: value -> why it is not emulated, "" for an emulated value; "*"
+            stands for all other values.
     """
 
     names: tuple[str, ...]
@@ -45,7 +45,6 @@ class Flag:
 
     @property
     def name(self) -> str:
-        """The spelling used in messages."""
         return self.names[0]
 
 
@@ -81,7 +80,7 @@ FLAGS: tuple[Flag, ...] = (
         values=("bf16", "fp16", "tf32", "fp8_e4m3"),
         sets={
             **{v: {"auto_cast_type": v} for v in ("bf16", "fp16", "tf32")},
-            # The compiler knows one format and no roles: gradients are cast to it too.
+            # The compiler casts gradients to the same format.
             "fp8_e4m3": {"auto_cast_type": "fp8_e4m3", "cotangent_type": "same"},
         },
     ),
@@ -111,7 +110,7 @@ FLAGS: tuple[Flag, ...] = (
         sets={"none": {"implicit_integer_downcast": "none"}},
         unsupported={
             **dict.fromkeys(("default", "all", "none"), ""),
-            "*": "single ops are not told apart; use all, none or Policy(rules=...)",
+            "*": "a list of ops is not read; use all, none or Policy(rules=...)",
         },
     ),
     Flag(
@@ -206,24 +205,16 @@ def _take(words: list[str]) -> tuple[Flag, str]:
                 remedy=f"write {name}",
             )
         return flag, ""
-    if not equals:
-        value = _next_value(name, flag, words)
-    if flag.values and value not in flag.values:
-        legal = ", ".join(flag.values)
+    is_given = bool(equals or (words and not words[0].startswith("-")))
+    if is_given and not equals:
+        value = words.pop(0)
+    if not is_given or (flag.values and value not in flag.values):
+        shown = f" {value!r}" if is_given else ""
         raise InvalidProgramError(
-            f"compiler flag {name} has no value {value!r}",
-            remedy=f"use one of: {legal}",
+            f"compiler flag {name} has no value{shown}",
+            remedy=f"use one of: {', '.join(flag.values) or 'any text'}",
         )
     return flag, value
-
-
-def _next_value(name: str, flag: Flag, words: list[str]) -> str:
-    if words and not words[0].startswith("-"):
-        return words.pop(0)
-    legal = ", ".join(flag.values or ()) or "any text"
-    raise InvalidProgramError(
-        f"compiler flag {name} has no value", remedy=f"use one of: {legal}"
-    )
 
 
 def _find(name: str) -> Flag:
@@ -307,8 +298,8 @@ def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
 
 
 def _boolean(environ: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Return a boolean variable as the runtime reads it; an empty one is unset. The
-    runtime accepts 0, 1, false and true in any case."""
+    """Return a boolean variable, or the default if it is unset or empty. Like the
+    runtime, accept 0, 1, false and true in upper and lower case."""
     text = environ.get(name, "").lower()
     if text not in _BOOLEANS:
         raise InvalidProgramError(

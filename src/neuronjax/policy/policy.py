@@ -38,7 +38,7 @@ _STACKED_LAYERS = (
     "correct the pattern. Layers stacked in one jax.lax.scan are one op with one"
     " parameter path and cannot be told apart: select them all, or unroll the scan"
 )
-_SDK = "sdk"  # a field's default: "what the SDK of `Policy.sdk` does"
+_SDK = "sdk"  # the default of a field that follows `Policy.sdk`
 _MX_COTANGENTS = {"float8_e5m2": "mxfp8_e5m2"}
 _SELECTORS = ("op", "param", "scope", "source", "module")
 
@@ -80,7 +80,7 @@ class Rule:
     """Overrides of a policy for some ops.
 
     Selectors are regular expressions, found anywhere in the text (`re.search`); all
-    given ones must match. An override of None leaves the policy's value.
+    given selectors must match. An override of None leaves the policy's value.
 
     Attributes:
         op: the op's name, "stablehlo.dot_general".
@@ -164,8 +164,8 @@ class Rule:
         source: str,
         module: str,
     ) -> bool:
-        """Return whether the pattern of each selector is found in its text; that of
-        `param` in any of `params`."""
+        """Return whether the pattern of each selector is found in the argument of its
+        name; for `param`, in any of `params`."""
         own = dict(op=op_name, scope=scope, source=source, module=module)
         return all(
             any(re.search(pattern, t) for t in (params if n == "param" else (own[n],)))
@@ -190,8 +190,8 @@ class Policy:
             algorithm (`lax.DotAlgorithm`) is not cast and rounds as the algorithm says.
         dot_precision: whether a dot or convolution with `precision=HIGH` or `HIGHEST`
             keeps its operands uncast ("obeyed") or has them cast like any other
-            ("ignored"). "auto" ignores it, with a warning the first time a line asks:
-            the vendor documents casts by compiler flags, but none by op.
+            ("ignored"). "auto" ignores it, with one warning per source line, because
+            the vendor documents flags that cast all ops, but no cast of a single op.
         auto_cast_type: the format of these casts; "fp8" is the chip's own forward
             format. The MX types take operands of every float dtype; "mxfp4" is MXFP4
             for weights, prepared offline, and MXFP8, to which the device can quantize,
@@ -204,8 +204,8 @@ class Policy:
             or stochastically: results of ops, casts, partial sums in PSUM and over
             devices.
         seed: the seed of stochastic rounding, an unsigned 32-bit integer.
-        scaling: how FP8 casts scale, per tensor and by powers of two: not at all
-            ("none"), by the tensor itself ("current"), or by the maxima of the last
+        scaling: the scale of an FP8 cast, a power of two per tensor: none ("none"),
+            from the tensor's own maximum ("current"), or from its maxima in the last
             `amax_history_length` steps ("delayed"; 1024 is an ASSUMPTION, the value of
             other FP8 libraries).
         loss_scale: a factor on the loss, divided out of the gradients; None for none.
@@ -216,20 +216,20 @@ class Policy:
             differs from it in that sums and products of VectorE are one left fold of
             any length instead of tiles of 512 (no measurement says which is right);
             "host" leaves the sums of TensorE to XLA, without any promise.
-        fp32_model: how TensorE takes FP32 operands, in four passes of high and low
+        fp32_model: how TensorE multiplies FP32 operands, in four passes of high and low
             halves: in "fp32_4pass_rows32" a pass sums every 32 rows and adds these sums
             in order, which fits trn2's published errors (docs/exactness.md); in
-            "fp32_4pass" it is one sum down the 128 rows.
+            "fp32_4pass" a pass is one sum down the 128 rows.
         psum_dtype: the format in which PSUM adds the tiles of a matmul, "float32" or,
             if the chip can, "bfloat16".
         transcendentals: how elementary functions are computed. "exact" uses neuronjax's
             own functions, "scalar_engine" piecewise cubics with ScalarE's error as far
             as that is known, both with the same bits on every host; "host" uses XLA's.
-        integer_path: how integers are added, multiplied and compared. "auto" is what
-            the units of a chip do. GpSimd is exact. Reductions over devices,
-            and chips without GpSimd, compute 32- and 64-bit integers in FP32, which is
-            exact only to 2**24, and warn the first time that a line does so. "exact" is
-            StableHLO's arithmetic everywhere, "fp32" what the other engines do.
+        integer_path: how integers are added, multiplied and compared. "exact" is
+            StableHLO's arithmetic, "fp32" what engines other than GpSimd do, and "auto"
+            what the chip does: GpSimd is exact; reductions over devices, and chips
+            without GpSimd, compute 32- and 64-bit integers in FP32, which is exact only
+            to 2**24, with one warning per source line.
         integer_division: how integers are divided by a constant. "exact" is the
             quotient, "reciprocal" the FP32 product with the FP32 reciprocal, rounded
             towards zero, as in public runs: 6284 // 6284 is 0.
@@ -242,8 +242,8 @@ class Policy:
             back is rounded: "kept" runs both casts, "folded" neither, as the compiler
             does inside a graph.
         overflow: the result of an overflow on a write that `rounding` rounds: Inf (NaN
-            for e4m3fn), or the largest finite value, which then also replaces an Inf.
-            Operations that only move or select keep the bits.
+            for e4m3fn) with "ieee", the largest finite value with "saturate", which
+            also replaces an Inf. Operations that only move or select keep the bits.
         mx_scale_rule: how the device chooses the shared scale of an MX block.
         mx_weight_scale_rule: how a checkpoint's MXFP4 weights were quantized.
         mx_emax: the largest exponent of FP8 elements by which the device computes MX
@@ -264,11 +264,11 @@ class Policy:
             by size and group, as documented. It fixes the order of additions and how
             often partial sums are rounded. The names are those of
             `collectives.algorithms`: "mesh", "ring:4" with four channels, "mesh+rdh"
-            within nodes and over them. `collective_algorithm` overrides it for one
-            call, and so does a `Rule`.
-        collective_reduce_dtype: the dtype in which float operands and partial sums of
-            those reductions are sent, rounded to the tensor's dtype at the end; None
-            for that dtype itself.
+            for "mesh" within nodes and "rdh" between them. A `Rule`, or a block of
+            `neuronjax.collective_algorithm`, overrides it.
+        collective_reduce_dtype: the dtype in which reductions over devices send float
+            operands and partial sums, rounded to the tensor's dtype at the end; None
+            for the tensor's dtype.
         lnc: physical cores per logical NeuronCore; None for the chip's default.
         placement: the logical core of every device of a mesh, counted over the chips of
             the target; () for the device's own number. It decides which ranks share a
@@ -338,8 +338,7 @@ class Policy:
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The fields that differ from the SDK's defaults, with their values; the name
-        first."""
+        """The name, and the fields that differ from the SDK's defaults, by name."""
         usual = dataclasses.replace(Policy(sdk=self.sdk), sdk=NEWEST_SDK)
         names = ("name", *(f.name for f in dataclasses.fields(self)))
         return {n: v for n in names if (v := getattr(self, n)) != getattr(usual, n)}
@@ -387,7 +386,7 @@ class Policy:
 
     @classmethod
     def resolve(cls, policy: str | Policy | None) -> Policy:
-        """Return a preset by name, a policy itself, or the newest SDK's defaults."""
+        """Return the preset of a name, a policy unchanged, or the defaults for None."""
         if policy is None:
             return cls()
         if isinstance(policy, str):
@@ -401,21 +400,19 @@ class Policy:
 
     @classmethod
     def for_sdk(cls, version: str) -> Policy:
-        """Return the defaults of a Neuron SDK, "2.26"."""
+        """Return the defaults of a Neuron SDK such as "2.26"."""
         return cls(sdk=version)
 
     @classmethod
     def from_flags(cls, flags: str | Sequence[str], *, sdk: str = NEWEST_SDK) -> Policy:
-        """Return the policy of a compiler command line; see
-        `policy.flags.parse_flags`."""
+        """Return the policy of a compiler's flags; see `policy.flags.parse_flags`."""
         return cls(sdk=sdk, **parse_flags(flags).fields)
 
     @classmethod
     def from_environment(
         cls, environ: Mapping[str, str] = os.environ, *, sdk: str = NEWEST_SDK
     ) -> Policy:
-        """Return the policy of NEURON_* variables; see
-        `policy.flags.parse_environment`."""
+        """Return the policy of NEURON_* variables; see `flags.parse_environment`."""
         return cls(sdk=sdk, **parse_environment(environ).fields)
 
     def operand_dtype(
@@ -427,7 +424,7 @@ class Policy:
             role: "cotangent" for an operand that carries a gradient, "weight" for one
                 that comes from a checkpoint.
             chip_fp8: what "fp8" means on the chip, "float8_e4m3" or "float8_e4m3fn";
-                None for a chip that has neither, and will refuse both.
+                None for a chip that has neither and refuses both.
         """
         name, cotangent = self.auto_cast_type, self.cotangent_type
         if role == "weight" and name in WEIGHT_FORMATS:
@@ -449,10 +446,9 @@ class Policy:
         source: str = "",
         module: str = "",
     ) -> tuple[int, ...]:
-        """Return the indices into `rules` of all that match an op.
+        """Return the indices of the rules that match an op.
 
-        The union over a program shows which rules matched nothing; these are reported
-        with `unmatched_rule_error`.
+        A rule that matches no op of a program is an error, see `unmatched_rule_error`.
 
         Args:
             op_name: "stablehlo.dot_general".
@@ -466,11 +462,8 @@ class Policy:
         return tuple(n for n, rule in rules if rule.matches(op_name, **texts))
 
     def for_op(self, op_name: str, **texts: Any) -> Policy:
-        """Return the policy of one op: this one without its rules, but with the
-        overrides of the last rule that matches.
-
-        Arguments are those of `matching_rules`.
-        """
+        """Return this policy without rules, but with the overrides of the last rule
+        that matches an op, which is described by the arguments of `matching_rules`."""
         if not self.rules:
             return self
         matched = self.matching_rules(op_name, **texts)
@@ -524,8 +517,8 @@ def unmatched_rule_error(
 
     Args:
         rule: the rule.
-        candidates: selector ("op", "param", ...) -> every text of the program that was
-            tried.
+        candidates: selector ("op", "param", ...) -> the texts of the program in which
+            its pattern was searched.
     """
     lines = [f"{rule!r} matches no op of the program"]
     for name, pattern in rule.selectors.items():
@@ -555,14 +548,15 @@ def _checked(owner: str, name: str, value: object) -> object:
 
 
 def _checked_rules(value: object) -> tuple[Rule, ...]:
-    rules: list[Rule] = []
-    for rule in value if isinstance(value, (tuple, list)) else (value,):
+    rules: tuple[Any, ...] = (value,)
+    if isinstance(value, (tuple, list)):
+        rules = tuple(value)
+    for rule in rules:
         if not isinstance(rule, Rule):
             raise InvalidProgramError(
                 f"Policy.rules holds {rule!r}", remedy="give a tuple of nj.Rule"
             )
-        rules.append(rule)
-    return tuple(rules)
+    return rules
 
 
 # --- description --------------------------------------------------------------------

@@ -33,7 +33,7 @@ _SCOPED: dict[str, Policy] = {}  # token -> policy, for the life of the process
 # policy would be reused under another, and an inner jit shared by two scopes would be
 # one function.
 _ACTIVE = jax.make_user_context(default_value=None)
-_asked = 0  # how often an emulation has asked for the policy in force
+_asked = 0  # how often an emulation has called `active_policy`
 
 _ALGORITHM = "neuronjax.policy.collective."
 _ALGORITHM_NAME = re.compile(re.escape(_ALGORITHM) + r"([a-z_0-9:+]+)")
@@ -71,8 +71,8 @@ def is_tracing() -> bool:
 def active_policy() -> Policy | None:
     """Return the policy of the `policy_scope` in which the caller runs, if any.
 
-    A function traced by an outermost jax.jit does not have the scope in its name stack,
-    which starts with the jit; so capture asks here.
+    Capture needs it because the name stack of a function that an outermost jax.jit
+    traces starts with the jit and lacks the scope.
     """
     global _asked
     _asked += 1
@@ -95,8 +95,8 @@ def collective_algorithm(name: str) -> Iterator[None]:
         name: as `Policy.collective_algorithm`: "ring", "ring:4", "mesh+rdh".
 
     Raises:
-        InvalidProgramError: no such algorithm. One that is impossible for the devices
-            of a reduction is an error when the program is lowered.
+        InvalidProgramError: no such algorithm. An algorithm that is impossible for the
+            devices of a reduction is an error when the program is lowered.
     """
     Policy(collective_algorithm=name)  # refuses an unknown name
     with _ACTIVE_ALGORITHM(name), jax.named_scope(f"{_ALGORITHM}{name}"):
@@ -104,8 +104,8 @@ def collective_algorithm(name: str) -> Iterator[None]:
 
 
 def algorithm_from_scope(name_stack: str) -> str | None:
-    """Return the innermost `collective_algorithm` of a name stack, else the active one,
-    or None."""
+    """Return the innermost `collective_algorithm` of a name stack; without one that of
+    the block in which the caller runs, or None."""
     names = _ALGORITHM_NAME.findall(name_stack)
     return names[-1] if names else _ACTIVE_ALGORITHM.value
 
@@ -137,7 +137,7 @@ def policy_from_scope(name_stack: str) -> Policy | None:
 
 
 def _intern(policy: Policy) -> str:
-    """Return a token made from the value alone, so program texts are reproducible."""
+    """Store a policy and return its key, a hash that is equal in every process."""
     values = [getattr(policy, f.name) for f in dataclasses.fields(policy) if f.compare]
     token = hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
     if _SCOPED.setdefault(token, policy) != policy:

@@ -97,13 +97,12 @@ FP32, and every other op computes in the dtype that the program declares."""
 
 
 def checked_choice(owner: str, name: str, value: object) -> object:
-    """Return `value` if it is legal for that field."""
+    """Return a field's value; refuse an illegal one."""
     return check_word(f"{owner}.{name}", value, LEGAL[name])
 
 
 def check_word(what: str, value: object, legal: Iterable[object]) -> object:
-    """Return a value that is one of `legal`; refuse others, and name the nearest legal
-    one."""
+    """Return a value that is in `legal`; refuse any other, see `illegal`."""
     legal = tuple(legal)
     if not isinstance(value, (str, int, type(None))) or value not in legal:
         raise illegal(what, value, legal)
@@ -140,7 +139,7 @@ def _sdk_key(version: str) -> tuple[int, ...]:
 
 
 def normal_sdk(version: object) -> str:
-    """Drop the patch level: defaults change with minor versions only.
+    """Return a version without its patch level, which changes no default.
 
     Raises:
         InvalidProgramError: not a version, or outside the range whose defaults are
@@ -172,7 +171,7 @@ _CONSTANTS = {"true": True, "false": False}
 
 
 def words_of(text: str) -> tuple[str | None, dict[str, Any]]:
-    """Return ("bf16", {"seed": 1}) of "bf16,seed=1"; None in place of a missing preset.
+    """Return ("bf16", {"seed": 1}) for "bf16,seed=1", with None for a missing preset.
 
     Raises:
         InvalidProgramError: a word after the preset is not field=value.
@@ -232,7 +231,7 @@ def checked_loss_scale(name: str, value: object) -> float | None:
 
 
 def checked_placement(name: str, value: object) -> tuple[int, ...]:
-    """Return the numbers of logical cores, which are not negative and differ."""
+    """Return the numbers of logical cores; refuse negative and repeated numbers."""
     cores = tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else (value,)
     legal = all(isinstance(core, (int, np.integer)) and core >= 0 for core in cores)
     if not legal or len(set(cores)) < len(cores):

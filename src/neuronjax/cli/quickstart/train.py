@@ -117,7 +117,7 @@ def functions(recipe: TrainingRecipe) -> tuple[Callable[..., Any], Callable[...,
 
 
 def priced(recipe: TrainingRecipe = REAL) -> tuple[Any, ...]:
-    """Return a recipe's train step and the shapes of its arguments, nothing run."""
+    """Return a recipe's train step and the types of its arguments; execute nothing."""
     params = jax.eval_shape(lambda: model.create(recipe.model)[1])
     state = jax.eval_shape(recipe.optimizer().init, params)
     shape = (recipe.batch, recipe.length + 1)

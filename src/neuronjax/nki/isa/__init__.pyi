@@ -63,7 +63,7 @@ def get_nc_sub_version() -> int:
     """Return 0, the first revision of the silicon."""
 
 def get_nc_version() -> nc_version:
-    """Return the generation of the target's cores, for a projected chip the newest."""
+    """Return the generation of the target's cores, the newest for a projected chip."""
 
 def iota(dst: NkiTensor, pattern: Sequence[Sequence[int]], offset: int = 0, channel_multiplier: int = 0, name: str | None = None) -> NkiInstruction:
     """offset + partition * channel_multiplier + sum of index * step, in 32-bit ints."""

@@ -1,4 +1,4 @@
-"""Arithmetic and reductions: what their rows in `ir.nki_instructions` cannot say."""
+"""Checks of arithmetic and reductions beyond their rows in `ir.nki_instructions`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = ("int32", "uint32")
 
 @instruction
 def activation_reduce(call: Request) -> Any:
-    """Emit the instruction so that the accumulators are reset first."""
+    """Emit the instruction with a reset of the accumulators."""
     return call.emit(reduce_cmd="reset_reduce")
 
 
@@ -67,7 +67,7 @@ def tensor_scalar(call: Request) -> Any:
 
 @instruction
 def tensor_reduce(call: Request) -> Any:
-    """Check that the last free axes are reduced to as many elements as dst has."""
+    """Check that the axes are the last free ones, and the number of elements in dst."""
     dst, data, axis = call.of("dst", "data", "axis")
     kept = _kept_axes(call, axis, data.ndim)
     function = call.attributes["op"]
@@ -108,7 +108,7 @@ def tensor_partition_reduce(call: Request) -> Any:
 
 @instruction
 def tensor_scalar_reduce(call: Request) -> Any:
-    """Refuse what nki.isa documents as unsupported."""
+    """Refuse `reverse0`, which nki.isa documents as unsupported."""
     reverse, negate = call.of("reverse0", "reduce_res_negate")
     if reverse:
         call.refuse("reverse0=True", "it is not supported yet, see nki.isa")

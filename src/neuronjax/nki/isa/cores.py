@@ -1,4 +1,4 @@
-"""`core_barrier` and `sendrecv`: what their rows in `ir.nki_instructions` cannot say.
+"""Checks of `core_barrier` and `sendrecv` beyond their rows in `ir.nki_instructions`.
 
 The cores are the programs of a launch `kernel[2](...)`. Both must reach the same
 instructions in the same order; see `lockstep` and `linking`.
@@ -21,7 +21,7 @@ from neuronjax.nki.tensor import NkiTensor
 
 CORES = (0, 1)
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
-# Bytes per partition that GpSimd's own DMA moves, by bytes of an element (nki.isa).
+# Most bytes per partition for GpSimd's own DMA, by bytes of an element (nki.isa).
 GPSIMD_LIMITS = {4: 1024, 2: 512, 1: 256}
 
 
@@ -81,7 +81,7 @@ def sendrecv(call: Request) -> Any:
         pipe_id=pipe_id,
         dma_engine=way.name,
     )
-    trace.meet(f"{meeting}, received")  # before that no core may change its src
+    trace.meet(f"{meeting}, received")  # only after this may a core change its src
     return done
 
 

@@ -1,4 +1,4 @@
-"""Gathers, top-k, shuffles: what their rows in `ir.nki_instructions` cannot say."""
+"""Checks of gathers, top-k and shuffles beyond their rows in `ir.nki_instructions`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def nonzero_with_count(call: Request) -> Any:
 
 @instruction
 def topk(call: Request) -> Any:
-    """Refuse numbers of partitions, elements and results that GpSimd lacks."""
+    """Refuse numbers of partitions, elements or results that GpSimd cannot take."""
     val_dst, src, n = call.of("val_dst", "src", "n")
     partitions, k = src.shape[0], per_partition(val_dst)
     if partitions % _CORE_PARTITIONS or val_dst.shape[0] != partitions:
@@ -88,7 +88,7 @@ def topk(call: Request) -> Any:
 
 @instruction
 def nc_stream_shuffle(call: Request) -> Any:
-    """Read the mask, and refuse one that names partitions that src lacks."""
+    """Refuse a mask that names partitions outside src."""
     dst, src, given = call.of("dst", "src", "shuffle_mask")
     mask = tuple(int(m) for m in given)
     legal = {*range(_QUADRANT), _UNCHANGED}

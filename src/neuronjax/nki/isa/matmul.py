@@ -1,4 +1,4 @@
-"""`nc_matmul`, `nc_transpose`: what their rows in `ir.nki_instructions` cannot say."""
+"""Checks of `nc_matmul`, `nc_transpose` beyond their rows in `ir.nki_instructions`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_product(call: Request, rows: int = 1) -> None:
 
 @instruction
 def nc_transpose(call: Request) -> Any:
-    """Choose TensorE by default if the memories allow it."""
+    """Choose TensorE by default for a transpose from SBUF to PSUM, else VectorE."""
     dst, data = call.of("dst", "data")
     partitions, free = data.shape[0], prod(data.shape[1:])
     if dst.shape[0] != free or prod(dst.shape[1:]) != partitions:

@@ -1,10 +1,9 @@
 """Microscaling (NeuronCore-v4): `quantize_mx` and `nc_matmul_mx`.
 
-A group is 8 partitions by the 4 elements of an x4 word. Its scale is in the same
-quadrant of 32 partitions, on one of four successive partitions. They begin where the
-scale tensor starts in the quadrant: at 0, or at 4, 8 or 12 if several tensors share a
-tile (nki/deep-dives/mxfp-matmul.rst, "Packing Scale Values"). Only those partitions are
-operands of an instruction, so the scales of other tensors between them are unchanged.
+A group is 8 partitions by the 4 elements of an x4 word. The scales of a quadrant of 32
+partitions are on four successive partitions of it, from 0 on, or from 4, 8 or 12 if
+several tensors share a tile (nki/deep-dives/mxfp-matmul.rst, "Packing Scale Values").
+An instruction takes only these partitions, so other tensors' scales do not change.
 """
 
 from __future__ import annotations

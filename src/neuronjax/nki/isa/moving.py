@@ -1,5 +1,4 @@
-"""Selections, copies, constants and DMA: checks and attributes that their rows in
-`ir.nki_instructions` cannot express."""
+"""Checks of selections, copies and DMA beyond their rows in `ir.nki_instructions`."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _MOST_SOURCES = 16
 
 @instruction
 def range_select(call: Request) -> Any:
-    """Refuse a value outside the range other than the least FP32."""
+    """Refuse an on_false_value other than the least FP32 number."""
     value = call.values["on_false_value"]
     if value is not ... and np.float32(value) != _LEAST:
         call.refuse(f"on_false_value {value}", f"only {FP32_MIN}")
@@ -67,13 +66,13 @@ def with_pattern(call: Request) -> Any:
 
 @instruction
 def dma_copy(call: Request) -> Any:
-    """Choose the mode of descriptors: in the older style the host prepares them."""
+    """Let the host prepare the descriptors of static copies in the older style."""
     dst, src, priority, engine = call.of("dst", "src", "priority", "engine")
     _check_elements(call, "src", src)
     mode = call.attributes["dge_mode"]
     if mode == "unknown" and tracing.current().older:
         if dst.dynamic is None and src.dynamic is None:
-            mode = "none"  # descriptors in a table built by the host
+            mode = "none"
     return call.emit(
         "dma",
         dge_mode=mode,

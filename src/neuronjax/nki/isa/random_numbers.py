@@ -1,4 +1,4 @@
-"""Random numbers: what their rows in `ir.nki_instructions` cannot say."""
+"""Checks of random numbers beyond their rows in `ir.nki_instructions`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rng(call: Request) -> Any:
 
 @instruction
 def rand2(call: Request) -> Any:
-    """Refuse bounds of which the first is not the smaller one."""
+    """Refuse a lower bound that is not below the upper bound."""
     least, most = call.of("min", "max")
     numbers = isinstance(least, int | float) and isinstance(most, int | float)
     if numbers and least >= most:

@@ -13,7 +13,7 @@ from neuronjax.nki.trace import emit
 
 @instruction
 def register_alloc(call: Request) -> VirtualRegister:
-    """Return a new register; in the older form a tensor gives its value."""
+    """Return a new register with the value of `x`, a number or tensor, if given."""
     register, x = VirtualRegister(tracing.current().new_register()), call.values["x"]
     if x is not None:
         name = "register_load" if isinstance(x, NkiTensor) else "register_move"

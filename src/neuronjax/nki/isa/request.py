@@ -35,7 +35,7 @@ from neuronjax.nki.signatures import function_of_row
 from neuronjax.nki.tensor import NkiTensor
 from neuronjax.nki.trace import NkiInstruction, emit
 
-# Words of a generator's state in each lane: GpSimd's, and VectorE's LFSR or xorwow.
+# Words of a generator's state per lane: of GpSimd, and of VectorE's LFSR and xorwow.
 GPSIMD_WORDS, LFSR_WORDS, VECTOR_WORDS = 6, 1, 24
 
 
@@ -75,8 +75,8 @@ class Request:
         refuse(f"nisa.{self.spec.name}", what, remedy)
 
     def _key(self) -> Hashable:
-        """Return a value that is equal for calls with the same checks and the same
-        outcome. The first value for an argument tells how many values belong to it."""
+        """Return a value that is equal for calls with the same outcome of the checks.
+        An argument's first entry determines how many entries the argument has."""
         values = self.values
         parts: list[Hashable] = [self.spec.name]
         for name, is_static in _checked_arguments(self.spec.name):
@@ -212,7 +212,7 @@ class Request:
                 self.refuse(f"{name} is {value!r}", remedy)
 
     def _partitions(self, tensors: Sequence[OperandSpec]) -> int:
-        """Return the partitions of the first tensor that is read, or else of dst."""
+        """Return the number of partitions of the first input tensor, or else of dst."""
         read = next((o for o in tensors if o.role == "input"), tensors[0])
         value = self.values[read.name]
         return (value if isinstance(value, NkiTensor) else self.values["dst"]).shape[0]
@@ -260,7 +260,7 @@ class Request:
         )
 
     def _completed(self, more: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
-        """Return the attributes with others added; equal requests share one mapping."""
+        """Return the attributes and `more`; equal requests share one mapping."""
         completed = self._complete.get(more)
         if completed is None:
             completed = MappingProxyType({**self.attributes, **dict(more)})
@@ -273,7 +273,7 @@ class Request:
         return not idle or self.values["reduce_res"] is not None
 
     def _emitted(self, operand: OperandSpec, engine: str) -> Any:
-        """Return an operand for `trace.emit`; numbers as FP32 or as bits."""
+        """Return an operand for `trace.emit`, with a number as an int or a float."""
         kind = operand.kind
         if kind == "state":
             return engine_state(operand.name, engine)
@@ -309,7 +309,7 @@ class _Checked(NamedTuple):
 
     attributes: Mapping[str, Any]  # static ones, by name
     of_bits: bool  # whether an operator works on bits
-    #: Attributes with others added, by the added ones.
+    #: Added attributes -> all attributes, see `Request._completed`.
     complete: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]]
 
 
@@ -366,7 +366,7 @@ _ISSUES: dict[str, Issue] = {}
 
 
 def instruction(*given: Any) -> Any:
-    """Register a function that emits the instructions of these names, or of its own."""
+    """Register a function for the instructions of these names, or of its own name."""
     if callable(given[0]):
         _ISSUES[given[0].__name__] = given[0]
         return given[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronjax.nki import trace as tracing
+from neuronjax.nki import active, trace as tracing
 from neuronjax.nki.isa.constants import nc_version
 from neuronjax.nki.targets import chosen_target
 
@@ -14,8 +14,8 @@ _GENERATIONS = {
 
 
 def get_nc_version() -> nc_version:
-    """Return the generation of the target's cores, for a projected chip the newest."""
-    target = tracing.current().target if tracing.in_kernel() else chosen_target()
+    """Return the generation of the target's cores, the newest for a projected chip."""
+    target = tracing.current().target if active.in_kernel() else chosen_target()
     return _GENERATIONS.get(target.core.name, nc_version.gen4)
 
 

@@ -49,7 +49,7 @@ def _with_scalar(
     op: str, tile: NkiTensor, operand: Any, dtype: Any, *, reverse: bool
 ) -> NkiTensor:
     out = ndarray(tile.shape, dtype or tile.dtype)
-    operand = fp32_column(operand) if _is_tile(operand) else operand
+    operand = fp32_column(operand) if isinstance(operand, NkiTensor) else operand
     tensor_scalar(out, tile, op, operand, reverse0=reverse)
     return out
 
@@ -74,9 +74,8 @@ def _of_tiles(op: str, x: NkiTensor, y: NkiTensor, dtype: Any) -> NkiTensor:
         return _with_scalar(op, tile, operand, dtype, reverse=columns[0])
     shape = common_shape(x, y, op)
     out = ndarray(shape, dtype)
-    if (
-        x.storage.memory == y.storage.memory == "psum"
-    ):  # VectorE reads only one operand from PSUM
+    # VectorE reads only one operand from PSUM.
+    if x.storage.memory == y.storage.memory == "psum":
         y = copied(y, y.dtype)
     tensor_tensor(out, spread(x, shape), spread(y, shape), op)
     return out
@@ -98,8 +97,8 @@ multiply = _operator("multiply", "x * y")
 divide = _operator("divide", "x / y")
 maximum = _operator("maximum", "The larger of x and y")
 minimum = _operator("minimum", "The smaller of x and y")
-abs_max = _operator("abs_max", "The one of larger magnitude, signed, y of equal ones")
-abs_min = _operator("abs_min", "The one of smaller magnitude, signed, y of equal ones")
+abs_max = _operator("abs_max", "The operand of larger magnitude, y if they are equal")
+abs_min = _operator("abs_min", "The operand of smaller magnitude, y if they are equal")
 power = _operator("power", "x to the power of y")
 mod = _operator("mod", "The remainder of x / y with the sign of y")
 equal = _operator("equal", "1 where x == y, else 0")
@@ -112,7 +111,7 @@ bitwise_and = _operator("bitwise_and", "The bits that both have")
 bitwise_or = _operator("bitwise_or", "The bits that either has")
 bitwise_xor = _operator("bitwise_xor", "The bits that exactly one has")
 left_shift = _operator("left_shift", "The bits of x moved up by y")
-right_shift = _operator("right_shift", "The bits of x moved down by y, zeros follow")
+right_shift = _operator("right_shift", "The bits of x moved down by y, zeros above")
 logical_and = _operator("logical_and", "1 where both are nonzero, else 0")
 logical_or = _operator("logical_or", "1 where either is nonzero, else 0")
 logical_xor = _operator("logical_xor", "1 where exactly one is nonzero, else 0")
@@ -125,16 +124,13 @@ def fmod(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     if not isinstance(x, NkiTensor):
         return apply("multiply", size, -1.0 if x < 0 else 1.0, dtype or y.dtype)
     signs = apply("subtract", apply("greater_equal", x, 0.0, "float32"), 0.5)
-    chosen = dtype or (promoted(x.dtype, y.dtype) if _is_tile(y) else x.dtype)
+    both = isinstance(y, NkiTensor)
+    chosen = dtype or (promoted(x.dtype, y.dtype) if both else x.dtype)
     return apply("multiply", size, apply("multiply", signs, 2.0), chosen)
 
 
-def _is_tile(x: Any) -> bool:
-    return isinstance(x, NkiTensor)
-
-
 def _magnitude(x: Any) -> Any:
-    if not _is_tile(x):
+    if not isinstance(x, NkiTensor):
         return -x if x < 0 else x
     out = ndarray(x.shape, "float32")
     tensor_scalar(out, x, "abs", None)

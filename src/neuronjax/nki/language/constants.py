@@ -1,4 +1,4 @@
-"""`nki.language.constants`: the part of it that public kernels use."""
+"""The part of `nki.language.constants` that public kernels use."""
 
 from __future__ import annotations
 

@@ -62,23 +62,25 @@ rsqrt = _function("rsqrt", "1 / sqrt(x)")
 tanh = _function("tanh", "The hyperbolic tangent")
 sigmoid = _function("sigmoid", "1 / (1 + exp(-x))")
 relu = _function("relu", "max(x, 0)")
-gelu = _function("gelu", "x times the normal distribution of x")
+gelu = _function("gelu", "x times the cumulative normal distribution of x")
 gelu_dx = _function("gelu_dx", "The derivative of gelu")
-gelu_apprx_tanh = _function("gelu_apprx_tanh", "gelu by tanh")
+gelu_apprx_tanh = _function("gelu_apprx_tanh", "gelu, approximated by tanh")
 gelu_apprx_sigmoid = _function("gelu_apprx_sigmoid", "x sigmoid(1.702 x)")
-gelu_apprx_sigmoid_dx = _function("gelu_apprx_sigmoid_dx", "Its derivative")
+gelu_apprx_sigmoid_dx = _function(
+    "gelu_apprx_sigmoid_dx", "The derivative of gelu_apprx_sigmoid"
+)
 silu = _function("silu", "x sigmoid(x)")
-silu_dx = _function("silu_dx", "Its derivative")
+silu_dx = _function("silu_dx", "The derivative of silu")
 softplus = _function("softplus", "log(1 + exp(x))")
 mish = _function("mish", "x tanh(softplus(x))")
 erf = _function("erf", "The error function")
-erf_dx = _function("erf_dx", "Its derivative")
+erf_dx = _function("erf_dx", "The derivative of erf")
 arctan = _function("arctan", "The inverse tangent, for -pi/2 to pi/2")
 sign = _function("sign", "-1, 0 or 1")
 square = _function("square", "x times x")
 abs = _on_vector("abs", "The magnitude, on VectorE.")
 reciprocal = _on_vector("reciprocal", "1 / x, on VectorE.")
-invert = _on_vector("invert", "The bits inverted; of integers.")
+invert = _on_vector("invert", "The inverted bits of integers, on VectorE.")
 
 
 @operator
@@ -119,9 +121,7 @@ def cos(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 @described()
 def tan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Return the tangent, sin(x) / cos(x)."""
-    above = sin(x, "float32")
-    below = cos(x, "float32")
-    return apply("divide", above, below, dtype or x.dtype)
+    return apply("divide", sin(x, "float32"), cos(x, "float32"), dtype or x.dtype)
 
 
 def _reduced(x: NkiTensor, shift: float) -> NkiTensor:
@@ -145,7 +145,7 @@ def ceil(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def _stepped(x: NkiTensor, beyond: str, back: str, dtype: Any) -> NkiTensor:
-    """Return the nearest integer, changed by one if it lies beyond x."""
+    """Return the nearest integer, moved back by one if it is beyond x."""
     if not dtypes.info(x.dtype).is_float:
         return copy(x, dtype)
     nearest = copy(copy(x, "int32"), "float32")

@@ -39,7 +39,7 @@ _described = describer(
     x="a tile",
     shape="on chip, partitions first",
     dtype="of the result; by default x's",
-    buffer="where",
+    buffer="the memory",
     name="for messages and the profile",
 )
 
@@ -80,9 +80,7 @@ def full_like(
     name: str = "",
 ) -> NkiTensor:
     """Return a new tensor with the shape of another, filled with a number."""
-    tile = empty_like(x, dtype, buffer, name)
-    memset(tile, fill_value)
-    return tile
+    return full(x.shape, fill_value, dtype or x.dtype, buffer or x.buffer, name)
 
 
 def zeros_like(
@@ -139,14 +137,13 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 @_described(
     x="a tile in SBUF, at most 128 x 128",
     y="a tile in SBUF, at most 128 x 512",
-    transpose_x="x is given with the contracted dimension on the partitions; otherwise "
-    "TensorE transposes it first",
+    transpose_x="whether the partitions of x are the contracted dimension; if not, "
+    "TensorE transposes x first",
 )
 def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     """Return x @ y in PSUM, in FP32."""
     if not transpose_x:
-        turned = transpose(x)
-        x = copy(turned)
+        x = copy(transpose(x))
     out = ndarray((x.shape[1], *y.shape[1:]), "float32", MemoryRegion.psum)
     nc_matmul(out, x, y)
     return out
@@ -163,7 +160,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 @_described(
     data="a tile in SBUF",
     indices="uint32, a tile in SBUF",
-    axis="0, the only one",
+    axis="0; no other axis is supported",
     dtype="of the result; by default data's",
 )
 def gather_flattened(
@@ -190,7 +187,7 @@ def expand_dims(x: NkiTensor, axis: int | Sequence[int]) -> NkiTensor:
 
 @_described(x="a tile in SBUF or PSUM", shape="of the same rank")
 def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTensor:
-    """Return a tile of a larger shape; dimensions of 1 repeat, partitions by DMA."""
+    """Return a tile of a larger shape, in which dimensions of size 1 are repeated."""
     target = tuple(int(n) for n in shape)
     same = dtype is None or dtypes.as_dtype(dtype) == x.dtype
     if x.shape == target and same:

@@ -12,7 +12,6 @@ def device_print(print_prefix: str, tensor: NkiTensor) -> None:
 
     Args:
         print_prefix: the text, known when the kernel is traced.
-        tensor: a tensor in SBUF, PSUM or HBM.
 
     Raises:
         InvalidProgramError: the prefix is not text, or the tensor not a tensor.

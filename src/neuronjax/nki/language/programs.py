@@ -12,12 +12,13 @@ from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
 
 GRID_REMEDY = "launch kernel[4](...), or judge with --grid 4"
-# Keys of the trace's notes about a launch without a grid.
+# Keys of the trace's notes for `wants_grid`.
 _ASKED_WHICH, _ASKED_HOW_MANY = "asked for its program", "asked for their number"
 
 
 class GridWarning(UserWarning):
-    """A kernel without a grid reads its program id, not the number of programs."""
+    """A warning that a kernel without a grid reads its program id, but never the number
+    of programs, so it seems to need a grid."""
 
 
 def program_id(axis: int = 0) -> int:
@@ -52,11 +53,7 @@ def _grid() -> tuple[int, ...]:
 
 
 def wants_grid(trace: tracing.Trace) -> str:
-    """Return the line where a kernel without a grid seems to need one, else "".
-
-    That is where it asks for its program id, if it never asks for the number of
-    programs.
-    """
+    """Return the line for which a `GridWarning` is given, or ""."""
     line = trace.notes.get(_ASKED_WHICH)
     if not line or _ASKED_HOW_MANY in trace.notes:
         return ""

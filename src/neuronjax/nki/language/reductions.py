@@ -87,7 +87,7 @@ def mean(
 def var(
     x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
 ) -> NkiTensor:
-    """Return the variance; reduced axes stay as 1."""
+    """Return the variance, with size 1 in the reduced axes."""
     del keepdims
     centre = mean(x, axis, "float32", keepdims=True)
     off = apply("subtract", x, centre, "float32")
@@ -102,7 +102,7 @@ def all(x: NkiTensor, axis: Axis, dtype: Any = None) -> NkiTensor:
 
 @_described()
 def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
-    """Return exp(x - max) divided by its sum, which ScalarE accumulates meanwhile."""
+    """Return exp(x - max) divided by its sum, which the same instruction adds up."""
     axes = _axes(x, axis)
     if axes != list(range(1, x.ndim)):
         return _softmax_of_parts(x, axes, dtype)
@@ -118,7 +118,7 @@ def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
 
 
 def _softmax_of_parts(x: NkiTensor, axes: list[int], dtype: Any) -> NkiTensor:
-    """Return several softmaxes per partition; their maxima and sums are broadcast."""
+    """Return several softmaxes per partition, with broadcast maxima and sums."""
     shifted = apply("subtract", x, max(x, axes, "float32", keepdims=True), "float32")
     grown = ndarray(x.shape, "float32")
     activation(grown, "exp", shifted)
@@ -129,7 +129,7 @@ def _softmax_of_parts(x: NkiTensor, axes: list[int], dtype: Any) -> NkiTensor:
 
 @_described(
     w="a tile of x's shape, or one that broadcasts",
-    n="how many values the sum is divided by",
+    n="the divisor of the sum",
     epsilon="added to the mean",
     compute_dtype="of the normalised values; by default float32",
 )

@@ -34,7 +34,7 @@ class _TileSize(NKIObject):
         "FP32 elements of a PSUM bank in one partition.",
         lambda core: core.psum_bank_bytes_per_partition // _FP32_BYTES,
     )
-    psum_fmax = psum_bank_fmax  # its older name
+    psum_fmax = psum_bank_fmax  # the older name of psum_bank_fmax
     gemm_stationary_fmax = _size(
         "Columns of a stationary operand.", lambda core: core.max_stationary_free
     )
@@ -58,7 +58,7 @@ class _TileSize(NKIObject):
         "Usable FP32 elements of an SBUF partition.",
         lambda core: core.sbuf_usable_bytes_per_partition // _FP32_BYTES,
     )
-    total_available_sbuf_size = sbuf_fmax_bytes  # its older name
+    total_available_sbuf_size = sbuf_fmax_bytes  # the older name of sbuf_fmax_bytes
 
 
 tile_size = _TileSize()

@@ -35,7 +35,7 @@ from neuronjax.nki.typing import tensor as TypedTensor
 
 tensor = Tile
 
-# Harnesses measure the same call repeatedly: its summary is kept as long as its plan.
+# Harnesses measure one call repeatedly, so its summary is kept as long as its plan.
 _SUMMARIES: WeakKeyDictionary[KernelPlan, dict[str, Any]] = WeakKeyDictionary()
 
 
@@ -60,12 +60,12 @@ def jit(
 class LegacyKernel(Kernel):
     """A kernel of the older style; `kernel[2, 4]` launches it on a grid.
 
-    If more is alive than a memory holds, the older compiler spills to the next memory
+    If live tensors exceed a memory, the older compiler spills some to the next memory
     (NKI Programming Model of release 2.26, "NeuronCore internal memory"); here that is
     a `SpillWarning`. Explicit allocations that overlap are errors. Elements of a result
-    that a mask excludes have no value. An engine may compute with a tile that has
-    values only in part, and yields arbitrary or earlier contents there; reading or
-    storing nothing but elements without values is an error.
+    that a mask excludes have no value. An engine may compute with a tile in which some
+    elements have no value; its results there are arbitrary. To read or store a tile in
+    which no element has a value is an error.
     """
 
     older = True
@@ -95,8 +95,8 @@ class BenchmarkedKernel(LegacyKernel):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the kernel's results, or None if arguments are `nt.tensor` types."""
-        is_typed = any(map(_is_typed, (*args, *kwargs.values())))
-        args, kwargs = map_leaves((list(args), kwargs), _is_typed, _as_type)
+        is_typed = any(isinstance(v, TypedTensor) for v in (*args, *kwargs.values()))
+        args, kwargs = map_leaves((list(args), kwargs), TypedTensor, _as_type)
         self._called = args, kwargs
         results = None if is_typed else super().__call__(*args, **kwargs)
         # Files are written last, because harnesses take a .neff for proof of a legal
@@ -116,7 +116,7 @@ class BenchmarkedKernel(LegacyKernel):
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """The last call in the terms of the vendor's profiler, see `summary`.
+        """The summary of the last call in the vendor's terms, see `summary`.
 
         Raises:
             InvalidProgramError: the kernel was not called.
@@ -134,7 +134,7 @@ class BenchmarkedKernel(LegacyKernel):
         return MappingProxyType(_SUMMARIES[plan])
 
     def _found(self) -> dict[str, Any]:
-        """Return the summary for the files, or why the time model has no price."""
+        """Return the summary for the files, or why the call cannot be priced."""
         try:
             return {"summary": dict(self.summary)}
         except NeuronJaxError as error:
@@ -146,25 +146,13 @@ def _on_tiles(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def function(*args: Any, **kwargs: Any) -> Any:
-        inner = any(map(_is_tile, (*args, *kwargs.values())))
-        values = map_leaves((list(args), kwargs), _is_tensor, Tile)
+        inner = any(isinstance(v, Tile) for v in (*args, *kwargs.values()))
+        values = map_leaves((list(args), kwargs), NkiTensor, Tile)
         result = func(*values[0], **values[1])
-        return result if inner else map_leaves(result, _is_tile, Tile.of)
+        return result if inner else map_leaves(result, Tile, Tile.of)
 
     setattr(function, "__signature__", inspect.signature(func))
     return function
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, NkiTensor)
-
-
-def _is_tile(value: Any) -> bool:
-    return isinstance(value, Tile)
-
-
-def _is_typed(value: Any) -> bool:
-    return isinstance(value, TypedTensor)
 
 
 def _as_type(value: TypedTensor) -> jax.ShapeDtypeStruct:

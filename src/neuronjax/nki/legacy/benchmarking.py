@@ -38,7 +38,7 @@ class Latency:
 
     Attributes:
         microseconds: the prediction of the time model, the same for every call.
-        predicted: True: the latency was not measured.
+        predicted: True, because the latency was not measured.
     """
 
     microseconds: float
@@ -55,7 +55,7 @@ class BenchmarkResult:
 
     Attributes:
         nc_latency: the latency on the NeuronCore.
-        predicted: True: the latency was not measured.
+        predicted: True, because the latency was not measured.
     """
 
     nc_latency: Latency
@@ -86,9 +86,8 @@ def write_files(
     """Write the files that a decorator is asked for.
 
     Args:
-        kernel: the kernel's name.
         options: the decorator's options, see `asked_files`.
-        found: the call's `summary`, or {"unpriced": why there is none}.
+        found: the call's {"summary": ...}, or {"unpriced": why there is none}.
     """
     for option, path in asked_files(options):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -54,12 +54,10 @@ class BlockedTensor(Tile):
 
     @property
     def dtype(self) -> str:
-        """The NKI name of the elements' type."""
         return self._tiles[0].dtype
 
     @property
     def buffer(self) -> Any:
-        """The memory region."""
         return self._tiles[0].buffer
 
     @property
@@ -88,7 +86,8 @@ class BlockedTensor(Tile):
         count = self._numbers.ndim
         chosen = self._numbers[tuple(_block_index(k) for k in keys[:count])]
         if isinstance(chosen, np.ndarray) and chosen.size > 1:
-            if any(not _is_whole(k) for k in keys[count:]):
+            whole = (isinstance(k, slice) and k == slice(None) for k in keys[count:])
+            if not all(whole):
                 refuse("tile", f"a part of {chosen.size} blocks", "select one block")
             other = BlockedTensor(self._tiles, chosen, self._fill)
             other._waiting = self._waiting
@@ -108,18 +107,14 @@ class BlockedTensor(Tile):
         return tile
 
 
-def _is_whole(key: Any) -> bool:
-    return isinstance(key, slice) and key == slice(None)
-
-
 def _block_index(key: Any) -> Any:
-    """Return a number or slice of blocks; an index array must mean one block."""
+    """Return a block key as a number or slice; an index array must select one block."""
     if isinstance(key, slice | int):
         return key
     if isinstance(key, DynamicSlice):
         return slice(int(key.start), int(key.start) + key.size)
     if isinstance(key, Tile | Offset):
-        refuse("index", "a block chosen by the run", "block indices are numbers")
+        refuse("index", "a block chosen at run time", "block indices are numbers")
     values = np.unique(np.asarray(key))
     if values.size != 1:
         refuse(

@@ -24,9 +24,10 @@ from neuronjax.nki.limits.addresses import capacity
 from neuronjax.nki.memory import MemoryRegion
 from neuronjax.nki.refusing import refuse
 
-BANK_BYTES = 2048  # of a partition (NKI Direct Allocation Guide, "Known Limitations")
+# Bytes of a bank in a partition (NKI Direct Allocation Guide, "Known Limitations").
+BANK_BYTES = 2048
 
-# A function of (idx=, pdim_size=, fdim_size=).
+# A function of (idx=, pdim_size=, fdim_size=) that returns an address.
 Place = Callable[..., tuple[int, ...]]
 
 _automatic: contextvars.ContextVar[bool] = contextvars.ContextVar(
@@ -61,9 +62,7 @@ class Allocated:
         if _automatic.get():
             return None
         address = self._place(idx=index, pdim_size=partitions, fdim_size=nbytes)
-        parts = ("bank", "partition", "byte")[
-            -2 if self.region.value == "sbuf" else 0 :
-        ]
+        parts = ["bank"] * (self.region.value == "psum") + ["partition", "byte"]
         if not isinstance(address, tuple) or len(address) != len(parts):
             refuse(
                 f"{self.region}.alloc",
@@ -80,8 +79,8 @@ def address_of(
     """Return the address of a tile if its `buffer=` fixes one, else None.
 
     The older compiler traces a loop's body once; here the body runs in every iteration.
-    If a kernel counts addresses up in the body, those of later iterations are outside
-    the memory. A line whose first address was inside then gets an automatic address.
+    If a kernel increases an address in the body, that of a later iteration may be
+    outside the memory. If the line's first address was inside, return None then.
     """
     if not isinstance(buffer, Allocated):
         return None
@@ -103,7 +102,7 @@ class _MemoryAllocator:
         self._region = region
 
     def alloc(self, func: Place) -> Allocated:
-        """Return an allocation by a function of (block index, partitions, bytes)."""
+        """Return an allocation at the addresses that a function returns."""
         return Allocated(self._region, func)
 
     def auto_alloc(self) -> MemoryRegion:
@@ -120,7 +119,7 @@ class _MemoryAllocator:
         ) -> tuple[int, ...]:
             sizes = (1, pdim_size, fdim_size)[-len(bases) :]
             each = zip(bases, counts, sizes, strict=True)
-            return tuple(base + _turn(idx, n) * size for base, n, size in each)
+            return tuple(base + _physical(idx, n) * size for base, n, size in each)
 
         return Allocated(self._region, place)
 
@@ -134,7 +133,7 @@ class _SbufAllocator(_MemoryAllocator):
         num_par_tiles: Sequence[int] = (),
         num_free_tiles: Sequence[int] = (),
     ) -> Allocated:
-        """Return an allocation with block i at tile i modulo the number of tiles."""
+        """Return an allocation of block i at tile i modulo the number of tiles."""
         counts = num_par_tiles, num_free_tiles
         return self._modulo((base_partition, base_addr), counts)
 
@@ -150,13 +149,13 @@ class _PsumAllocator(_MemoryAllocator):
         num_par_tiles: Sequence[int] = (),
         num_free_tiles: Sequence[int] = (),
     ) -> Allocated:
-        """Return an allocation that puts block i at bank i modulo the number of banks,
-        and likewise within a bank."""
+        """Return an allocation of block i in bank i modulo the number of banks, and in
+        the same way within a bank."""
         counts = num_bank_tiles, num_par_tiles, num_free_tiles
         return self._modulo((base_bank, base_partition, base_addr), counts)
 
 
-def _turn(index: tuple[int, ...], counts: Sequence[int]) -> int:
+def _physical(index: tuple[int, ...], counts: Sequence[int]) -> int:
     """Return the number of a block's physical tile; without counts there is one tile. A
     tensor without blocks may have counts: public kernels reserve memory that way."""
     sizes = (tuple(counts) if index else ()) or (1,) * len(index)
@@ -191,26 +190,26 @@ def force_auto_alloc(func: Callable[..., Any] | None = None) -> Any:
     return func.with_function(function) if isinstance(func, Kernel) else function
 
 
-# ---- Options without effect on values: the placing of tiles that have no address, and
-# the order of instructions, which here is always that of the text.
+# ---- Options about automatic addresses and the order of instructions, which change no
+# value: instructions are always in the order of the text.
 
 
 def enable_stack_allocator(
     func: Callable[..., Any] | None = None, log_level: int = 50
 ) -> Any:
-    """Return the kernel unchanged, or a decorator that does."""
+    """Return the kernel unchanged, or without one a decorator that returns it."""
     return (lambda f: f) if func is None else func
 
 
 def skip_middle_end_transformations(func: Callable[..., Any] | None = None) -> Any:
-    """Return the kernel unchanged, or a decorator that does."""
+    """Return the kernel unchanged, or without one a decorator that returns it."""
     return (lambda f: f) if func is None else func
 
 
 @contextlib.contextmanager
 def allocation_scope() -> Iterator[None]:
-    """Do nothing: with the vendor, tiles made inside the block end with it; here each
-    ends after its last use."""
+    """Do nothing: the vendor frees tiles of the block at its end, neuronjax frees each
+    after its last use."""
     yield
 
 

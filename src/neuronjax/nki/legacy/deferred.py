@@ -1,4 +1,4 @@
-"""Values computed once their destination is known, because it may decide how."""
+"""Values that are computed when they are used, in a way that depends on the use."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ class Product(Tile):
     new tile.
 
     Args:
-        stationary: the stationary operand.
-        moving: the moving operand.
         flags: arguments of `isa.nc_matmul`.
         skipped: whether a mask excludes the instruction, which then writes nothing.
-        columns: if a mask selects part of the moving operand, the box of those columns,
-            which `moving` holds.
+        columns: the box of the columns that a mask selects, or None; `moving` contains
+            only these columns.
     """
 
     def __init__(
@@ -70,7 +68,8 @@ class Product(Tile):
         nc_matmul(target, *self._operands, **how, **self._flags)
 
     def added_to(self, target: NkiTensor) -> bool:
-        """Add the product to PSUM; return False if that is no longer possible."""
+        """Add the product to a tile and return True; return False if the tile is not in
+        PSUM or the product was computed before."""
         if self._skipped:
             return True
         if target.storage.memory != "psum" or self._made is not None:
@@ -79,7 +78,7 @@ class Product(Tile):
         return True
 
     def into(self, target: NkiTensor) -> bool:
-        """Write the product to PSUM; return False if that is no longer possible."""
+        """Write the product to a tile of its dtype, as `added_to` adds it."""
         if self._skipped:
             return True
         fits = target.storage.memory == "psum" and target.dtype == self._dtype
@@ -99,12 +98,11 @@ def _product_shape(
 
 
 class LoopReduction(Tile):
-    """The value of `nl.loop_reduce(x, op, ...)`: assigned to a tile, it is reduced with
-    the tile's values; used as a value, with those of earlier iterations.
+    """The value of `nl.loop_reduce(x, op, ...)`: an assignment reduces it with the
+    tile's values, any other use with those of earlier iterations.
 
     Args:
         value: the value of this iteration.
-        op: the operator.
         skipped: whether a mask excludes the iteration.
         before: the reduction in the iteration before, or None in the first one.
     """

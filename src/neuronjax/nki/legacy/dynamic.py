@@ -85,7 +85,8 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
 def _without_leading(
     t: NkiTensor, keys: list[Any], count: int
 ) -> tuple[NkiTensor, list[Any]]:
-    """Return tensor and keys without the first dimensions if those keys are numbers."""
+    """Return tensor and keys without the first `count` dimensions if their keys are
+    numbers."""
     if t.storage.on_chip or any(np.size(k) != 1 for k in keys[:count]):
         return t, keys
     for key in keys[:count]:
@@ -96,7 +97,7 @@ def _without_leading(
 def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
     """Return the elements of index arrays with a runtime offset in one dimension."""
     if t.storage.on_chip and dim == 0:
-        refuse("index", "a partition that the run chooses", "index a free dimension")
+        refuse("index", "a partition chosen at run time", "index a free dimension")
     arrays = []
     for n, (size, key) in enumerate(zip(t.shape, keys, strict=True)):
         if n == dim:

@@ -114,26 +114,23 @@ def _older(
 def _parameters(
     name: str, positional: int, returns: bool, defaults: Mapping[str, Any]
 ) -> list[inspect.Parameter]:
-    """Return the newer function's parameters on tiles, and the older keywords."""
+    """Return the newer function's parameters, on tiles, and `mask`, `dtype`, hints."""
     newer = inspect.signature(getattr(isa, name)).parameters.values()
     left_out = {"name", "dtype", *(["dst"] if returns else [])}
     left_out |= {name for name, default in defaults.items() if default is ...}
-    both, keyword = (
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.KEYWORD_ONLY,
-    )
+    keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         p.replace(
-            kind=both if n < positional else keyword,
+            kind=p.POSITIONAL_OR_KEYWORD if n < positional else keyword,
             default=defaults.get(p.name, p.default),
             annotation=_older_type(p, defaults),
         )
         for n, p in enumerate(p for p in newer if p.name not in left_out)
     ]
-    for option in ("mask", "dtype"):
-        parameters.append(
-            inspect.Parameter(option, keyword, default=None, annotation="Any")
-        )
+    parameters += [
+        inspect.Parameter(option, keyword, default=None, annotation="Any")
+        for option in ("mask", "dtype")
+    ]
     hints = inspect.Parameter("hints", inspect.Parameter.VAR_KEYWORD, annotation="Any")
     return [*parameters, hints]
 
@@ -230,7 +227,7 @@ reciprocal = _older("reciprocal", "1 / data.", 1)
 dropout = _older("dropout", "data with elements replaced by zeros.", 2)
 max8 = _older("max8", "The eight largest values of every partition.", columns=8)
 nc_find_index8 = _older(
-    "nc_find_index8", "Where eight values are first found.", dtype="uint32", columns=8
+    "nc_find_index8", "The first indices of eight values.", dtype="uint32", columns=8
 )
 nc_match_replace8 = _older("nc_match_replace8", "data with eight values replaced.")
 bn_stats = _older(
@@ -261,15 +258,9 @@ def tensor_reduce(
         box = defined(data, mask=box)
     source = data.of(box)
     order = [d for d in range(rank) if d not in axes] + axes
-    if box is None:
-        out_box = None
-    else:
-        out_box = box.without(axes, keep=keepdims)
-        if len(out_box.sizes) == 1:
-            out_box = box.without(axes[1:], keep=False)
-            out_box = Box(
-                (out_box.starts[0], 0), (out_box.stops[0], 1), (*out_box.sizes[:1], 1)
-            )
+    out_box = None if box is None else box.without(axes, keep=keepdims)
+    if out_box is not None and len(out_box.sizes) == 1:
+        out_box = Box((*out_box.starts, 0), (*out_box.stops, 1), (*out_box.sizes, 1))
     sizes = [n for d, n in enumerate(data.sizes) if d not in axes]
     if keepdims:
         sizes = [1 if d in axes else n for d, n in enumerate(data.sizes)]
@@ -333,7 +324,7 @@ def affine_select(
     dtype: Any = None,
     **hints: Any,
 ) -> Tile:
-    """Return on_true_tile where the index expression holds, else the number.
+    """Return on_true_tile where `pred` is true, else the number.
 
     The values of `pred` are known when the kernel is traced, so they become a constant.
     """
@@ -435,7 +426,7 @@ def _refuse_broadcast(source: NkiTensor) -> None:
 
 
 def _refuse_wide_transpose(source: NkiTensor) -> None:
-    """Refuse a 4-byte source in SBUF. neuronx-cc 2.0.260476 fails with NCC_ISFV902 at
+    """Refuse a 4-byte source in SBUF. neuronx-cc 2.0.260476 fails with NCC_ISFV902 for
     FP32 [128, 128] in SBUF [KDA, workspaces/rmsnorm_matmul/candidates.jsonl]; no report
     concerns HBM."""
     if source.storage.on_chip and itemsize(source.dtype) > 2:

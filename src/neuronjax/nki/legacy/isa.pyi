@@ -27,7 +27,7 @@ def activation_reduce(op: Any, data: Tile, *, reduce_op: Any, reduce_res: Tile, 
     """op(data * scale + bias), and its sums in reduce_res."""
 
 def affine_select(pred: Any, on_true_tile: Tile, on_false_value: float, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """Return on_true_tile where the index expression holds, else the number."""
+    """Return on_true_tile where `pred` is true, else the number."""
 
 def bn_aggr(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """The mean and variance of several statistics."""
@@ -60,7 +60,7 @@ def memset(shape: Sequence[int], value: float, dtype: Any, *, mask: Any = None, 
     """Return a tile filled with a number."""
 
 def nc_find_index8(*, data: Tile, vals: Tile, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """Where eight values are first found."""
+    """The first indices of eight values."""
 
 def nc_match_replace8(*, data: Tile, vals: Tile, imm: float, dst_idx: Tile | None = None, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """data with eight values replaced."""

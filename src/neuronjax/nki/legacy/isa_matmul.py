@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -44,9 +45,9 @@ def nc_matmul(
         is_transpose: pass the stationary operand's bits through the one-hot `moving`.
         tile_position: first row and column of the array that is used.
         tile_size: rows and columns of the array that are used.
-        mask: one value, one per row of the contraction, or a mask over the moving
-            operand; masked rows and columns are excluded, and if all are the
-            instruction is not emitted.
+        mask: one boolean, one per row of the contraction, or a mask over the moving
+            operand. Rows and columns where it is False are excluded; if it is False
+            everywhere, no instruction is emitted.
         perf_mode: None, or "double_row_gen3" for two FP8 products per cell.
         **hints: see `hints`.
     """
@@ -77,7 +78,7 @@ def nc_matmul(
 
 
 def _in_sbuf(t: Tile) -> NkiTensor:
-    """Return an operand; a tile in PSUM, such as a transpose, is copied."""
+    """Return an operand, or the copy in SBUF of one in PSUM, such as a transpose."""
     view = t.of()
     if view.storage.memory != "psum":
         return view
@@ -126,23 +127,15 @@ def nc_transpose(
 def _transposed_in_squares(dst: NkiTensor, source: NkiTensor) -> None:
     """Transpose on VectorE, which takes [32, 32] at a time. The older compiler splits
     larger tiles: 256 of [128, 128] keep VectorE of trn2 busy for 3.1 us each [KDA]."""
-    rows, columns, square = (
-        source.shape[0],
-        prod(source.shape[1:]),
-        TRANSPOSES["vector"],
-    )
-    if max(rows, columns) <= square or source.ndim > 2:
+    side = TRANSPOSES["vector"]
+    if source.ndim > 2 or max(source.shape) <= side:
         isa.nc_transpose(dst, source, vector_engine)
         return
-    for row in range(0, rows, square):
-        for column in range(0, columns, square):
-            last_row = min(rows, row + square)
-            last_column = min(columns, column + square)
-            isa.nc_transpose(
-                dst[column:last_column, row:last_row],
-                source[row:last_row, column:last_column],
-                vector_engine,
-            )
+    rows, columns = (range(0, size, side) for size in source.shape)
+    for row, column in product(rows, columns):
+        square = source[row : row + side, column : column + side]
+        turned = dst[column : column + side, row : row + side]
+        isa.nc_transpose(turned, square, vector_engine)
 
 
 check_hints(globals())

@@ -294,8 +294,7 @@ def loop_reduce(
     mask: Any = None,
     **hints: Any,
 ) -> LoopReduction:
-    """Return a value that is reduced with what it is assigned to: `t[...] =
-    nl.loop_reduce(x, op, [i])`.
+    """Return a value that `t[...] = nl.loop_reduce(x, op, [i])` reduces with `t`.
 
     A mask may exclude a whole iteration; a mask of elements is refused.
     """

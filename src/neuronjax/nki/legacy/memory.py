@@ -31,7 +31,7 @@ def ndarray(
     name: str = "",
     **hints: Any,
 ) -> Tile:
-    """Return a new tensor; dimensions before `par_dim` are blocks, separate tiles."""
+    """Return a new tensor; dimensions before `par_dim` index blocks, each a tile."""
     return _memory(shape, dtype, buffer, name, None)
 
 
@@ -106,7 +106,6 @@ def load(
     """Return a tensor of HBM as a new tile; its first dimension becomes the partitions.
 
     Args:
-        src: the tensor to load.
         mask: which elements to load.
         dtype: the tile's data type.
         mode: an `oob_mode`, for rows selected by a tile.
@@ -129,8 +128,6 @@ def store(
     """Copy a tile or a number to HBM.
 
     Args:
-        dst: the destination.
-        value: the tile or number.
         mask: which elements to store.
         mode: an `oob_mode`, for rows selected by a tile.
         **hints: see `hints`.
@@ -167,11 +164,10 @@ def load_transpose2d(
     tile = nl.ndarray((columns, rows), source.dtype)
     side = TRANSPOSES["tensor"]
     for row, column in product(range(0, rows, side), range(0, columns, side)):
-        last_row, last_column = min(rows, row + side), min(columns, column + side)
-        piece = nl.load(source[row:last_row, column:last_column])
+        piece = nl.load(source[row : row + side, column : column + side])
         turned = nl.ndarray(piece.shape[::-1], source.dtype, nl.psum)
         new_isa.nc_transpose(turned, piece)
-        new_isa.tensor_copy(tile[column:last_column, row:last_row], turned)
+        new_isa.tensor_copy(tile[column : column + side, row : row + side], turned)
     return Tile(tile if dtype is None else nl.copy(tile, dtype))
 
 

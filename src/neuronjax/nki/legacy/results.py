@@ -60,7 +60,6 @@ def computed(
     Args:
         like: the operand to which the mask belongs.
         dtype: of the result, by default that of `like`.
-        mask: the instruction's mask.
         write: emits the instruction, given dst and the mask's box.
         sizes: the result's shape if it differs.
     """
@@ -82,13 +81,8 @@ def made(
 ) -> Tile:
     """Return a tile that an instruction of nki.isa writes.
 
-    Args:
-        name: the instruction's name.
-        given: the arguments of the older function.
-        like: the operand to which the mask belongs.
-        dtype: of the result if the user gave none; by default that of `like`.
-        sizes: the result's shape if it differs.
-        adapt: changes the arguments for nki.isa's function.
+    The arguments are those of `computed` and of `issue`. If `given` has a dtype, it is
+    that of the result.
     """
 
     def write(dst: NkiTensor, box: Box | None) -> None:
@@ -103,10 +97,8 @@ def issue(
     """Emit an instruction of nki.isa on a box of the operands.
 
     Args:
-        name: the instruction's name.
         given: the arguments of the older function; those that nki.isa's function lacks
             are ignored.
-        box: the mask's box.
         adapt: changes the arguments for nki.isa's function.
     """
     function = getattr(isa, name)
@@ -123,7 +115,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _cut(box: Box, sizes: Sequence[int]) -> Box:
-    """Return the box on a result of another shape; it restricts only partitions."""
+    """Return a box with the same partitions and whole free dimensions of `sizes`."""
     rest = tuple(sizes[1:])
     return Box(
         (box.starts[0], *[0] * len(rest)), (box.stops[0], *rest), (sizes[0], *rest)

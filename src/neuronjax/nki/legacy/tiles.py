@@ -28,7 +28,8 @@ from neuronjax.nki.mistakes import WithoutValue
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
-MOST_DIMENSIONS = 5  # of an instruction's operand: partitions and four free ones
+# An instruction's operand has the partition dimension and at most four free ones.
+MOST_DIMENSIONS = 5
 
 
 class Tile(WithoutValue):
@@ -67,7 +68,6 @@ class Tile(WithoutValue):
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
         return len(self.shape)
 
     @property
@@ -110,7 +110,7 @@ class Tile(WithoutValue):
         return self._keeps_box(_sliced(whole, keys))
 
     def _keeps_box(self, other: Tile) -> Tile:
-        """Return `other` with this tile's box if it has the same elements in order."""
+        """Give a selection of this tile the same box if it selects all in order."""
         if self.box is not None and other.shape == self.shape:
             numbers = np.arange(prod(self.shape)).reshape(self.shape)
             same = other.grid is None or np.array_equal(numbers[other.grid], numbers)
@@ -145,7 +145,7 @@ class Tile(WithoutValue):
             placed(box.of(target), value.of(box))
 
     def __bool__(self) -> bool:
-        """Return True for HBM of several elements, to test for an optional argument."""
+        """Return True for several elements in HBM, so `if x:` tests for an argument."""
         if not self.tensor.storage.on_chip and prod(self.shape) > 1:
             return True
         return super().__bool__()
@@ -178,11 +178,11 @@ class Tile(WithoutValue):
         return elementwise(lambda x: _copied(x, dtype), self)
 
     def into(self, target: NkiTensor) -> bool:
-        """Compute the value into a destination; return False if already computed."""
+        """Compute a deferred value into a tile; return False if there is none."""
         return False
 
     def added_to(self, target: NkiTensor) -> bool:
-        """Compute the value onto PSUM; return False if already computed."""
+        """Add a deferred product to a tile; return False if there is none."""
         return False
 
     # ---- Arithmetic, by nl functions.
@@ -249,7 +249,7 @@ for _name, _op in {
 
 
 def quotient_dtype(op: str, *operands: Any) -> str | None:
-    """Return float32 if integers are divided (nl.divide is true division) or None."""
+    """Return float32 for nl.divide of integers, a true division, else None."""
     names = [v.dtype for v in operands if isinstance(v, Tile)]
     whole = all(dtypes.info(name).is_integer for name in names)
     return "float32" if op == "divide" and whole else None
@@ -268,13 +268,8 @@ def defined(*operands: Any, mask: Box | None = None) -> Box | None:
 def elementwise(
     compute: Callable[..., NkiTensor], *operands: Any, mask: Box | None = None
 ) -> Tile:
-    """Return a function's result, which has no value where an operand has none.
-
-    Args:
-        compute: the function, of views and numbers.
-        *operands: tiles and numbers.
-        mask: the instruction's mask.
-    """
+    """Return a function's result, which has no value where an operand has none. The
+    function takes the operands with a view in place of each tile."""
     box = defined(*operands, mask=mask)
     if box is None:
         return Tile(_in_pieces(compute, list(map(part, operands))))
@@ -310,7 +305,7 @@ def _has_rank(value: Any, rank: int) -> bool:
 
 
 def _piece(t: NkiTensor, n: int) -> NkiTensor:
-    """Return one index of the first free dimension, which is dropped."""
+    """Return the elements at index n of the first free dimension, without it."""
     return t.select(1, n if t.shape[1] > 1 else 0)
 
 
@@ -325,8 +320,8 @@ def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
 def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
     """Return a single partition on chip repeated to `count`; any other tile unchanged.
 
-    The values are copied as DMA would copy them. The older compiler multiplies the
-    partition by ones on TensorE, so that is the price.
+    The copy by DMA has the price of TensorE, on which the older compiler multiplies the
+    partition by ones.
     """
     if t.shape[0] != 1 or count == 1 or not t.storage.on_chip:
         return t
@@ -334,7 +329,7 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
 
 
 def placed(target: NkiTensor, value: Any) -> None:
-    """Copy a view or a number; by DMA to partitions at which no engine may start."""
+    """Copy a view or a number, by DMA if no engine may start at the first partition."""
     if target.ndim > MOST_DIMENSIONS and target.storage.on_chip:
         for n in range(target.shape[1]):
             same = _has_rank(value, target.ndim)

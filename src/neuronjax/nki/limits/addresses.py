@@ -1,9 +1,9 @@
 """Checks that a program fits SBUF and PSUM, and the addresses that the user fixed.
 
 Bytes are counted in one partition. A storage occupies one, two or four quadrants of 32
-partitions. A program is refused only if no allocation could hold it: if more is alive
-at one point than the memory holds. No addresses are chosen. Every core of a grid has
-its own memories.
+partitions. A program is refused only if no allocation exists: if the live storages at
+one point exceed the memory. No addresses are chosen. Every core of a grid has its own
+memories.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from neuronjax.nki.limits.live_ranges import LiveRanges, Segment, live_ranges
 
 QUADRANT, QUADRANTS = 32, 4
 SHOWN = 5
-PROGRAM_BITS = 24  # programs of a grid have separate numbers of storages, see nki.trace
+# A storage's number has the program's number in its higher bits, see `nki.trace`.
+PROGRAM_BITS = 24
 
 
 class SpillWarning(UserWarning):
-    """More is alive at once than an on-chip memory holds, so it is moved out and back.
+    """A warning that live tensors exceed an on-chip memory, so some move out and back.
 
-    Values are those of the kernel as written; the predicted time excludes the
-    transfers.
+    Values do not change; the predicted time excludes these transfers.
     """
 
 
@@ -53,19 +53,17 @@ def peak_bytes(
 ) -> dict[str, float]:
     """Return the most bytes of a partition that are in use at once, by memory.
 
-    In a grid they are those of the fullest core.
+    The figures of a grid are those of the fullest core.
 
     Args:
-        program: a traced kernel.
-        core: the core, by default that of the program's target.
+        core: by default the core of the program's target.
         spills: whether the compiler moves out what does not fit, with a `SpillWarning`;
             the operands of one instruction must still fit.
-        memories: the memories to check.
 
     Raises:
-        InvalidProgramError: more is alive at once than there is memory, a fixed address
-            is out of range, or two storages that are alive at once have overlapping
-            fixed addresses.
+        InvalidProgramError: live storages exceed a memory, a fixed address is out of
+            range, or two storages that are alive at once have overlapping fixed
+            addresses.
     """
     core = core or resolve_target(program.target).core
     lives = live_ranges(program)
@@ -193,7 +191,7 @@ def _check_addresses(tiles: list[_PlacedTile], limit: int, lives: LiveRanges) ->
     for segment, tile in ordered:
         active = [(s, t) for s, t in active if s[1] >= segment[0]]
         for other_segment, other in active:
-            # An instruction may read the old tile and write the new one in its place.
+            # An instruction may write a tile where it reads the old one.
             touches = other_segment[1] == segment[0]
             if other.storage is not tile.storage and not touches and _meet(tile, other):
                 raise _overlap(tile, other, segment[0], lives)

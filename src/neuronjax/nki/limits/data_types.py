@@ -26,7 +26,7 @@ NEWER = {
 
 @limit()
 def formats_exist(i: KernelInstruction, trace: OnCore) -> None:
-    """OCP E4M3 and the microscaling types need later cores, except for DMA."""
+    """Engines other than DMA lack OCP E4M3 and microscaling types on earlier cores."""
     if i.engine in ("dma", "sync"):
         return
     for operand in operands(i):

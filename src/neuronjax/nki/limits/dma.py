@@ -98,7 +98,7 @@ def _check_elements(i: KernelInstruction, source: Access) -> None:
 
 
 def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None:
-    """ "DMA Indirect Transpose Constraints" of nki.isa.dma_transpose."""
+    """Check the indirect constraints in the text of nki.isa.dma_transpose."""
     if "dma_transpose" not in trace.core.capabilities:
         raise missing(i, trace, "a gathering dma_transpose", "dma_transpose")
     if i.attributes["dge_mode"] == "hwdge":

@@ -12,7 +12,7 @@ from neuronjax.nki.limits.live_ranges import is_whole
 
 
 class ElementNotes(dict[Storage, Any]):
-    """Notes by storage: one for all of its elements, or an array with one for each.
+    """Notes by storage: one note for all elements, or an array with one for each.
 
     The array has an entry per element, or per byte once accesses differ in element
     size. A storage without a note has the note 0 for all elements.
@@ -30,17 +30,17 @@ class ElementNotes(dict[Storage, Any]):
             self.view(access)[...] = note
 
     def copied(self) -> ElementNotes:
-        """Return a copy of the notes that later notes do not change."""
+        """Return a copy, which later writes to these notes do not change."""
         other = ElementNotes(self._dtype)
         for storage, note in self.items():
             other[storage] = note.copy() if isinstance(note, np.ndarray) else note
         return other
 
     def view(self, access: Access) -> np.ndarray:
-        """Return the notes of a view's elements, which can be read and written.
+        """Return a writable array of the notes of a view's elements.
 
-        The access's runtime offset is ignored. If entries are bytes, there is a last
-        dimension for the bytes of an element.
+        The access's runtime offset is ignored. If a note belongs to a byte, the array
+        has a last dimension for the bytes of an element.
         """
         storage = access.storage
         entries = self.get(storage, 0)

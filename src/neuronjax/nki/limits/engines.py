@@ -42,10 +42,9 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("activation", "activation_reduce")
 def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
-    """Cores before NeuronCore-v3 take no number as bias.
+    """Before NeuronCore-v3 a bias is no number, and the reciprocal takes none.
 
-    "-" means that no bias is given, which is always legal. On NeuronCore-v2 the
-    reciprocal takes no bias.
+    In the form of the bias "-" means that none is given, "f" and "i" a number.
     """
     given = i.forms[2] if len(i.forms) > 2 else "-"
     if "scalar_bias" in trace.core.capabilities:

@@ -4,12 +4,12 @@ Every storage has a map of its written elements, which follows the order of the 
 the body of a device loop is read once, as its first iteration. Where only a run can
 decide, the program is assumed to be right: a write at a runtime offset may write any
 element, a loop may have had iterations, and a read at a runtime offset is an error only
-if nothing was written. Such a read may still see fresh memory (NaN, or 4 in integers)
-or what an earlier tile left in a slot.
+if nothing was written. Such a read may still return fresh memory (NaN, or 4 in
+integers) or the contents of an earlier tile.
 
-An engine takes 128 partitions as easily as 100, so kernels compute with unwritten
+An engine takes as long for 128 partitions as for 100, so kernels compute with unwritten
 partitions. A lane's result from an unwritten partition counts as unwritten; it is an
-error only when something that is not lane by lane reads it, such as a matmul. DMA from
+error only if an instruction that combines lanes reads it, such as a matmul. DMA from
 the chip also copies such partitions, with an `UnwrittenWarning`: kernels overwrite them
 later, or return padded buffers, in which they are NaN. `nki.check` reports the first
 such read.
@@ -43,7 +43,7 @@ from neuronjax.numerics.mx_layout import GROUP
 
 
 class UnwrittenWarning(UserWarning):
-    """A kernel stores partitions that nothing wrote."""
+    """A warning that a kernel stores partitions that nothing wrote."""
 
 
 Report = Callable[[InvalidProgramError, KernelInstruction], None]
@@ -62,8 +62,7 @@ class Initialised:
     #: Whether a device loop that may have no iteration counts as having none, and a
     #: lane by lane use of unwritten partitions as a read.
     certain: bool = False
-    #: Whether an engine may compute with a tile that has values only in part, as
-    #: kernels with masks do.
+    #: Whether an engine may compute with a partly written tile, as masks leave it.
     partial: bool = False
     #: Whether the program is assumed to be wrong where only a run can decide: a runtime
     #: offset writes nothing and reads all of a tensor, and instructions that ignore a
@@ -72,9 +71,8 @@ class Initialised:
 
     def __post_init__(self) -> None:
         self.written = ElementNotes(np.bool_)
-        self._spoilt: dict[
-            Storage, str | None
-        ] = {}  # storage -> the line that copied unwritten partitions to it
+        # Storage -> the line that copied unwritten partitions to it.
+        self._spoilt: dict[Storage, str | None] = {}
         self._last = _last_uses(self.program)
         self._position = 0
 
@@ -92,7 +90,7 @@ class Initialised:
             if isinstance(item, KernelInstruction):
                 self._instruction(item)
                 continue
-            uncertain = self.certain and not _turns(item)
+            uncertain = self.certain and not _surely_iterates(item)
             before = self.written.copied() if uncertain else None
             self._block(item.body)
             if before is not None:
@@ -118,8 +116,8 @@ class Initialised:
         self._position += 1
 
     def _passed_on(self, i: KernelInstruction) -> _Spoilt | None:
-        """Return partitions computed from unwritten ones; None if there are none, or if
-        such a read is illegal."""
+        """Return partitions of results that are computed from unwritten ones; None if
+        there are none or such a read is illegal."""
         if _reads_as(i) != "lanes" or any(a.dynamic for a in i.outputs):
             return None
         partitions = np.zeros(i.outputs[0].shape[0], np.bool_)
@@ -135,7 +133,8 @@ class Initialised:
         return _Spoilt(partitions, tuple(sources)) if sources else None
 
     def _unwritten_partitions(self, access: Access) -> np.ndarray | None:
-        """Return unwritten partitions; None if none, or if one is written in part."""
+        """Return a mask of unwritten partitions, or None if all are written or one is
+        written in part."""
         known = isinstance(self.written.get(access.storage), np.ndarray)
         if not known or access.dynamic is not None or not access.storage.on_chip:
             return None
@@ -182,12 +181,10 @@ class Initialised:
         storage = access.storage
         if self.written.get(storage) is True or storage.memory == "registers":
             return
-        if access.dynamic is not None and self.strict:
-            return
-        if access.dynamic is not None:
-            self.written[storage] = True
-        else:
+        if access.dynamic is None:
             self.written.write(access, True)
+        elif not self.strict:
+            self.written[storage] = True
 
     def unwritten(self, access: Access) -> int:
         """Return how many elements of a view are unwritten so far."""
@@ -205,7 +202,7 @@ class Initialised:
         every = "all" if count == access.size else f"{count:,} of"
         came = ""
         if storage in self._spoilt:
-            came = f": {self._spoilt[storage]} made them of what was not"
+            came = f": {self._spoilt[storage]} computed them from unwritten ones"
         return InvalidProgramError(
             f"reads {access.dtype}{list(access.shape)} of the tensor{name} "
             f"{storage.dtype}{list(storage.shape)} in {storage.memory}; {every} "
@@ -231,15 +228,15 @@ class _Spoilt(NamedTuple):
     """Partitions of the results that are computed from unwritten ones."""
 
     partitions: np.ndarray  # a mask
-    sources: tuple[Access, ...]  # the operands that they came from
+    sources: tuple[Access, ...]  # the operands with unwritten partitions
 
 
 def _is_preset(storage: Storage) -> bool:
-    """Return whether a storage starts with values: engine state and constants do."""
+    """Return whether a storage starts with values, as engine state and constants do."""
     return storage.memory == "registers" or storage.initial is not None
 
 
-def _turns(loop: KernelLoop | KernelWhile) -> bool:
+def _surely_iterates(loop: KernelLoop | KernelWhile) -> bool:
     """Return whether a loop certainly has an iteration."""
     if isinstance(loop, KernelWhile):
         return False
@@ -259,7 +256,7 @@ def _reads(i: KernelInstruction) -> Iterator[Access]:
 
 
 def _last_uses(program: KernelProgram) -> dict[int, list[Storage]]:
-    """Return storages by the position after which no instruction accesses them."""
+    """Return the storages that no later instruction accesses, by position."""
     result: dict[int, list[Storage]] = defaultdict(list)
     kept = {access.storage for access in program.results}
     for storage, segments in live_ranges(program).segments.items():
@@ -274,10 +271,7 @@ def surely_writes(program: KernelProgram) -> bool:
     False means only that this cannot be shown.
     """
     errors: list[InvalidProgramError] = []
-
-    def report(error: InvalidProgramError, _: KernelInstruction) -> None:
-        errors.append(error)
-
+    report: Report = lambda error, _: errors.append(error)  # noqa: E731
     state = Initialised(program, report=report, certain=True, strict=True)
     state.check()
     return not errors and not any(map(state.unwritten, program.results))

@@ -7,9 +7,9 @@ a device loop carries from one iteration to the next is alive in the whole loop.
 
 from __future__ import annotations
 
-import weakref
 from collections import defaultdict
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from neuronjax.ir.kernel import (
     Access,
@@ -28,7 +28,7 @@ class LiveRanges(NamedTuple):
     #: First and last position of every life of a storage, in order; a write of the
     #: whole storage begins a new life.
     segments: dict[Storage, list[Segment]]
-    instructions: list[KernelInstruction]  # the instruction at every position
+    instructions: list[KernelInstruction]  # by position
 
 
 def is_whole(access: Access) -> bool:
@@ -42,9 +42,7 @@ def is_whole(access: Access) -> bool:
 
 
 #: Results of `live_ranges`, kept while the program lives: several checks ask for them.
-_KNOWN: weakref.WeakKeyDictionary[KernelProgram, LiveRanges] = (
-    weakref.WeakKeyDictionary()
-)
+_KNOWN: WeakKeyDictionary[KernelProgram, LiveRanges] = WeakKeyDictionary()
 
 
 def live_ranges(program: KernelProgram) -> LiveRanges:
@@ -101,7 +99,7 @@ class _AccessEvents:
             inner = events[before.get(storage, 0) :]
             if not inner or inner[0][1] or storage.position > ordinal:
                 continue
-            # The contents from before the loop, or from the last iteration, are used.
+            # An iteration uses the contents from before the loop or the last iteration.
             del events[before.get(storage, 0) :]
             events += [(first, False), (last, False)]
 

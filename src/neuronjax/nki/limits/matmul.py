@@ -1,8 +1,8 @@
 """Limits of TensorE: tile sizes, dtypes and modes (nki.isa.nc_matmul, nc_matmul_mx).
 
 The text of nc_matmul describes tiles of columns, while its parameters exclude them
-("start_column must be 0"); public kernels use them, so they are legal here. What
-`nc_matmul_mx` itself checks is not repeated.
+("start_column must be 0"); public kernels use them, so they are legal here. The checks
+of `isa.microscaling` are not repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             shown,
-            "float32 and tfloat32 meet only each other: cast one of the operands",
+            "float32 and tfloat32 go only with each other: cast one of the operands",
         )
     if {*names} == {LEGACY_E4M3, OCP_E4M3}:
         raise broken(i, shown, "use one of the two E4M3 formats for both")
@@ -130,7 +130,7 @@ def double_row(i: KernelInstruction, trace: OnCore) -> None:
 def one_bank(i: KernelInstruction, trace: OnCore) -> None:
     """Before NeuronCore-v4 a matmul writes only one PSUM bank.
 
-    A storage without an address starts at a bank.
+    A storage without an address is assumed to start with a bank.
     """
     core = trace.core
     if i.engine != "tensor" or core.max_moving_free > 512:

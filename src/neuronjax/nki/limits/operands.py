@@ -15,13 +15,13 @@ LANES = frozenset({"tensor", "vector", "scalar", "gpsimd"})
 class OperandAccess(NamedTuple):
     """An access of an instruction."""
 
-    label: str  # "dst", "output 1", "input 0" ..
+    label: str  # "dst", "output 1", "input 0" and so on
     access: Access  # the view
     written: bool  # whether it is an output
 
 
 def operands(i: KernelInstruction) -> Iterator[OperandAccess]:
-    """Yield the outputs, then the inputs in memory; the state of engines is skipped."""
+    """Yield the outputs, then the inputs, except registers and engine states."""
     for n, access in enumerate(i.outputs):
         if access.storage.memory != "registers":
             yield OperandAccess("dst" if n == 0 else f"output {n}", access, True)
@@ -31,7 +31,7 @@ def operands(i: KernelInstruction) -> Iterator[OperandAccess]:
 
 
 def tensor_inputs(i: KernelInstruction) -> list[Access | None]:
-    """Return the inputs in the order of the arguments; None for non-tensors."""
+    """Return the inputs in the order of the arguments, None for each non-tensor."""
     remaining = iter(i.inputs)
     tensors: list[Access | None] = []
     for form in i.forms:

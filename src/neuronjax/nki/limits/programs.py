@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import weakref
+from weakref import WeakKeyDictionary
 
 from neuronjax.hardware import CoreSpec
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.addresses import peak_bytes
 from neuronjax.nki.limits.initialised import Initialised, check_results
 
-# Programs that passed, with the options of the check: it takes as long as running.
+# Programs that passed, with the arguments of `checked`, which takes as long as a run.
 _How = tuple[CoreSpec, bool, bool]
-_PASSED: weakref.WeakKeyDictionary[KernelProgram, set[_How]] = (
-    weakref.WeakKeyDictionary()
-)
+_PASSED: WeakKeyDictionary[KernelProgram, set[_How]] = WeakKeyDictionary()
 
 
 def checked(
@@ -22,12 +20,11 @@ def checked(
     """Return the program after checking it.
 
     Args:
-        program: a traced kernel.
-        core: the core of its target.
-        complete: False if the body holds only what one run executed (op by op), in
-            which loops without iterations are missing.
-        older: whether it is of the older style, whose compiler moves out what does not
-            fit and whose engines may compute with elements that masks left undefined.
+        core: the core of the program's target.
+        complete: False if the body contains only what one run executed (op by op), so
+            that loops without iterations are missing.
+        older: whether the kernel is of the older style, whose compiler moves out what
+            does not fit and whose engines may compute with elements that masks exclude.
 
     Raises:
         InvalidProgramError: it does not fit SBUF or PSUM, or reads unwritten elements.

@@ -8,7 +8,7 @@ trace.
 
 Rules depend on `trace.core` (its figures and capabilities), never on a version. An
 instruction with the `signature` of a checked one is not checked again, so a rule may
-depend only on what `signature` holds, which excludes the values of immediates.
+depend only on the contents of `signature`, which excludes the values of immediates.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def limit(*names: str) -> Callable[[Rule], Rule]:
 def advice(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule that `nki.check` reports but that refuses no kernel.
 
-    It is for what the documents exclude now and earlier releases accepted.
+    It is for uses that the documents exclude now and earlier releases accepted.
     """
     return _registers(_ADVICE, names)
 
@@ -93,15 +93,12 @@ def check_instruction(i: KernelInstruction, trace: OnCore) -> None:
     Raises:
         InvalidProgramError: the instruction breaks a rule.
     """
-    seen = trace.checked
     key = signature(i)
-    if key in seen:
+    if key in trace.checked:
         return
-    for rule in _RULES["*"]:
+    for rule in (*_RULES["*"], *_RULES.get(i.name, ())):
         rule(i, trace)
-    for rule in _RULES.get(i.name, ()):
-        rule(i, trace)
-    seen.add(key)
+    trace.checked.add(key)
 
 
 def advice_for(i: KernelInstruction, trace: OnCore) -> InvalidProgramError | None:
@@ -125,9 +122,9 @@ def signature(i: KernelInstruction) -> Hashable:
 
 
 def _operand(a: Access) -> tuple[Hashable, ...]:
-    """Return the parts of an operand on which rules may depend. These are memory,
-    dtypes, pattern, the kind of indirection, and on chip also the place; within a
-    partition of SBUF the place is left out, because no rule depends on it."""
+    """Return the parts of an operand on which rules may depend: memory, dtypes,
+    pattern, the kind of indirection, and on chip the address and offset (in SBUF only
+    the offset's partition)."""
     storage, offset = a.storage, a.offset
     if storage.memory == "sbuf" and len(a.pattern) > 1:
         offset //= a.pattern[0][0] or 1

@@ -24,7 +24,7 @@ from neuronjax.nki.limits.operands import (
 from neuronjax.nki.limits.registry import OnCore, broken, limit, storage_limit
 
 FREE_DIMENSIONS = 4
-# (number of partitions, where an access of at most that many may start).
+# (number of partitions, first partitions that are legal for at most that many).
 STARTS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
 
 
@@ -82,8 +82,8 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
 
 
 def _is_scale(i: KernelInstruction, operand: OperandAccess) -> bool:
-    """Return whether an operand is a scale: quantize_mx writes them after its first
-    output, nc_matmul_mx reads them from its third input on."""
+    """Return whether an operand is a scale: an output of quantize_mx after the first,
+    or an input of nc_matmul_mx after the second."""
     if i.name == "quantize_mx":
         return operand.written and operand.label != "dst"
     late = operand.label not in ("dst", "input 0", "input 1")
@@ -119,8 +119,8 @@ def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
     """Vector, scalar and GpSimd access at most a number of elements per partition.
 
-    If PSUM can hold BF16 a partition has more elements than the figure for PSUM, which
-    is that of other chips, so it is not applied there.
+    A core with BF16 in PSUM has no limit there: the published figure, of other chips,
+    is smaller than its partition.
     """
     if i.engine not in ("vector", "scalar", "gpsimd"):
         return

@@ -31,14 +31,14 @@ Kind = Literal[
 class When:
     """Conditions on the uses that a difference concerns; by default all uses."""
 
-    #: Uses with this keyword, or with the argument at this position, counted from 0.
+    #: Only uses with this keyword, or with the argument at this position from "0".
     keyword: str = ""
-    literal: str = ""  # that argument is a literal of this type: "int", "str"
-    without: str = ""  # uses that give this argument neither by name nor by position
-    position: int = 0  # how many positional arguments include that one
-    positional: int = 0  # uses with at least this many positional arguments
+    literal: str = ""  # only uses whose `keyword` is a literal of this type: "int"
+    without: str = ""  # only uses without this argument, by name or by position
+    position: int = 0  # the number of positional arguments that includes `without`
+    positional: int = 0  # only uses with at least this many positional arguments
     called: bool = False  # only calls
-    style: str = ""  # uses of this namespace: "neuronxcc.nki", "nki"
+    style: str = ""  # only uses of this namespace: "neuronxcc.nki", "nki"
     valued: bool = False  # only uses whose result is used
     traced: str = ""  # only instructions for which this rule of `traced` holds
 

@@ -27,12 +27,10 @@ class ReleaseMeeting:
     def holds_in(self, release: Release) -> bool:
         """Return whether the difference holds in a release for this kernel.
 
-        Until `neuronxcc.nki` was removed, it stayed as it was in the last beta.
+        After the last beta, `neuronxcc.nki` did not change until it was removed.
         """
         if self.older and self.name != OLDER and OLDER in release.styles:
-            newest = place_in_time(LAST_BETA.name)
-            if place_in_time(release.name) > newest:
-                release = LAST_BETA
+            release = min(release, LAST_BETA, key=lambda r: place_in_time(r.name))
         return self.difference.holds_in(release)
 
 
@@ -52,7 +50,7 @@ def met_by_uses(uses: Iterable[NkiUse], path: str) -> Iterator[ReleaseMeeting]:
 def met_by_instructions(
     instructions: Iterable[KernelInstruction], *, older: bool
 ) -> Iterator[ReleaseMeeting]:
-    """Yield the differences that concern instructions; equal ones of a line once."""
+    """Yield the differences that concern instructions, once for each line."""
     meetings: dict[tuple[str, ReleaseDifference], ReleaseMeeting] = {}
     for i in instructions:
         for difference in _about(f"nki.isa.{i.name}"):

@@ -35,11 +35,10 @@ def _numbered(name: str, sdk: str, date: str, *styles: str) -> Release:
     return Release(name=name, sdk=sdk, date=date, styles=styles, aliases=aliases)
 
 
-#: From release-notes/components/nki.rst of aws-neuron-sdk. The betas are named by the
-#: SDK. The release of SDK 2.27 is 0.1.0 in its heading, but 0.2.0 in its text and in
-#: nki/migration/index.rst, which calls neuronxcc.nki 0.1.0; here it is named by the
-#: SDK. An SDK for which the notes name no change (2.25) has the rules of the one
-#: before.
+#: From release-notes/components/nki.rst of aws-neuron-sdk. The betas have the name of
+#: their SDK, and so has the release of SDK 2.27: it is 0.1.0 in its heading, but 0.2.0
+#: in its text and in nki/migration/index.rst, which calls neuronxcc.nki 0.1.0. An SDK
+#: for which the notes name no change (2.25) has the rules of the SDK before it.
 RELEASES = (
     _beta("2.20", "2024-09-16", "neuronxcc-2.20.1"),
     _beta("2.21", "2024-12-16"),

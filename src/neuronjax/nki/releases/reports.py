@@ -49,8 +49,7 @@ def reports_met(
     """Yield the reports that concern instructions of a program, each with "file:line".
 
     Args:
-        program: a traced kernel.
-        release: the only release whose reports count; None for all.
+        release: the release whose reports count; None for all.
     """
     chip = resolve_target(program.target).chip.name
     rows = [r for r in REPORTS if not r.chips or chip in r.chips]

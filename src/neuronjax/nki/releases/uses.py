@@ -65,7 +65,7 @@ def uses_of_file(path: Path) -> list[NkiUse]:
 
 
 def uses(text: str, path: str) -> list[NkiUse]:
-    """Return the uses of NKI names in a text, by line; equal uses of a line once.
+    """Return the uses of NKI names in a text, by line, equal uses of a line once.
 
     Raises:
         InvalidProgramError: the text is not Python.
