@@ -46,7 +46,7 @@ def with_draws(
     doubtful: Collection[int],
     draw: Callable[[int], Sequence[Seen]],
 ) -> tuple[Seen, ...]:
-    """Return results, of which the doubtful ones have `DRAWS` draws.
+    """Return the results, with `DRAWS` draws of perturbed data for the doubtful ones.
 
     Args:
         results: the results, each with one draw.

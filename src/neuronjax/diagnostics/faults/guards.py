@@ -23,7 +23,7 @@ from neuronjax.numerics.float_format import FORMATS
 
 _FACTORS = frozenset(f"stablehlo.{name}" for name in ("multiply", "power"))
 _ARITHMETIC = _FACTORS | {f"stablehlo.{name}" for name in ("add", "subtract", "divide")}
-#: No smaller epsilon is written, except zero.
+#: Programs contain no smaller epsilon, except zero.
 SMALLEST_EPSILON = 1e-30
 
 
@@ -42,8 +42,8 @@ class Misread(NamedTuple):
 def misread(
     trace: OpTrace, is_constant: Callable[[Value], bool], *, is_broken: bool
 ) -> Misread | None:
-    """Return a constant that is written as another number: an operand that is Inf, or a
-    factor that is 0 or 1. Inf in a bound or mask counts only if `is_broken`."""
+    """Return an operand that is Inf, or a factor that is 0 or 1, if the source line has
+    another number there. Inf in a bound or mask counts only if `is_broken`."""
     op = trace.path.op
     for value, share in trace.worst.operands.items():
         if value.type.dtype.kind in "iub" or not is_constant(value):

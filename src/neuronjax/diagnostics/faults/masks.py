@@ -1,4 +1,4 @@
-"""Large negative numbers by which a mask stands for minus infinity.
+"""Large negative numbers that stand for minus infinity in masks.
 
 Attention sets the scores that it masks to about -1e9. Beside these the errors of the
 other scores are negligible, yet only the other scores matter. So masked elements are
@@ -31,8 +31,8 @@ _KEEPS = (
 
 
 def masked_values(graph: ValueSources) -> frozenset[Value]:
-    """Return the floats in which a mask may be: those selected from or multiplied by a
-    constant, and what sums and movement make of these."""
+    """Return the float values that may contain a mask: those selected from or
+    multiplied by a constant, and sums, products and bounds of these."""
     found = {
         value
         for value, maker in graph.makers.items()

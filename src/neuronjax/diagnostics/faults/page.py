@@ -83,7 +83,7 @@ def _headline(verdict: FaultVerdict) -> Text:
 
 
 def _of_result(wrong: WrongResult) -> str:
-    name = _end(wrong.name, 24)  # the end distinguishes it from others
+    name = _end(wrong.name, 24)  # paths differ at the end
     if name != "the result":  # a single result has no path
         name = f"result {name}"
     if wrong.how == "nonfinite" and wrong.elements == 1:
@@ -96,7 +96,7 @@ def _of_result(wrong: WrongResult) -> str:
         step = f"its step, {short(wrong.step)} of the state's size,"
         return f"{name}: {step} {_of_step(wrong)}"
     if wrong.relative_l2 <= wrong.allowed:
-        return f"{name}: {percent(wrong.lost)} of the numbers are lost"
+        return f"{name}: {percent(wrong.lost)} of the numbers are off by more than half"
     allowed = f"its formats and data explain {short(wrong.allowed)}"
     return f"{name}: the relative error is {short(wrong.relative_l2)}; {allowed}"
 

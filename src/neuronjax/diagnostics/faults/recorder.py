@@ -56,9 +56,9 @@ class Witness(Protocol):
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op after both runs have executed it. If it `repeats`, its result
-        has every number of its operand equally often. In a mesh this is called for
-        every device that holds numbers of its own."""
+        """Observe an op after both runs have executed it; `own` is its own error. If it
+        `repeats`, its result has every number of its operand equally often. In a mesh
+        this is called for every device whose numbers differ from earlier ones."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device holds the same results of an op as device `done`."""
@@ -68,7 +68,7 @@ class Witness(Protocol):
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
-#: From this share of an error on, a contribution counts as a part of it.
+#: A contribution of at least this share of an error counts as a part of it.
 PART = 0.25
 #: The number of an execution, its iterations and its evidence.
 Moment = tuple[int, tuple[int, ...], OpEvidence]
@@ -92,9 +92,9 @@ class OpTrace:
         own, absorbed, zeros, beneath: the largest figure of any execution.
         vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
-        rounded_away: the largest absolute error of its own, as a root mean square.
-        left_out: the root mean squares of lost addends, added up.
-        left_behind: the same, each relative to the norm of its sum.
+        rounded_away: the largest root mean square of the absolute error `own`.
+        left_out: the sum of the root mean squares of lost addends.
+        left_behind: the same sum, with each addend relative to the norm of its total.
         wrapped, misread: the sums over all executions.
         rounds_whole: whether any execution rounds whole numbers.
     """
@@ -163,8 +163,8 @@ class OpTrace:
 
     @property
     def absorbs(self) -> bool:
-        """Return whether sums lose addends, and these are a part of the rounding error;
-        a converged series loses its last terms without harm."""
+        """Return whether sums lose addends that are a part of the rounding error; a
+        converged series loses its last terms without harm."""
         return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
 
 
@@ -279,7 +279,7 @@ class Recorder:
             return True
         share = evidence.result
         if op.results[0].type.dtype.kind in "iub":
-            # A choice that flips is no error of arithmetic, nor is a number made of it.
+            # A choice that flips is no error of arithmetic, nor is its effect.
             amplifies = op.name in _ARITHMETIC and loses_elements(share)
             return amplifies and not any(
                 map(loses_elements, evidence.operands.values())

@@ -20,14 +20,15 @@ from neuronjax.diagnostics.distances import Broken, Figures, figures
 from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels.figures import Distance, Told
 
-#: A float that is off by more than this share of itself is lost; a whole number, if it
-#: is off by more than `LOST_WHOLE` of itself and of `LEAST_WHOLE`.
+#: A float is lost if it is off by more than this share of itself; a whole number, if it
+#: is off by more than `LOST_WHOLE` of itself, or of `LEAST_WHOLE` if that is larger.
 LOST = 0.5
 LOST_WHOLE = 0.1
 LEAST_WHOLE = 15.0
 #: If a larger share of elements is lost, it is compared with that of perturbed data.
 MOST_LOST = 0.1
-#: Numbers below this share of a roundoff of the typical number count as zero.
+#: To judge what is lost, numbers count as at least this share of a roundoff of the
+#: norm.
 NOTHING = 2.0**-10
 #: A result below this share of its operands is float64's rounding noise.
 NOISE = 2.0**-44
@@ -116,7 +117,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # An element that is lost is noise if perturbed data change it, however small.
+        # A lost element, however small, is noise if perturbed data change it too.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])

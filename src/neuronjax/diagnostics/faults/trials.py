@@ -164,7 +164,8 @@ def held(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def fitted(x: np.ndarray, dtype: np.dtype) -> list[Fitted]:
-    """Return what one scale makes of numbers, and a scale for each row of an axis."""
+    """Return the effect of one scale for all numbers; and, for each axis, the effect of
+    a scale for each index."""
     rows = (tuple(a for a in range(x.ndim) if a != n) for n in range(x.ndim))
     is_whole, amax = dtype.kind in "iu", np.abs(np.where(np.isfinite(x), x, 0.0))
     largest = np.iinfo(dtype).max if is_whole else get_format(dtype.name).max_finite

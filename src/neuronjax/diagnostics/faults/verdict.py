@@ -23,7 +23,7 @@ from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
 
-#: Remedies are tried for this many faults, within the first `MOST_EXECUTIONS`.
+#: Remedies are tried for this many faults that occur in the first `MOST_EXECUTIONS`.
 MOST_TRIED = 3
 MOST_EXECUTIONS = 2048
 
@@ -37,7 +37,7 @@ class WrongResult:
         how: "nonfinite", "far", "discrete" (whole numbers that changed), "chosen" (an
             index or order that changed) or "lost" (a state whose step is missing or
             wrong).
-        dtype: its dtype, "bfloat16".
+        dtype: its dtype, such as "bfloat16".
         relative_l2: its relative L2 error.
         allowed: the error that the roundings of its formats and its data explain.
         nonfinite: number of elements that are Inf or NaN.
@@ -71,7 +71,8 @@ class FaultVerdict:
         results: number of results of the program.
         wrong: the results that are wrong.
         faults: the ops at fault, in the order in which to examine them.
-        unjudged: outputs that are not results: calls of the host, with their lines.
+        unjudged: what calls of the host take, with their lines: only results are
+            judged.
     """
 
     results: int
@@ -88,7 +89,7 @@ class FaultVerdict:
         return tuple(lines.values())
 
     def amplifies(self, record: OpRecord) -> bool:
-        """Return whether an op amplifies the errors of others."""
+        """Return whether an op amplifies the errors of other ops."""
         return any(f.record is record and f.role == "amplifies" for f in self.faults)
 
     def as_dict(self) -> dict[str, Any]:

@@ -66,10 +66,10 @@ def wrong_results(
         arguments: the arguments of main, as they were given.
         results: the results of main.
         units: for every value, the coarsest roundoff on the way to it.
-        is_chance: whether a value owes its error to chance, given the coarsest
-            roundoff.
+        is_chance: whether the error of a value, given its coarsest roundoff, is due to
+            chance.
         is_choice: whether a whole number is an index or order and not a quantity.
-        increments: whether a result adds something to an argument of its name.
+        increments: whether a result adds something to an argument with the same name.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
     pairs = zip(results, coarsest, strict=True)
