@@ -1,9 +1,9 @@
 """Check whether saved tensors are values that a program may legally have.
 
-The program runs on values with error bounds. A saved tensor is compared with what the
-program may have there, and takes its place: later values are computed from the device's
-own values, so the first tensor outside its bounds points to the ops since the last
-tensors before it.
+The program runs on values with error bounds. Each saved tensor is compared with the
+bounds of its value and then replaces the value, so later values are computed from the
+device's own numbers. The first tensor outside its bounds therefore points to the ops
+between this tensor and the saved tensors before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from neuronjax.report.places import OpPlace
 
 @dataclass(frozen=True)
 class _Waypoint:
-    """A match that the walk has reached, and what the program may have there."""
+    """A match that the walk has reached, and the legal values of its tensor."""
 
     match: Match
     output: LegalOutput
@@ -128,7 +128,7 @@ class DumpWalk:
     def _noted(
         self, match: Match, held: Held, behind: tuple[Sequence[str], Sequence[OpPlace]]
     ) -> Held:
-        """Record what the program may have there, and return the saved tensor."""
+        """Record the legal values of a match, and return the saved tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
         whole = with_storage(held, stored_in(array, dtype), self.model)
@@ -148,7 +148,7 @@ class DumpWalk:
 
 
 def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return raw bytes, as NumPy reads unknown dtypes, in the program's dtype."""
+    """Return a saved array, in `dtype` if NumPy read an unknown dtype as raw bytes."""
     if array.dtype.kind != "V" or array.dtype.name in FORMATS:
         return array
     if array.dtype.itemsize == dtype.itemsize:
@@ -188,7 +188,7 @@ class _Behind:
 
     def look(self, key: Key) -> tuple[list[str], list[OpPlace]]:
         """Return the nearest saved tensors and arguments behind a value, and the ops
-        from there to the value, except mere moves, in the order of the program."""
+        that compute it from these, without moves, in the order of the program."""
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}

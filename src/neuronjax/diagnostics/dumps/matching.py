@@ -145,7 +145,8 @@ def matched(
     values: Sequence[NamedValue],
     given: Mapping[str, str],
 ) -> tuple[list[Match], list[Unmatched]]:
-    """Return matches (as given, by name, or by a unique shape and dtype) and the rest.
+    """Return matches (as given, by name, or by a unique shape and dtype), and the
+    tensors without a match.
 
     Raises:
         InvalidProgramError: `given` names a tensor or a value that is not there, or one
@@ -220,7 +221,7 @@ def _fits(array: np.ndarray, value: NamedValue) -> bool:
 
 
 def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
-    """Return the value of this name; else those where one name ends in the other."""
+    """Return the value of a name; else values whose name ends in it, or vice versa."""
     ends: list[NamedValue] = []
     for value in values:
         for own in map(normal, value.names):

@@ -61,8 +61,8 @@ class FlatProgram:
         ops: the list.
         makers: the op whose result each value is; in a function that is called twice,
             that of the first call.
-        places: for arguments of bodies: the op with that body, None for main, which
-            body it is, and the index of the argument.
+        places: for each argument of a body: the op with this body, or None for main;
+            the name of the body; and the index of the argument.
     """
 
     program: Program
@@ -166,9 +166,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
     of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
 
     def is_rewired(a: FlatOp, b: FlatOp) -> bool:
-        """Return whether two operands come from ops that are not each other's partners.
-
-        An operand made by an op without a partner does not count: that is the edit."""
+        """Return whether two partners read values that do not correspond. A value of an
+        op without a partner does not count: that op is the edit."""
         for v, w in zip(a.op.operands, b.op.operands, strict=True):
             first = _origin(v, before, of_left)
             second = _origin(w, after, of_right)

@@ -1,4 +1,4 @@
-"""Pair the values of two runs that both programs claim to compute.
+"""Pair the values of two runs that should be equal.
 
 Two values correspond if both programs return them by the same name, if the same op
 reads values that correspond, if they are the same array, if the alignment of the
@@ -53,7 +53,7 @@ class Correspondence:
     Args:
         alignment: the alignment of the two programs.
         runs: the runs of the programs before and after.
-        returned: from results of the program after to those before of the same name.
+        returned: the result before by the result after of the same name.
         tolerance: relative L2 error up to which values are equal; 0 for any bit.
 
     Attributes:
@@ -115,7 +115,7 @@ class Correspondence:
         return root.content if root.op is None or is_given else root
 
     def _key(self, value: RunValue) -> tuple[Hashable, frozenset[Hashable]]:
-        """Return a key that is equal for the same op of values that correspond."""
+        """Return a key, equal for results of the same op on corresponding values."""
         return value.kind, frozenset(map(self._token, value.reads))
 
     def _match(self, value: RunValue, order: int) -> None:
@@ -170,7 +170,7 @@ class Correspondence:
         return next(iter(self._beside(left, value)), None)
 
     def _candidates(self, value: RunValue) -> list[RunValue]:
-        """Return the values that the same op makes of values that correspond."""
+        """Return the values before that the same op makes of corresponding values."""
         key = self._key(value)
         if key[1] <= {_CONSTANT}:
             return []

@@ -37,7 +37,7 @@ from neuronjax.ir.program import TOP, Program, Value
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
-#: The users' names of ops that have a name of the compiler's own.
+#: Names that users know, for ops with other names in the compiler.
 _WORDS = {
     "sdy.manual_computation": "shard_map",
     "stablehlo.case": "branch",
@@ -150,7 +150,7 @@ class _Describing:
         return edits
 
     def _reads(self, pair: AlignedPair) -> str:
-        """Return which constants of a rewired op were replaced by which."""
+        """Return the changed operands of a rewired op, "reads 1.0 -> multiply"."""
         if pair.how != "rewired":
             return ""
         sides = (
@@ -253,7 +253,7 @@ def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
     return EditedOp(
         number=shown.number,
         op=_WORDS.get(op.op.name) or op.op.name.rpartition(".")[2],
-        # The line that is shown says which function it is in.
+        # Without a module, the line already shows the function.
         module=location.label if location.module else TOP,
         source=location.source,
         result=", ".join(op.types),

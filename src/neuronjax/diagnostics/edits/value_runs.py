@@ -54,7 +54,7 @@ class RunValue:
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """Return a key. Ops with equal keys compute the same function of any shapes."""
+        """Return a key, equal for ops that compute the same function of any shapes."""
         if self.op is None:
             return ()
         op = self.op.op
@@ -94,7 +94,7 @@ class RunValue:
 
 
 def gathered(parts: Sequence[np.ndarray], shape: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the whole arrays of a shape that devices with such parts may hold.
+    """Yield each array of a shape of which `parts` may be the parts on devices.
 
     Devices with the same part hold the same bits. Neighbours on an axis of the mesh are
     a fixed number of devices apart."""
@@ -124,8 +124,8 @@ class Beside(NamedTuple):
 
     Attributes:
         errors: the errors of all parts, added up.
-        before, after: both arrays, the parts of devices gathered; where both have the
-            same parts, those of the first device on which they differ.
+        before, after: both arrays, gathered from the devices; where both are split
+            alike, the parts on the first device on which they differ.
         device: this device; None outside of a mesh, or where parts are gathered.
     """
 

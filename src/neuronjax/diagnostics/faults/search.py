@@ -277,9 +277,8 @@ class FaultSearch:
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
         """Return the op that lost the digits although it rounds as other ops do, or
-        None: a sum with a small addend, a cast of whole numbers, or the maker of a
-            large
-        number of which only the fraction or phase matters."""
+        None. Such an op is a sum with a small addend, a cast of whole numbers, or one
+        that makes a large number of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
         between = chain[1:-1]

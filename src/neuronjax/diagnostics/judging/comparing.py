@@ -50,8 +50,8 @@ def compared(
 def decided(
     done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
 ) -> tuple[bool | None, str]:
-    """Return whether every seed is right, None if that is not known; and the reason why
-    the tolerance cannot tell, else ""."""
+    """Return whether every seed is right, None if the tolerance cannot decide; and the
+    reason why it cannot, else ""."""
     if not all(s.correct for s in done):
         return False, ""
     # An error above the allowed one comes from elements without a bound.
@@ -59,8 +59,8 @@ def decided(
     if most > DECIDES:
         return None, (
             f"The tolerance is too wide: an error of {most:.3g} times the result's "
-            "norm passes, and only a larger one would have been caught. It decides "
-            f"where this is at most {DECIDES:g}. Give the loops of the reference and "
+            "norm passes, and only a larger one would have been caught. Only a "
+            f"tolerance up to {DECIDES:g} decides. Give the loops of the reference and "
             "of the kernel fewer iterations, or give the relative L2 error that you "
             "allow: tolerance=0.02"
         )

@@ -51,7 +51,7 @@ class Limits:
     """Limits on the tracing of a candidate.
 
     Attributes:
-        seconds: by the clock, and of processor time.
+        seconds: limit on the elapsed time, and also on the processor time.
         memory_bytes: size of the address space.
         file_bytes: size of any file that it writes, and of its output.
         files: number of files open at once.

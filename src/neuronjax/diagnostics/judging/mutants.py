@@ -1,10 +1,10 @@
 """Test a tolerance: which wrong kernels would it have caught?
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
-an input. Each of the others is a run of the reference with one change. Its arrays
-(`_Heard`) intercept every NumPy function, so that one place of the source computes
-something else: a sum drops its last term, an addition becomes a subtraction, or a loop
-omits its last turn. One more kind of mutant replaces an input by its mean.
+an input. Others are runs of the reference with one change. Their arrays (`_Heard`)
+intercept every NumPy function, so that one place of the source computes something else:
+a sum drops its last term, an addition becomes a subtraction, or a loop omits its last
+iteration. One more kind of mutant replaces an input by its mean.
 """
 
 from __future__ import annotations
@@ -271,8 +271,8 @@ def _plain(x: Any) -> Any:
 
 
 def _without_last(args: Any, number: int, axis: int | None) -> Any:
-    """Return arguments with one operand zero at the end of an axis; None if the axis
-    has fewer than two elements."""
+    """Return arguments with the last elements of one operand along an axis set to zero;
+    None if the axis has fewer than two elements."""
     x = np.array(args[number])
     if (x.size if axis is None else x.shape[axis]) < 2:
         return None

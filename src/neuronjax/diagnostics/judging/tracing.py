@@ -58,8 +58,8 @@ def trace(
         kernel: its name, None for the usual names.
         target: the chip.
         grid: the launch grid.
-        arguments: the kernel's arguments, of which types are passed on; None for the
-            candidate's own.
+        arguments: the kernel's arguments, of which only the types are passed on; None
+            for those of the candidate's own `get_inputs()`.
         hidden: files that the candidate may not read, with their names in a verdict.
         limits: limits of the child.
 

@@ -1,6 +1,6 @@
 """Run a traced candidate: in this process, or in a child if it may not end.
 
-A device loop whose condition is data may turn for ever, and XLA cannot be interrupted.
+A device loop whose condition is data may never end, and XLA cannot be interrupted.
 So such programs, and long ones, run in a process that can be killed.
 """
 

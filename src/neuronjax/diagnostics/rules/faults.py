@@ -1,9 +1,9 @@
-"""Rules about numerical faults that are certain before a run, with `compare`'s names.
+"""Rules about numerical faults that are certain before a run, named as in `compare`.
 
-They use only constants, bounds of integers and trip counts: a constant that its format
-cannot hold, an epsilon that becomes zero, whole numbers in a float that cannot hold
-them, a sum in a loop that stops growing. Faults that depend on the data are left to
-`compare` and to the statistics of a run.
+They use only constants, bounds of integers and trip counts. They find a constant that
+its format cannot hold, an epsilon that becomes zero, whole numbers in a float that
+cannot hold them, and a sum in a loop that stops growing. `compare` and the statistics
+of a run find faults that depend on the data.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _format(type: TensorType) -> FloatFormat | None:
 
 
 def _converted(context: OpContext) -> float | None:
-    """Return the repeated number that an op casts to a float, if finite and nonzero."""
+    """Return the finite nonzero number that all elements of a cast to a float equal."""
     (value,), (result,) = context.op.operands, context.op.results
     x = None if is_integer(value.type.dtype) else _scalar(context, value)
     fmt = _format(result.type)
@@ -73,7 +73,7 @@ def _overflows(context: OpContext) -> Answer:
 
 
 def _infinite_factor(context: OpContext) -> Answer:
-    """Find a product with Inf, such as -1e9 in float16: NaN where a factor is zero."""
+    """Find a product with a constant that is Inf, such as -1e9 in float16."""
     fmt = _format(context.op.results[0].type)
     scalars = [_scalar(context, v) for v in context.op.operands]
     if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
@@ -117,7 +117,7 @@ def _epsilon(context: OpContext) -> Answer:
 
 
 def _guarded(context: OpContext, value: Value) -> set[str]:
-    """Return the readers of a value, or its broadcast, that need it nonzero."""
+    """Return the names of ops that need a value, or its broadcast, nonzero."""
     guards: set[str] = set()
     for user in context.users.get(value, ()):
         if user.name in _SPREADS:
@@ -139,7 +139,7 @@ def _decay(context: OpContext) -> Answer:
     rest, step = min(factors), unit_of(dtype)
     if rest > step / 2 * (1 + step):
         return None
-    return f"1 - {rest:.3g} is 1 in {dtype.name}, which has {1 - step:.6g} next"
+    return f"1 - {rest:.3g} is 1 in {dtype.name}; the next below is {1 - step:.6g}"
 
 
 def _factor(context: OpContext, value: Value) -> float | None:
@@ -255,7 +255,7 @@ a constant other than zero becomes zero
 [IEEE 754; Micikevicius 2018]
 
 underflow-epsilon: warning in add
-an epsilon before a division, a root or a logarithm that is next to nothing
+an epsilon before a division, a root or a logarithm is zero or subnormal
 > {LOST_GUARD}
 [IEEE 754; Kingma and Ba 2015]
 

@@ -18,7 +18,7 @@ from neuronjax.diagnostics.rules.control import combiner_of
 from neuronjax.diagnostics.rules.dtypes import is_wide
 from neuronjax.ir.program import Op, TensorType
 
-EXACT = 2**24  # FP32 holds every integer up to here
+EXACT = 2**24  # FP32 holds every integer up to this
 _FP32 = "in FP32, exact up to 2^24"
 
 
