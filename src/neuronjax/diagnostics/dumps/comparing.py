@@ -84,8 +84,8 @@ class DumpWalk:
 
             def kept(key: Key, held: Held) -> Held:
                 point = self._points[key]
-                stored = stored_in(point.array, point.output.dtype)
-                saved = drawn(with_storage(held, stored, self.model), True, draw)
+                held = with_storage(held, point.array, point.output.dtype, self.model)
+                saved = drawn(held, True, draw)
                 saved_values[key] = saved.values
                 return self._device(point)
 
@@ -99,7 +99,7 @@ class DumpWalk:
                 tensor=point.match.tensor,
                 name=point.match.value.names[0],
                 how=point.match.how,
-                place=_place(point.match.value.path),
+                place=point.match.value.path and _place(point.match.value.path),
                 checked=dataclasses.replace(point.output, tolerance=bounds[key]).check(
                     point.array
                 ),
@@ -131,8 +131,8 @@ class DumpWalk:
         """Record the legal values of a match, and return the saved tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
-        whole = with_storage(held, stored_in(array, dtype), self.model)
-        output = legal_output(whole, match.tensor, dtype, self.model)
+        held = with_storage(held, array, dtype, self.model)
+        output = legal_output(held, match.tensor, dtype, self.model)
         since, ops = behind
         point = _Waypoint(match, output, array, tuple(since), tuple(ops))
         self._points[match.value.key] = point
@@ -144,7 +144,7 @@ class DumpWalk:
         if not is_float(dtype):
             return Held(array.astype(dtype), array.shape)
         plain = Held(exact(array.astype(np.float64), self.model), array.shape)
-        return with_storage(plain, stored_in(array, dtype), self.model)
+        return with_storage(plain, array, dtype, self.model)
 
 
 def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -156,17 +156,15 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array
 
 
-def stored_in(array: np.ndarray, dtype: np.dtype) -> str:
-    """Return the format of a saved tensor if it is coarser than `dtype`, else ""."""
-    name = array.dtype.name
-    if name not in FORMATS or dtype.name not in FORMATS:
-        return ""
-    return name if roundoff(name).unit > roundoff(dtype.name).unit else ""
-
-
-def with_storage(held: Held, stored: str, model: ErrorModel) -> Held:
-    """Return a value with the error of saving it in a narrower format, if any."""
-    if not stored:
+def with_storage(
+    held: Held, array: np.ndarray, dtype: np.dtype, model: ErrorModel
+) -> Held:
+    """Return a value with the error of saving it in the format of `array`, if this is
+    coarser than `dtype`."""
+    stored = array.dtype.name
+    if not {stored, dtype.name} <= FORMATS.keys():
+        return held
+    if roundoff(stored).unit <= roundoff(dtype.name).unit:
         return held
     x = held.tracked(model)
     before = held.bound(model)
@@ -203,16 +201,12 @@ class _Behind:
             elif (maker := self._graph.makers.get(inner)) is not None:
                 ops.setdefault(maker, inner.number)
         ordered = sorted(ops, key=lambda op: ops[op])
-        places = [_place(OpPath((), op)) for op in ordered if op.name not in _PASSING]
-        return list(since), [p for p in places if p is not None]
+        passing = MOVING | {*CALLEES, "sdy.manual_computation"}
+        places = [_place(OpPath((), op)) for op in ordered if op.name not in passing]
+        return list(since), places
 
 
-_PASSING = MOVING | {*CALLEES, "sdy.manual_computation"}
-
-
-def _place(path: OpPath | None) -> OpPlace | None:
-    if path is None:
-        return None
+def _place(path: OpPath) -> OpPlace:
     return OpPlace(
         op=path.op.name.rpartition(".")[2],
         module=path.location.label,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,19 +71,21 @@ def compare_programs(
 ) -> ProgramComparison:
     """Return the comparison of two programs, run op by op under one policy."""
     alignment = aligned(flat(before.setting.program), flat(after.setting.program))
-    programs = (before, alignment.before), (after, alignment.after)
-    runs = tuple(
+    first, second = (
         ProgramRun.of(each.setting.emulated(policy), program, each.arrays)
-        for each, program in programs
+        for each, program in ((before, alignment.before), (after, alignment.after))
     )
     left, right = (
-        dict(zip(each.outputs, zip(run.results, run.arrays, strict=True), strict=True))
-        for each, run in zip((before, after), runs, strict=True)
+        {
+            path: (run.value(x.actual), x.actual)
+            for path, x in zip(each.outputs, run.results, strict=True)
+        }
+        for each, run in ((before, first), (after, second))
     )
     outputs = [_output(path, left, right) for path in dict.fromkeys((*left, *right))]
     alike = [output.path for output in outputs if output.errors is not None]
     returned = {right[path][0]: left[path][0] for path in alike}
-    matched = Correspondence(alignment, runs, returned, tolerance).found
+    matched = Correspondence(alignment, (first, second), returned, tolerance).found
     described = _Describing(alignment, matched)
     return ProgramComparison(
         names=(before.name, after.name),
@@ -119,9 +122,7 @@ class _Describing:
         edited = self._edits(pairs, self._alignment.added)
         removed = self._edits(removed=self._alignment.removed)
 
-        def order(edit: Edit) -> int:
-            return edit.op.number
-
+        order = operator.attrgetter("op.number")
         return sorted(edited, key=order) + sorted(removed, key=order)
 
     def _edits(

@@ -8,19 +8,19 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from neuronjax.diagnostics.edits.alignment import FlatOp, FlatProgram
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
-from neuronjax.diagnostics.faults.evidence import Seen
-from neuronjax.diagnostics.faults.units import Cast
+from neuronjax.diagnostics.faults.recorder import Witness
+from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.op_errors import Errors, errors_of
 from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.execution.device_sharding import join_parts
-from neuronjax.ir.program import Op, Value
+from neuronjax.ir.program import Value
 
 #: Ops whose result holds every element of the operand, moved or repeated.
 _SHOWING = frozenset(
@@ -150,19 +150,16 @@ def values_beside(before: RunValue, after: RunValue) -> Beside | None:
     return min(candidates, key=lambda beside: beside.errors.differing, default=None)
 
 
-@dataclass
-class ProgramRun:
+@dataclass(kw_only=True)
+class ProgramRun(Witness):
     """A witness that keeps every value of a run.
 
     Attributes:
         values: in the order in which they were made.
-        results: the values that main returns.
     """
 
     program: FlatProgram
     values: list[RunValue] = field(default_factory=list)
-    results: list[RunValue] = field(default_factory=list)
-    contractions: Mapping[Op, Cast] = field(default_factory=dict)
     hears_every_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -172,9 +169,9 @@ class ProgramRun:
         self._holders: dict[Hashable, tuple[np.ndarray, RunValue]] = {}
 
     @classmethod
-    def of(cls, side: Side, program: FlatProgram, arguments: Sequence[Any]) -> Any:
+    def of(cls, side: Side, program: FlatProgram, arguments: Sequence[Any]) -> Self:
         """Return the run of a lowered program on arguments."""
-        run = cls(program)
+        run = cls(program=program)
         _GatheringWalk(side, run).run(arguments)
         return run
 
@@ -211,14 +208,6 @@ class ProgramRun:
         for value, x in zip(known, results, strict=True):
             value.parts.append(x.actual)
             self.hold(x.actual, value)
-
-    def repeated(self, op: Op, done: int, device: int) -> None:
-        """Do nothing: `saw` is called for every device."""
-
-    def ended(self, results: Sequence[Seen]) -> None:
-        """Keep the results of main."""
-        self.arrays = [x.actual for x in results]
-        self.results = [self.value(x) for x in self.arrays]
 
 
 def _at(array: np.ndarray) -> Hashable:

@@ -195,19 +195,15 @@ class Flow:
         ):
             return
         for step in chain:
-            for value in self._wrong_operands(*step):
+            for _, _, value in self._wrong(*step):
                 for operand in sorted(self._makers(value), key=_error, reverse=True):
                     if operand.path.op not in inside and _error(operand):
                         yield self.chain(operand, operand.worst)[-1][0]
 
     def behind_step(self, trace: OpTrace, evidence: OpEvidence) -> Iterator[OpTrace]:
         """Yield the makers of the operands with errors, the worst operand first."""
-        makers = (self.maker(v) for v in self._wrong_operands(trace, evidence))
+        makers = (self.maker(v) for _, _, v in self._wrong(trace, evidence))
         return (maker for maker in makers if maker is not None)
-
-    def _wrong_operands(self, trace: OpTrace, evidence: OpEvidence) -> list[Value]:
-        """Return the operands with errors, the one that contributes most first."""
-        return [value for _, _, value in self._wrong(trace, evidence)]
 
     def _wrong(
         self, trace: OpTrace, evidence: OpEvidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,16 +34,19 @@ from neuronjax.execution.probes.signs import MOSTLY, Finiteness, makes_nonfinite
 from neuronjax.ir.program import Op, Value
 
 
-class Witness(Protocol):
-    """An observer of the numbers of a walk.
+@dataclass
+class Witness:
+    """An observer of the numbers of a walk, which keeps the results of main.
 
     Attributes:
         contractions: the policy's casts of operands, by contraction.
+        results: the results of main, after the walk.
         hears_every_device: whether it also observes devices that hold the same arrays.
     """
 
-    contractions: Mapping[Op, Cast]
-    hears_every_device: ClassVar[bool]
+    contractions: Mapping[Op, Cast] = field(default_factory=dict)
+    results: tuple[Seen, ...] = ()
+    hears_every_device: ClassVar[bool] = False
 
     def saw(
         self,
@@ -64,7 +67,8 @@ class Witness(Protocol):
         """Observe that a device holds the same results of an op as device `done`."""
 
     def ended(self, results: Sequence[Seen]) -> None:
-        """Observe the results of main, after the last op."""
+        """Keep the results of main, after the last op."""
+        self.results = tuple(results)
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
@@ -184,24 +188,19 @@ def _badness(share: Share) -> tuple[float, float]:
     return share.error, share.lost
 
 
-@dataclass
-class Recorder:
-    """A witness that records the traces of a run, and its results.
+@dataclass(kw_only=True)
+class Recorder(Witness):
+    """A witness that also records the traces of a run.
 
     Attributes:
         units: for every value, the coarsest roundoff on the way to it.
-        contractions: as at `Witness`.
         masked: values in which numbers may stand for minus infinity.
         traces: in the order of first execution.
-        results: the results of main.
     """
 
     units: Mapping[Value, float]
-    contractions: Mapping[Op, Cast]
-    masked: frozenset[Value] = frozenset()
-    hears_every_device: ClassVar[bool] = False
+    masked: frozenset[Value]
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
-    results: tuple[Seen, ...] = ()
     _count: int = 0
     # The figures of values, by device.
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
@@ -258,7 +257,7 @@ class Recorder:
     def ended(self, results: Sequence[Seen]) -> None:
         """Keep the results."""
         self._end_turn()
-        self.results = tuple(results)
+        super().ended(results)
 
     def _end_turn(self) -> None:
         """Add the figures that need the arrays of all devices in one iteration."""

@@ -316,8 +316,8 @@ class FaultSearch:
                 for v in near.worst.cut_off
                 if not self._is_constant(v)
             ]
-            ratio = max(norms, default=0.0) / near.worst.result.norm if norms else 1.0
-            if norms and not 1 / REPLACED < ratio < REPLACED:
+            ratio = max(norms) / near.worst.result.norm if norms else 1.0
+            if not 1 / REPLACED < ratio < REPLACED:
                 yield Suspect(near, "makes", results, trace, bounding=near.worst)
                 return
 

@@ -61,11 +61,8 @@ def _reduction(context: OpContext) -> Answer:
         return None
     if combiner not in ("add", "multiply"):
         return None
-    source = context.op.operands[0]
-    shape = context.op.operands[0].type.shape
-    attributes = context.op.attributes
-    axes = attributes.get("dimensions")
-    sizes = [shape[a] for a in axes] if axes is not None else None
+    source, attributes = context.op.operands[0], context.op.attributes
+    sizes = [source.type.shape[a] for a in attributes.get("dimensions", ())]
     terms = math.prod(sizes or attributes.get("window_dimensions", ()))
     fact = context.fact(source)
     if combiner == "add" and _small(Fact(fact.low * terms, fact.high * terms)):
