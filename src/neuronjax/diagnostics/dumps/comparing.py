@@ -31,6 +31,9 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.report.places import OpPlace
 
+#: The tensors and arguments from which a value is computed, and the ops that do so.
+_Origin = tuple[tuple[str, ...], tuple[OpPlace, ...]]
+
 
 @dataclass(frozen=True)
 class _Waypoint:
@@ -115,27 +118,22 @@ class DumpWalk:
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
         ) -> Mapping[Value, Held]:
-            keys = {value: (path.calls, value) for value in found}
             # Values inside of loops are not matched.
             return {
-                value: take(key, found[value])
-                for value, key in keys.items()
-                if not iterations and key in self._by_key
+                value: take((path.calls, value), held)
+                for value, held in found.items()
+                if not iterations and (path.calls, value) in self._by_key
             }
 
         return made
 
-    def _noted(
-        self, match: Match, held: Held, behind: tuple[Sequence[str], Sequence[OpPlace]]
-    ) -> Held:
+    def _noted(self, match: Match, held: Held, behind: _Origin) -> Held:
         """Record the legal values of a match, and return the saved tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
         held = with_storage(held, array, dtype, self.model)
         output = legal_output(held, match.tensor, dtype, self.model)
-        since, ops = behind
-        point = _Waypoint(match, output, array, tuple(since), tuple(ops))
-        self._points[match.value.key] = point
+        self._points[match.value.key] = point = _Waypoint(match, output, array, *behind)
         return self._device(point)
 
     def _device(self, point: _Waypoint) -> Held:
@@ -184,7 +182,7 @@ class _Behind:
         arguments = program.entry.body.arguments
         self._arguments = dict(zip(arguments, program.argument_names, strict=True))
 
-    def look(self, key: Key) -> tuple[list[str], list[OpPlace]]:
+    def look(self, key: Key) -> _Origin:
         """Return the nearest saved tensors and arguments behind a value, and the ops
         that compute it from these, without moves, in the order of the program."""
         _, value = key
@@ -202,8 +200,8 @@ class _Behind:
                 ops.setdefault(maker, inner.number)
         ordered = sorted(ops, key=lambda op: ops[op])
         passing = MOVING | {*CALLEES, "sdy.manual_computation"}
-        places = [_place(OpPath((), op)) for op in ordered if op.name not in passing]
-        return list(since), places
+        places = (_place(OpPath((), op)) for op in ordered if op.name not in passing)
+        return tuple(since), tuple(places)
 
 
 def _place(path: OpPath) -> OpPlace:

@@ -189,15 +189,13 @@ def _row(tensor: DumpedTensor) -> tuple[str, ...]:
 
 
 def _as_dict(tensor: DumpedTensor) -> dict[str, Any]:
-    judged, at = tensor.checked.judged, tensor.place
+    judged = tensor.checked.judged
     bounds = judged.times_bound
     return {
         "tensor": tensor.tensor,
         "name": tensor.name,
         "how": tensor.how,
-        "op": None if at is None else at.op,
-        "module": None if at is None else at.module,
-        "source": None if at is None else at.source,
+        **{n: getattr(tensor.place, n, None) for n in ("op", "module", "source")},
         "elements": judged.elements,
         "outside": judged.refused,
         "times_bound": bounds if bounds < float("inf") else None,

@@ -41,7 +41,6 @@ class NamedValue:
 
     @property
     def value(self) -> Value:
-        """Return the value of the program."""
         return self.key[1]
 
 

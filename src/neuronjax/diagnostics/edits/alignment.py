@@ -39,7 +39,6 @@ class FlatOp:
 
     @property
     def op(self) -> Op:
-        """Return the op of the program."""
         return self.path.op
 
     @property
@@ -49,7 +48,6 @@ class FlatOp:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Return the types of its results."""
         return tuple(str(v.type) for v in self.op.results)
 
 
@@ -158,7 +156,6 @@ class Alignment:
 
 
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
-    """Return the alignment of two programs."""
     left, right = before.ops, after.ops
     pairs = [*_pairs(left, right, _WAYS)]
     # The index of the pair that an op is in.

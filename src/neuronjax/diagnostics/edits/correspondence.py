@@ -50,11 +50,8 @@ class ComparedValue:
 class Correspondence:
     """The corresponding values of two runs on the same arguments.
 
-    Args:
-        alignment: the alignment of the two programs.
-        runs: the runs of the programs before and after.
-        returned: the result before by the result after of the same name.
-        tolerance: relative L2 error up to which values are equal; 0 for any bit.
+    `returned` has the result before by the result after of the same name. `tolerance`
+    is the relative L2 error up to which values are equal; 0 for equal bits.
 
     Attributes:
         found: the compared values by op of the program after, in the order of its run;

@@ -164,10 +164,7 @@ class _Describing:
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
         """Return the first difference that is not mere movement, else the first at all.
-
-        Args:
-            paths: the paths of the values that the program after returns.
-        """
+        `paths` are those of the values that the program after returns."""
         off = [match for match in self._found.values() if match.differs]
         if not off:
             return None

@@ -72,7 +72,6 @@ class RunValue:
 
     @property
     def is_constant(self) -> bool:
-        """Return whether the value is a constant of the program."""
         return self.root.name == CONSTANT
 
     @functools.cached_property

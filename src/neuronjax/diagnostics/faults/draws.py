@@ -21,10 +21,7 @@ def with_draws(
 ) -> tuple[Seen, ...]:
     """Return the results, with `DRAWS` draws of perturbed data for the doubtful ones.
 
-    Args:
-        results: the results, each with one draw.
-        doubtful: the indices of doubtful results.
-        draw: runs the reference on data of another draw and returns its results.
+    `draw` runs the reference on the data of another draw and returns its results.
     """
     drawn = {n: [*results[n].perturbed] for n in doubtful}
     for number in range(1, DRAWS):

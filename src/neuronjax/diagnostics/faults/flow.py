@@ -227,16 +227,12 @@ class Flow:
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
-        """Return whether the error of a value is due to chance and not to an op.
-
+        """Return whether the error of a value is due to chance and not to an op, given
+        the roundoff `unit` of the coarsest format on its way.
         A gradient that should be zero, such as that of a bias before a softmax, is
         rounding noise of float64 in the reference, and other noise on perturbed data. A
         few elements of a result may also be noise. A float near the middle of two whole
         numbers may become either. In 8 bits few digits are left after a few layers.
-
-        Args:
-            value: the value that is wrong.
-            unit: roundoff of the coarsest format on its way.
         """
         trace = self.maker(value)
         if trace is None:

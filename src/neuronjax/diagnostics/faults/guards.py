@@ -54,7 +54,7 @@ def misread(
             continue  # the source has this number
         dtype = np.dtype(value.type.dtype)
         for written, _ in numbers:
-            if written != held and _rounded(written, dtype) == held:
+            if written != held and rounded(written, dtype) == held:
                 return Misread(written, held or 0.0, dtype.name)
     return None
 
@@ -68,7 +68,8 @@ def _held(op: Op, share: Share, is_broken: bool) -> float | None:
     return None
 
 
-def _rounded(x: float, dtype: np.dtype) -> float:
+def rounded(x: float, dtype: np.dtype) -> float:
+    """Return a number rounded to a dtype; Inf where it overflows."""
     with np.errstate(over="ignore"):
         return float(np.float64(x).astype(dtype))
 
@@ -87,7 +88,7 @@ def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool])
             if share.nothing == 1 and is_constant(value):
                 # JAX has rounded it; its source line may still have the number.
                 numbers = (x for x, _ in numbers_of(guarded.path.op) if x)
-                small = (x for x in numbers if not _rounded(x, dtype))
+                small = (x for x in numbers if not rounded(x, dtype))
                 written = share.largest or next(small, 0.0)
                 known = FORMATS.get(dtype.name)
                 is_narrow = known is not None and known.min_normal > SMALLEST_EPSILON

@@ -299,8 +299,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         return None
     if math.isinf(e.own):
-        text = f"correct operands give numbers beyond {_end(t)}"
-        return FaultName("overflow", text)
+        return FaultName("overflow", f"correct operands give numbers beyond {_end(t)}")
     text = _of_its_own(e.own)
     if short_name(t) in _SUMS:
         return FaultName("stagnation", text)

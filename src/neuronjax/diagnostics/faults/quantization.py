@@ -78,14 +78,8 @@ class Bound(NamedTuple):
 def quantizing(
     flow: Flow, graph: ValueSources, traces: Mapping[OpPath, OpTrace], last: OpTrace
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
-    """Yield (op, worst execution) for the ops of a quantizer at fault.
-
-    Args:
-        flow: the values of the program and the traces of their ops.
-        graph: the values of the program.
-        traces: the traces of all ops.
-        last: the op with which a quantizer may end.
-    """
+    """Yield (op, worst execution) for the ops at fault of a quantizer that may end with
+    the op `last`."""
     op = last.path.op
     is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
@@ -171,13 +165,8 @@ def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
 
 
 def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> bool:
-    """Return whether bounds make the error of a quantizer twice as large as it need be.
-
-    Args:
-        type: the type in which the quantizer ends.
-        bounds: its bounds.
-        limit: the lowest limit of these.
-    """
+    """Return whether bounds, the lowest of which has `limit`, make the error of a
+    quantizer that ends in `type` twice as large as it need be."""
     cut_off = math.hypot(*(bound.cut_off for bound in bounds))
     if not is_short_float(type.dtype):
         largest = max(bound.largest for bound in bounds)

@@ -128,7 +128,6 @@ class OpTrace:
         self.emptiest = self.worst
 
     def add(self, evidence: OpEvidence) -> None:
-        """Add an execution."""
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
         for value, lost in evidence.cut_off.items():
@@ -255,7 +254,6 @@ class Recorder(Witness):
         self._shares.setdefault(device, {}).update(own)
 
     def ended(self, results: Sequence[Seen]) -> None:
-        """Keep the results."""
         self._end_turn()
         super().ended(results)
 

@@ -93,13 +93,8 @@ class Share:
 
 
 def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
-    """Return the figures of an array of any dtype.
-
-    Args:
-        x: the array.
-        unit: roundoff of the coarsest format on its way.
-        excused: error up to which the effect of perturbed data is not computed.
-    """
+    """Return the figures of an array with the roundoff `unit` of the coarsest format on
+    its way. Up to the error `excused`, the effect of perturbed data is not computed."""
     is_whole = np.dtype(x.dtype).kind in "iu"
     setting = asked(np.dtype(x.dtype))
     limit, counts = setting[Told.LOST], x.found

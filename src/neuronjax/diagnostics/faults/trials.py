@@ -30,14 +30,8 @@ Wanted = Mapping[OpPath, tuple[int, ...] | None]
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """One execution of an op in double precision.
-
-    Attributes:
-        op: the op.
-        operands: its operands.
-        result: its first result.
-        run: returns the first result for other operands.
-    """
+    """One execution of an op in double precision, with the first result of the op;
+    `run` returns this result for other operands."""
 
     op: Op
     operands: Mapping[Value, np.ndarray]

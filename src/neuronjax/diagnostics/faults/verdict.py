@@ -113,14 +113,8 @@ def verdict(
 ) -> FaultVerdict:
     """Return the verdict on a run, from the figures of every op.
 
-    Args:
-        program: the program that was run.
-        seen: the figures of the run.
-        arguments: the arguments of main.
-        records: the records of all ops.
-        names: the names of the results.
-        draw: as at `with_draws`; None where no data are perturbed.
-        execute: executes ops again, to try remedies on them; None for no trial.
+    `names` are those of the results; `draw` is as at `with_draws`, None where no data
+    are perturbed; `execute` executes ops again to try remedies, None for no trial.
     """
     unjudged = tuple(dict.fromkeys(_sent(program)))
     execute = None if unjudged else execute  # a trial must not call the host

@@ -61,15 +61,10 @@ def wrong_results(
 ) -> Iterator[Wrong]:
     """Yield the results of a program's main that are wrong.
 
-    Args:
-        main: the entry function's body.
-        arguments: the arguments of main, as they were given.
-        results: the results of main.
-        units: for every value, the coarsest roundoff on the way to it.
-        is_chance: whether the error of a value, given its coarsest roundoff, is due to
-            chance.
-        is_choice: whether a whole number is an index or order and not a quantity.
-        increments: whether a result adds something to an argument with the same name.
+    `units` has the coarsest roundoff on the way to every value. `is_chance` returns
+    whether the error of a value is due to chance, given this roundoff; `is_choice`,
+    whether a whole number is an index or order and not a quantity; and `increments`,
+    whether a result adds something to an argument with the same name.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
     pairs = zip(results, coarsest, strict=True)

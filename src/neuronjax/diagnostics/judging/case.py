@@ -207,11 +207,10 @@ class ReferenceCase:
         self, returned: Any, expected: tuple[np.ndarray, ...]
     ) -> tuple[np.ndarray, ...]:
         """Return the kernel's results in the reference's layout."""
-        change: Callable[[Any, Any], Any] | None
+        given = _arrays(returned)
         change = getattr(self.module, "transform_nki_outputs", None)
         if change is None:
-            return _arrays(returned)
-        given = _arrays(returned)
+            return given
         single = not isinstance(returned, list | tuple)
         (first, *others) = expected
         wanted = expected if others else first

@@ -32,10 +32,8 @@ def compared(
             why=why,
         )
     judged = [t.check(a) for t, a in zip(allowed, actual, strict=True)]
-    most, error = (
-        max(t.largest_passing for t in allowed),
-        max(j.distance for j in judged),
-    )
+    most = max(t.largest_passing for t in allowed)
+    error = max(j.distance for j in judged)
     number, place, why = _speaks(judged, allowed, max(most, error) <= DECIDES)
     return SeedVerdict(
         seed=seed,
@@ -79,26 +77,23 @@ def _speaks(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
     """Return the result and index of the element to show, and what is wrong."""
-    wrong = [n for n, found in enumerate(judged) if not found]
-    which = f"result {wrong[0]}: " if wrong and len(judged) > 1 else ""
-    by_elements = is_decided and all(t.bound is not None for t in allowed)
-    if wrong and judged[wrong[0]].refused:
-        found = judged[wrong[0]]
-        return (
-            wrong[0],
-            found.worst,
-            f"{which}{found.refused:,} of {found.elements:,} elements are further off "
-            f"than any order of addition; the worst {found.times_bound:.3g} times",
-        )
-    if wrong:
-        found = judged[wrong[0]]
+    number, found = next(((n, j) for n, j in enumerate(judged) if not j), (0, None))
+    if found is not None:
+        which = f"result {number}: " if len(judged) > 1 else ""
+        if found.refused:
+            why = f"{found.refused:,} of {found.elements:,} elements are further off "
+            why += (
+                f"than any order of addition; the worst {found.times_bound:.3g} times"
+            )
+            return number, found.worst, f"{which}{why}"
         l2, most = found.relative_l2, found.relative_l2_bound
         why = f"{which}relative L2 {l2:.3g}, at most {most:.3g} if it were right"
-        if allowed[wrong[0]].bound is None:
+        if allowed[number].bound is None:
             why = f"{which}relative L2 {l2:.3g}, allowed {most:.3g}"
             if found.non_finite:
                 why += f"; {found.non_finite:,} elements are not finite"
-        return wrong[0], found.furthest, why
+        return number, found.furthest, why
+    by_elements = is_decided and all(t.bound is not None for t in allowed)
     by_elements = by_elements and any(found.times_bound for found in judged)
     off = [found.times_bound if by_elements else found.distance for found in judged]
     number = off.index(max(off))

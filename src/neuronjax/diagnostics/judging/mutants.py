@@ -48,15 +48,8 @@ class _Site(NamedTuple):
 def tried(
     case: ReferenceCase, seed: int, allowed: Sequence[Tolerance]
 ) -> tuple[TriedMutant, ...]:
-    """Return the mutants of a case, and whether the tolerances would catch each.
-
-    A change whose results equal the reference's up to a rounding is no mutant.
-
-    Args:
-        case: the reference.
-        seed: seed of its inputs.
-        allowed: the tolerance of each result.
-    """
+    """Return the mutants of a case, and whether the tolerance of any result would catch
+    them. A change whose results equal the reference's up to a rounding is no mutant."""
     inputs, right = case.drawn(seed), [t.value for t in allowed]
     found = [
         _judged(what, wrong, right, allowed, does_nothing=True)

@@ -30,13 +30,8 @@ _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "adv
 def problems(
     path: Path, program: KernelProgram | None, release: Release
 ) -> dict[str, tuple[Problem, ...]]:
-    """Return limits, hazards and advice of a release.
-
-    Args:
-        path: the candidate's file.
-        program: its trace, or None.
-        release: the release whose rules apply.
-    """
+    """Return the limits, hazards and advice of a release for a candidate's file and its
+    trace, if there is one."""
     found: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     try:
         meetings = list(_meetings(path, program))

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from neuronjax.diagnostics.facts import is_integer, unknown
-from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON
+from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON, rounded
 from neuronjax.diagnostics.faults.naming import (
     KINDS,
     LOST_GUARD,
@@ -53,22 +53,20 @@ def _format(type: TensorType) -> FloatFormat | None:
 # -- constants -------------------------------------------------------------------------
 
 
-def _converted(context: OpContext) -> float | None:
-    """Return the finite nonzero number that all elements of a cast to a float equal."""
+def _cast(context: OpContext) -> tuple[float, FloatFormat] | None:
+    """Return the finite nonzero number that all elements of a cast to a float equal,
+    and the format of the float."""
     (value,), (result,) = context.op.operands, context.op.results
     x = None if is_integer(value.type.dtype) else _scalar(context, value)
     fmt = _format(result.type)
-    return x if fmt is not None and x and math.isfinite(x) else None
+    return (x, fmt) if fmt is not None and x and math.isfinite(x) else None
 
 
 def _overflows(context: OpContext) -> Answer:
-    x, fmt = _converted(context), _format(context.op.results[0].type)
-    if x is None or fmt is None:
+    cast = _cast(context)
+    if cast is None or math.isfinite(rounded(cast[0], cast[1].dtype)):
         return None
-    with np.errstate(over="ignore"):
-        rounded = float(np.float64(x).astype(context.op.results[0].type.dtype))
-    if math.isfinite(rounded):
-        return None
+    x, fmt = cast
     return f"{x:.3g} in {fmt.name}, which ends at {fmt.max_finite:.3g}"
 
 
@@ -82,9 +80,10 @@ def _infinite_factor(context: OpContext) -> Answer:
 
 
 def _vanishes(context: OpContext) -> Answer:
-    x, fmt = _converted(context), _format(context.op.results[0].type)
-    if x is None or fmt is None or abs(x) > fmt.min_subnormal / 2:
+    cast = _cast(context)
+    if cast is None or abs(cast[0]) > cast[1].min_subnormal / 2:
         return None
+    x, fmt = cast
     smallest = f"the smallest number is {fmt.min_subnormal:.3g}"
     return f"{x:.3g} becomes 0 in {fmt.name}: {smallest}"
 

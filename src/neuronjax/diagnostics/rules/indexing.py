@@ -42,9 +42,8 @@ def _window_sizes(op: Op, numbers: Mapping[str, Any]) -> dict[int, int]:
 
 def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
     """Return index vectors as rows."""
-    key = "dimension_numbers" if op.name == "stablehlo.gather" else None
-    numbers = op.attributes[key or "scatter_dimension_numbers"]
-    axis = numbers["index_vector_dim"]
+    prefix = "" if op.name == "stablehlo.gather" else "scatter_"
+    axis = op.attributes[f"{prefix}dimension_numbers"]["index_vector_dim"]
     if axis == indices.ndim:
         indices = indices[..., None]
     return np.moveaxis(indices, axis, -1).reshape(-1, indices.shape[axis])

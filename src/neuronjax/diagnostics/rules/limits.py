@@ -72,8 +72,8 @@ def _too_many(settings: Settings, count: int) -> str | None:
 def _x64(settings: Settings, count: int) -> str | None:
     body = settings.program.entry.body
     wide = (np.int64, np.uint64, np.float64, np.complex128)
-    wide_values = [v for v in (*body.arguments, *body.results) if v.type.dtype in wide]
-    return str(wide_values[0].type.dtype) if wide_values else None
+    dtypes = (v.type.dtype for v in (*body.arguments, *body.results))
+    return next((str(dtype) for dtype in dtypes if dtype in wide), None)
 
 
 _TEXT = """

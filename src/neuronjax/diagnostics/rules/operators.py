@@ -133,8 +133,7 @@ def _threefry(context: OpContext) -> Answer:
 def _unimplemented(context: OpContext) -> Answer:
     """Find an op for which neuronjax itself has no rule."""
     name = context.op.name
-    if name in REFUSED:
-        refusal = REFUSED[name]
+    if refusal := REFUSED.get(name):
         return Verdict(refusal.reason, remedy=refusal.remedy)
     values = (*context.op.operands, *context.op.results)
     rewritten = any(value.type.dtype.kind == "c" for value in values)
