@@ -10,6 +10,7 @@ replaced).
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,9 +234,8 @@ def common(
 
 def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     """Return the length of the common beginning of two sequences."""
-    pairs = enumerate(zip(left, right, strict=False))
-    least = min(len(left), len(right))
-    return next((n for n, (a, b) in pairs if a != b), least)
+    pairs = zip(left, right, strict=False)
+    return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
 
 
 def _origin(

@@ -52,7 +52,7 @@ def _are_alike(a: Any, b: Any) -> bool:
 
 
 def _is_one_number(array: np.ndarray) -> bool:
-    """Return whether all elements have the same bits, and there are any."""
+    """Return whether an array has elements, all with the same bits."""
     raw = array.tobytes()
     return raw == raw[: array.itemsize] * array.size != b""
 

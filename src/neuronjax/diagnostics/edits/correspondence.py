@@ -77,7 +77,7 @@ class Correspondence:
             self._pairs = {p.after: p for p in alignment.pairs}
         values = [*runs[0].values, *runs[1].values]
         given = (v for value in values for v in value.reads if v.op is None)
-        self._given = {v.content: v for v in given if v.tells}
+        self._given = {v.content: v for v in given if v.is_distinctive}
         self._moments = {(v.op, v.iterations, v.result): v for v in self._before}
         self._alike = defaultdict[Hashable, list[RunValue]](list)
         # Sums over devices, by the value that they add up.
@@ -100,7 +100,7 @@ class Correspondence:
 
     @functools.cached_property
     def _by_content(self) -> dict[Hashable, RunValue]:
-        computed = (v for v in self._computed(self._before) if v.tells)
+        computed = (v for v in self._computed(self._before) if v.is_distinctive)
         return {**self._given, **{v.content: v for v in computed}}
 
     def _token(self, value: RunValue) -> Hashable:
@@ -153,7 +153,7 @@ class Correspondence:
         for other in alike:
             if (beside := values_beside(other, value)) and not self._is_off(beside):
                 return other
-        if value.tells and value.content in self._by_content:
+        if value.is_distinctive and value.content in self._by_content:
             return self._by_content[value.content]
         if aligned is not None:
             return aligned

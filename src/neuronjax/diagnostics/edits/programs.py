@@ -243,7 +243,7 @@ def _read_text(value: Value, program: FlatProgram) -> str:
 def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
     """Return an op as reports name it, "argument" if no op has made a value.
 
-    A constant has the place of its reader: JAX gives it the line of the whole call."""
+    A constant gets the line of its reader: JAX gives it that of the whole call."""
     if op is None:
         return EditedOp(number=-1, op="argument", module=TOP, source="", result="")
     shown = _reader(op, program) if op.op.name == CONSTANT else op

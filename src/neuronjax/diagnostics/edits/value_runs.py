@@ -77,13 +77,13 @@ class RunValue:
     @functools.cached_property
     def content(self) -> tuple[Any, ...]:
         """Return the type and a hash of the elements; equal for equal arrays."""
-        [whole] = [*gathered(self.parts, self.parts[0].shape)][:1] or [None]
+        whole = next(gathered(self.parts, self.parts[0].shape), None)
         arrays = self.parts if whole is None else [whole]
         digest = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
         return (len(arrays), arrays[0].shape, arrays[0].dtype, digest)
 
     @property
-    def tells(self) -> bool:
+    def is_distinctive(self) -> bool:
         """Return whether another value is unlikely to be equal by chance, as whole
         scalars and arrays of one repeated number often are."""
         array = self.parts[0]

@@ -188,11 +188,8 @@ class Flow:
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
-        if (
-            _is_own(trace.path.op, last)
-            or around is None
-            or around.path.op not in inside
-        ):
+        closes = around is not None and around.path.op in inside
+        if _is_own(trace.path.op, last) or not closes:
             return
         for step in chain:
             for _, _, value in self._wrong(*step):

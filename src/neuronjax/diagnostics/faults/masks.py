@@ -18,16 +18,8 @@ from neuronjax.ir.value_sources import ValueSources
 LEAST = 1e4
 #: A mask is at least this many times as large as every other number.
 TIMES = 1e3
-_KEEPS = (
-    CONSTANT
-    | {"func.call", "stablehlo.composite"}
-    | {
-        f"stablehlo.{name}"
-        for name in (
-            "add subtract multiply divide maximum minimum select negate abs".split()
-        )
-    }
-)
+_OPS = "add subtract multiply divide maximum minimum select negate abs composite"
+_KEEPS = CONSTANT | {"func.call"} | {f"stablehlo.{name}" for name in _OPS.split()}
 
 
 def masked_values(graph: ValueSources) -> frozenset[Value]:

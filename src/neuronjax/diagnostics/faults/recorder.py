@@ -277,10 +277,8 @@ class Recorder(Witness):
         share = evidence.result
         if op.results[0].type.dtype.kind in "iub":
             # A choice that flips is no error of arithmetic, nor is its effect.
-            amplifies = op.name in _ARITHMETIC and loses_elements(share)
-            return amplifies and not any(
-                map(loses_elements, evidence.operands.values())
-            )
+            loses = op.name in _ARITHMETIC and loses_elements(share)
+            return loses and not any(map(loses_elements, evidence.operands.values()))
         return is_far(share, self.unit(op))
 
     def _share(self, value: Value, seen: Seen, unit: float) -> Share:

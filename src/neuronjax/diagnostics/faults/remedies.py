@@ -23,7 +23,7 @@ from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.search import Suspect
 from neuronjax.diagnostics.faults.traits import is_short
-from neuronjax.diagnostics.faults.trials import Execution, distance, fitted, held
+from neuronjax.diagnostics.faults.trials import Execution, distance, fitted, stored_as
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.execution.probes.signs import FEW
@@ -204,7 +204,7 @@ class Remedy:
             x = max(floats, key=lambda x: np.abs(x).max(initial=0.0), default=None)
             if x is None or dtype.itemsize > 1:
                 return None
-            return x, held(x, dtype), dtype
+            return x, stored_as(x, dtype), dtype
         end = suspect.amplifier if suspect.bounding and suspect.amplifier else trace
         value = end.path.op.results[0]
         alike = [x for x in floats if x.shape == execution.result.shape]
@@ -212,4 +212,4 @@ class Remedy:
             return None
         dtype = np.dtype(value.type.dtype)
         x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # a bound is smaller
-        return x, held(execution.result.astype(np.float64), dtype), dtype
+        return x, stored_as(execution.result.astype(np.float64), dtype), dtype

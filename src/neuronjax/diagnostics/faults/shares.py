@@ -42,7 +42,7 @@ class Seen(NamedTuple):
         reference: the reference's array; float64 for floats.
         actual: the run's array, of the declared dtype.
         perturbed: the reference's arrays on perturbed data, one for each draw.
-        found: the figures that `asked` names, where they are known.
+        found: the figures that `settings_of` describes, where they are known.
     """
 
     dtype: Any
@@ -96,7 +96,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     """Return the figures of an array with the roundoff `unit` of the coarsest format on
     its way. Up to the error `excused`, the effect of perturbed data is not computed."""
     is_whole = np.dtype(x.dtype).kind in "iu"
-    setting = asked(np.dtype(x.dtype))
+    setting = settings_of(np.dtype(x.dtype))
     limit, counts = setting[Told.LOST], x.found
     if counts is None:
         counts = figures(x.actual, x.reference, setting)
@@ -183,7 +183,7 @@ def _is_lost(
 
 
 @functools.cache
-def asked(dtype: np.dtype) -> Mapping[Told, float]:
+def settings_of(dtype: np.dtype) -> Mapping[Told, float]:
     """Return the settings for a dtype's figures: its range and what counts as lost."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf

@@ -149,7 +149,7 @@ class Fitted(NamedTuple):
     axes: tuple[int, ...]
 
 
-def held(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def stored_as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return numbers as a format of floats or integers stores them."""
     if dtype.kind not in "iu":
         return x.astype(dtype).astype(np.float64)
@@ -167,7 +167,7 @@ def fitted(x: np.ndarray, dtype: np.dtype) -> list[Fitted]:
     for axes in ((), *filter(None, rows)):
         most = amax.max(axis=axes or None, keepdims=True, initial=0.0)
         factor = largest / np.where(most == 0, 1.0, most)
-        off = distance(held(x * factor, dtype) / factor, x)
+        off = distance(stored_as(x * factor, dtype) / factor, x)
         found.append(Fitted(max(off), *off, float(np.median(factor)), axes))
     return found
 

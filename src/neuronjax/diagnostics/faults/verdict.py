@@ -134,7 +134,17 @@ def verdict(
             for w in search.wrong
         ),
         faults=tuple(
-            _fault(s, name, remedy, search.parameter(s.trace), records, names)
+            Fault(
+                kind=name.kind,
+                role=s.role,
+                record=records[s.trace.path],
+                parameter=search.parameter(s.trace),
+                shows=s.amplifier and records[s.amplifier.path],
+                iteration=s.trace.moment[1] if s.trace.moment else (),
+                evidence=name.evidence,
+                remedy=remedy,
+                outputs=tuple(names[n] for n in s.results),
+            )
             for (s, name), remedy in zip(found, remedies, strict=True)
         ),
         unjudged=unjudged,
@@ -196,26 +206,4 @@ def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:
         elements=share.elements,
         lost=share.lost,
         **of_step,
-    )
-
-
-def _fault(
-    suspect: Suspect,
-    name: FaultName,
-    remedy: str,
-    parameter: str,
-    records: Mapping[OpPath, OpRecord],
-    names: Sequence[str],
-) -> Fault:
-    trace = suspect.trace
-    return Fault(
-        kind=name.kind,
-        role=suspect.role,
-        record=records[trace.path],
-        parameter=parameter,
-        shows=None if suspect.amplifier is None else records[suspect.amplifier.path],
-        iteration=trace.moment[1] if trace.moment else (),
-        evidence=name.evidence,
-        remedy=remedy,
-        outputs=tuple(names[n] for n in suspect.results),
     )

@@ -102,10 +102,9 @@ def _changed(seen: Seen) -> float:
     """Return the share of choices that differ; 0 where few differ, or not many more
     than with perturbed data."""
     changed = float(np.mean(seen.actual != seen.reference))
-    by_data = root_mean_square(
-        [float(np.mean(p != seen.reference)) for p in seen.perturbed]
-    )
-    return changed if changed > max(MOST_LOST, OF_DATA * by_data) else 0.0
+    draws = [float(np.mean(p != seen.reference)) for p in seen.perturbed]
+    most = max(MOST_LOST, OF_DATA * root_mean_square(draws))
+    return changed if changed > most else 0.0
 
 
 def _is_whole(seen: Seen) -> bool:

@@ -34,7 +34,7 @@ def compared(
     judged = [t.check(a) for t, a in zip(allowed, actual, strict=True)]
     most = max(t.largest_passing for t in allowed)
     error = max(j.distance for j in judged)
-    number, place, why = _speaks(judged, allowed, max(most, error) <= DECIDES)
+    number, place, why = _to_show(judged, allowed, max(most, error) <= DECIDES)
     return SeedVerdict(
         seed=seed,
         correct=not why,
@@ -73,7 +73,7 @@ def decided(
     return True, ""
 
 
-def _speaks(
+def _to_show(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
     """Return the result and index of the element to show, and what is wrong."""

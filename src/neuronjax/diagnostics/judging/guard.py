@@ -81,7 +81,7 @@ class Guard:
     found: list[str] = field(default_factory=list)
     finished: bool = False
 
-    def raise_fence(self) -> None:
+    def install(self) -> None:
         """Install the audit hook, until the process ends."""
         root = f"{self.folder.resolve()}{os.sep}"
 

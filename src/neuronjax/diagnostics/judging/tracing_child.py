@@ -34,7 +34,7 @@ def main() -> NoReturn:
     job = json.loads(Path("job.json").read_text())
     guard = Guard(Path.cwd(), job["hidden"], sealed=(STATUS, PROGRAM))
     limit_this_process(Limits(**job["limits"]))
-    guard.raise_fence()
+    guard.install()
     status, program = outcome(job)
     guard.finished = True
     status["forbidden"] = guard.found
