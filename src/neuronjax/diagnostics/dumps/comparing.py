@@ -48,14 +48,8 @@ class _Waypoint:
 
 @dataclass
 class DumpWalk:
-    """A run of a program beside the tensors of a dump.
-
-    Attributes:
-        program: captured StableHLO.
-        side: the same program, lowered.
-        matches: the tensors that are values of the program.
-        samples: as at `nj.tolerance`.
-    """
+    """A run of a program, lowered as `side`, beside the tensors of a dump; `samples` is
+    as at `nj.tolerance`."""
 
     program: Program
     side: Side

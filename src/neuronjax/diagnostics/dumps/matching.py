@@ -116,12 +116,8 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Match:
-    """A saved tensor and the value of the program that it is.
-
-    Attributes:
-        tensor: the name in the dump.
-        how: "given", "name" or "shape".
-    """
+    """A saved tensor and its value of the program, matched as "given", or by "name" or
+    "shape"."""
 
     tensor: str
     value: NamedValue

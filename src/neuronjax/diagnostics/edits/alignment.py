@@ -188,8 +188,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
 def _pairs(
     left: Sequence[FlatOp], right: Sequence[FlatOp], ways: Sequence[_Way]
 ) -> Iterator[tuple[FlatOp, FlatOp, str]]:
-    """Yield the pairs that the first way finds in two lists, and those that the next
-    ways find among the ops between them."""
+    """Yield the pairs of the first of `ways` in two lists, and the pairs of the next
+    ways among the ops between them."""
     if not ways:
         return
     key, how = ways[0]

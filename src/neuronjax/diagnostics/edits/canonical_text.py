@@ -75,7 +75,7 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def _shown(program: Program) -> list[str]:
-    """Return the lines for people, with only the first elements of arrays."""
+    """Return the lines as users see them, with only the first elements of arrays."""
     lines = []
     writer = _Writer(program.functions, value_text)
     for line, source in writer.program(program):

@@ -68,7 +68,7 @@ _KEEPS = CONSTANT - {"stablehlo.constant"}
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
     """Return advice on an equivalent of the formula that an op is a part of, or ""."""
-    inner = re.findall(r"\w+", scope.partition("/")[2])  # before "/": the user's name
+    inner = re.findall(r"\w+", scope.partition("/")[2])  # after the user's function
     names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
     if names & SOLVING:
         return CONDITIONED
@@ -123,7 +123,7 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # reduce also reads a 0
+        for part, operand in zip(order, given, strict=False):  # a reduce also has a 0
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

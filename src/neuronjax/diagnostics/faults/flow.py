@@ -173,7 +173,7 @@ class Flow:
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
         """Yield the origin of the other addend's error, for each sum of a chain whose
-        addends are off by about as much."""
+        two addends are about equally wrong."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []

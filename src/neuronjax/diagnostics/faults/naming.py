@@ -192,7 +192,7 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a bound that clips numbers before a cast, or a scale that flattens them."""
+    """Name a bound that clips numbers before a cast, or a scale that makes zeros."""
     if s.bounding is None:
         return None
     e = s.bounding

@@ -74,7 +74,7 @@ class Witness:
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
 #: A contribution of at least this share of an error counts as a part of it.
 PART = 0.25
-#: The number of an execution, its iterations and its evidence.
+#: The index of an execution, its iterations and its evidence.
 Moment = tuple[int, tuple[int, ...], OpEvidence]
 
 
@@ -85,10 +85,8 @@ class OpTrace:
     Attributes:
         worst: the execution with the largest error of its result.
         cast: for a contraction, the cast of its operands by a policy.
-        first: the number, the iterations and the evidence of the first execution whose
-            error is too large; None where there is none.
-        made_nonfinite: the same for the first execution that makes an Inf or NaN of
-            finite numbers.
+        first: the first execution whose error is too large, or None.
+        made_nonfinite: the first execution that makes Inf or NaN of finite numbers.
         bounding: for each operand, the execution that cuts off most of it.
         emptiest: the execution with most zeros.
         flattened: the largest share, in any iteration, of numbers whose rounding error
@@ -96,9 +94,9 @@ class OpTrace:
         own, absorbed, zeros, beneath: the largest figure of any execution.
         vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
-        rounded_away: the largest root mean square of the absolute error `own`.
+        rounded_away: the largest product of `own` and the norm of the result.
         left_out: the sum of the root mean squares of lost addends.
-        left_behind: the same sum, with each addend relative to the norm of its total.
+        left_behind: the same sum, each relative to the norm of the result.
         wrapped, misread: the sums over all executions.
         rounds_whole: whether any execution rounds whole numbers.
     """

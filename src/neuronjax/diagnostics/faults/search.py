@@ -100,11 +100,7 @@ class Suspect:
 
 
 class FaultSearch:
-    """The wrong results of a run, and the search for the ops at fault.
-
-    Attributes:
-        wrong: the wrong results.
-    """
+    """The wrong results of a run, and the search for the ops at fault."""
 
     def __init__(
         self,

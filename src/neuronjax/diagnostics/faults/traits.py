@@ -50,7 +50,7 @@ def is_function(trace: OpTrace) -> bool:
 
 
 def is_periodic(flow: Flow, trace: OpTrace) -> bool:
-    """Return whether only a number modulo another affects an op, such as a cosine."""
+    """Return whether an op, such as a cosine, uses a number only modulo another."""
     name = trace.path.op.name
     if name != "stablehlo.subtract":
         return name in _PERIODIC

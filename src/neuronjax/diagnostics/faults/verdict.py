@@ -23,7 +23,7 @@ from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
 
-#: Remedies are tried for this many faults that occur in the first `MOST_EXECUTIONS`.
+#: Remedies are tried for this many faults, each in the first `MOST_EXECUTIONS` of ops.
 MOST_TRIED = 3
 MOST_EXECUTIONS = 2048
 

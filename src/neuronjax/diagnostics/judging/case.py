@@ -173,13 +173,9 @@ class ReferenceCase:
         """Return a tolerance for each result that holds for any order of addition.
 
         An FP32 product may be three BF16 products, as in public kernels. Functions are
-        those of the emulator, which also runs the kernel.
-
-        Args:
-            seed: seed of the inputs.
-            relative: allowed relative L2 error of each result; None to derive it.
-            is_later: whether fewer drawn runs suffice, as for a second seed.
-
+        those of the emulator, which also runs the kernel. `relative` is the allowed
+        relative L2 error, None to derive it. If `is_later`, as for a second seed, fewer
+        drawn runs suffice.
         Raises:
             UnimplementedError: a function of the reference has no rule.
             InvalidProgramError: the reference takes numbers out of its arrays.

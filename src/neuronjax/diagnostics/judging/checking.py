@@ -66,7 +66,7 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
     """Return positions of the arguments on which no result depends.
 
     A storage is taken to depend on everything that any write to it depends on, in any
-    order. So the returned arguments surely have no effect; there may be more of them.
+    order. So the returned arguments surely have no effect, and others may have none.
     """
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
@@ -82,7 +82,7 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Record what every storage and register depends on, `around` included."""
+    """Record what every storage and register depends on; all depend on `around`."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around

@@ -138,10 +138,7 @@ def _wrong(
 class _ChangedRun:
     """One run of a reference, with a change at one place or none.
 
-    Args:
-        case: the reference.
-        changed: the place, or None.
-        usual: `turns` of an unchanged run; empty if this is that run.
+    `usual` are the `turns` of an unchanged run; it is empty for the unchanged run.
 
     Attributes:
         turns: number of executions of each place that a mutant can change, in the order

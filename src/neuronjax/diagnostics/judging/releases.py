@@ -85,7 +85,7 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return the part of the verdict for a meeting, and its problem or None."""
+    """Return the part of the verdict for a `ReleaseMeeting`, and a problem or None."""
     d = m.difference
     if m.holds_in(release):
         emulated = m.older and OLDER in release.styles  # by the rules of that release

@@ -85,7 +85,7 @@ def seeds(
     """Return a comparison for every seed up to the first that fails, and the problem.
 
     `allowed` is the relative L2 error; None for tolerances from the reference. Programs
-    that may not end get `seconds`. If the program may read memory that it has not
+    that may not end get `seconds` s. If the program may read memory that it has not
     written, the first seed runs a second time, in other memory: a result that differs
     depends on the memory's earlier content.
     """

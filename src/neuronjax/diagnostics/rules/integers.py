@@ -1,8 +1,8 @@
 """Rules about integers: the engines compute them in FP32, exact only up to 2^24.
 
-What is certain (a constant beyond 2^24, a dot, a scatter) is an error or a warning;
-where the values are not known before the program runs, it is an info. The arithmetic of
-the random generators and of negative indices is left out.
+A change that is certain (a constant beyond 2^24, a dot, a scatter) is an error or a
+warning; a change that depends on values known only at run time is an info. The
+arithmetic of the random generators and of negative indices is left out.
 """
 
 from __future__ import annotations
