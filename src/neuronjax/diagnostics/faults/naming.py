@@ -38,7 +38,7 @@ KINDS: Mapping[str, str] = {
     "integer": "use a wider integer, and no float on its way",
     "saturation": "scale to the largest number of the format, or give the layer more "
     "digits by a Rule",
-    "coarse": "keep all ops up to it in FP32: the format has too few digits",
+    "coarse": "keep its result in FP32 up to where the error shows",
     "other": "compare this op alone",
 }
 #: Advice where the op already computes in FP32, or where FP32 does not help.

@@ -196,7 +196,7 @@ class Recorder(Witness):
     """
 
     units: Mapping[Value, float]
-    masked: frozenset[Value]
+    masked: frozenset[Value] = frozenset()
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     _count: int = 0
     # The figures of values, by device.
