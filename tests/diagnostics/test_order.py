@@ -94,7 +94,7 @@ def test_a_compensated_sum_is_no_plain_one(addends, dtype):
     found = reveal_order(lambda x: kahan(x, number), addends, dtype=dtype)
     assert found.is_compensated
     assert str(found).endswith(", compensated")
-    with pytest.raises(nj.InvalidProgramError, match="rounds sums to the probe's dtype"):
+    with pytest.raises(nj.InvalidProgramError, match="rounds sums to"):
         reveal_order(lambda x: neumaier(x, number), addends, dtype=dtype)
 
 

@@ -19,10 +19,9 @@ import jax
 
 from neuronjax.diagnostics.comparison import Comparison, result_errors
 from neuronjax.diagnostics.executors import Emulator
-from neuronjax.diagnostics.faults.draws import LastResults
 from neuronjax.diagnostics.faults.flow import ORDINARY
 from neuronjax.diagnostics.faults.masks import masked_values
-from neuronjax.diagnostics.faults.recorder import Recorder
+from neuronjax.diagnostics.faults.recorder import Recorder, Witness
 from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.faults.trials import executions
 from neuronjax.diagnostics.faults.units import contraction_casts, path_units
@@ -381,7 +380,7 @@ def _drawn(
     reference: Side, arguments: Sequence[Any], witness: Recorder, number: int
 ) -> Sequence[Seen]:
     """Return the reference's results on data with random perturbation `number`."""
-    kept = LastResults(witness.contractions)
+    kept = Witness(witness.contractions)
     walk = ParallelWalk(
         reference,
         reference,
@@ -400,4 +399,4 @@ def _witness(program: Program, actual: Side) -> Recorder:
     contractions = contraction_casts(actual.regions)
     graph = ValueSources(program)
     units = path_units(graph, contractions)
-    return Recorder(units, contractions, masked_values(graph))
+    return Recorder(contractions, units=units, masked=masked_values(graph))

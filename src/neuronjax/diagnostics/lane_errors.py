@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuronjax.diagnostics.distances import Figures, figures, same_bits
-from neuronjax.diagnostics.faults.shares import Seen, asked as asked_of
+from neuronjax.diagnostics.faults.shares import Seen, settings_of
 from neuronjax.diagnostics.op_errors import Errors, errors_in, errors_of, steps_of
 from neuronjax.diagnostics.parallel_runs import Executor, Lane, Side, Span
 from neuronjax.diagnostics.reference64 import is_float
@@ -152,7 +152,7 @@ class LaneErrors:
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))
-        largest = asked_of(dtype)[Told.LARGEST]
+        largest = settings_of(dtype)[Told.LARGEST]
         if own.is_finite and own.sum_reference2 < largest**2:
             return own.without_error()
         lanes = self.isolated, self.rounded or self.reference
@@ -259,7 +259,7 @@ def _measured(
         return None, None
     if not is_seen:
         return errors_of(a, r), None
-    found = figures(a, r, {**steps_of(a.dtype), **asked_of(a.dtype)})
+    found = figures(a, r, {**steps_of(a.dtype), **settings_of(a.dtype)})
     return errors_in(found, a, r), found
 
 

@@ -32,7 +32,7 @@ def owes_to_chance(*steps: tuple[float, float]) -> bool:
         return x
 
     program = nj.jit(products).lower(*arguments).program
-    recorder, before = Recorder({}, {}), 0.0
+    recorder, before = Recorder(units={}), 0.0
     ops = (op for op in program.walk() if op.name == "stablehlo.dot_general")
     for op, (own, error) in zip(ops, steps, strict=True):
         left, right = op.operands

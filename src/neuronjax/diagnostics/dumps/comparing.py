@@ -1,9 +1,9 @@
 """Check whether saved tensors are values that a program may legally have.
 
-The program runs on values with error bounds. A saved tensor is compared with what the
-program may have there, and takes its place: later values are computed from the device's
-own values, so the first tensor outside its bounds points to the ops since the last
-tensors before it.
+The program runs on values with error bounds. Each saved tensor is compared with the
+bounds of its value and then replaces the value, so later values are computed from the
+device's own numbers. The first tensor outside its bounds therefore points to the ops
+between this tensor and the saved tensors before it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.report.places import OpPlace
 
+#: The tensors and arguments from which a value is computed, and the ops that do so.
+_Origin = tuple[tuple[str, ...], tuple[OpPlace, ...]]
+
 
 @dataclass(frozen=True)
 class _Waypoint:
-    """A match that the walk has reached, and what the program may have there."""
+    """A match that the walk has reached, and the legal values of its tensor."""
 
     match: Match
     output: LegalOutput
@@ -45,14 +48,8 @@ class _Waypoint:
 
 @dataclass
 class DumpWalk:
-    """A run of a program beside the tensors of a dump.
-
-    Attributes:
-        program: captured StableHLO.
-        side: the same program, lowered.
-        matches: the tensors that are values of the program.
-        samples: as at `nj.tolerance`.
-    """
+    """A run of a program, lowered as `side`, beside the tensors of a dump; `samples` is
+    as at `nj.tolerance`."""
 
     program: Program
     side: Side
@@ -84,8 +81,8 @@ class DumpWalk:
 
             def kept(key: Key, held: Held) -> Held:
                 point = self._points[key]
-                stored = stored_in(point.array, point.output.dtype)
-                saved = drawn(with_storage(held, stored, self.model), True, draw)
+                held = with_storage(held, point.array, point.output.dtype, self.model)
+                saved = drawn(held, True, draw)
                 saved_values[key] = saved.values
                 return self._device(point)
 
@@ -99,7 +96,7 @@ class DumpWalk:
                 tensor=point.match.tensor,
                 name=point.match.value.names[0],
                 how=point.match.how,
-                place=_place(point.match.value.path),
+                place=point.match.value.path and _place(point.match.value.path),
                 checked=dataclasses.replace(point.output, tolerance=bounds[key]).check(
                     point.array
                 ),
@@ -115,27 +112,22 @@ class DumpWalk:
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
         ) -> Mapping[Value, Held]:
-            keys = {value: (path.calls, value) for value in found}
             # Values inside of loops are not matched.
             return {
-                value: take(key, found[value])
-                for value, key in keys.items()
-                if not iterations and key in self._by_key
+                value: take((path.calls, value), held)
+                for value, held in found.items()
+                if not iterations and (path.calls, value) in self._by_key
             }
 
         return made
 
-    def _noted(
-        self, match: Match, held: Held, behind: tuple[Sequence[str], Sequence[OpPlace]]
-    ) -> Held:
-        """Record what the program may have there, and return the saved tensor."""
+    def _noted(self, match: Match, held: Held, behind: _Origin) -> Held:
+        """Record the legal values of a match, and return the saved tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
-        whole = with_storage(held, stored_in(array, dtype), self.model)
-        output = legal_output(whole, match.tensor, dtype, self.model)
-        since, ops = behind
-        point = _Waypoint(match, output, array, tuple(since), tuple(ops))
-        self._points[match.value.key] = point
+        held = with_storage(held, array, dtype, self.model)
+        output = legal_output(held, match.tensor, dtype, self.model)
+        self._points[match.value.key] = point = _Waypoint(match, output, array, *behind)
         return self._device(point)
 
     def _device(self, point: _Waypoint) -> Held:
@@ -144,11 +136,11 @@ class DumpWalk:
         if not is_float(dtype):
             return Held(array.astype(dtype), array.shape)
         plain = Held(exact(array.astype(np.float64), self.model), array.shape)
-        return with_storage(plain, stored_in(array, dtype), self.model)
+        return with_storage(plain, array, dtype, self.model)
 
 
 def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return raw bytes, as NumPy reads unknown dtypes, in the program's dtype."""
+    """Return a saved array, in `dtype` if NumPy read an unknown dtype as raw bytes."""
     if array.dtype.kind != "V" or array.dtype.name in FORMATS:
         return array
     if array.dtype.itemsize == dtype.itemsize:
@@ -156,17 +148,15 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array
 
 
-def stored_in(array: np.ndarray, dtype: np.dtype) -> str:
-    """Return the format of a saved tensor if it is coarser than `dtype`, else ""."""
-    name = array.dtype.name
-    if name not in FORMATS or dtype.name not in FORMATS:
-        return ""
-    return name if roundoff(name).unit > roundoff(dtype.name).unit else ""
-
-
-def with_storage(held: Held, stored: str, model: ErrorModel) -> Held:
-    """Return a value with the error of saving it in a narrower format, if any."""
-    if not stored:
+def with_storage(
+    held: Held, array: np.ndarray, dtype: np.dtype, model: ErrorModel
+) -> Held:
+    """Return a value with the error of saving it in the format of `array`, if this is
+    coarser than `dtype`."""
+    stored = array.dtype.name
+    if not {stored, dtype.name} <= FORMATS.keys():
+        return held
+    if roundoff(stored).unit <= roundoff(dtype.name).unit:
         return held
     x = held.tracked(model)
     before = held.bound(model)
@@ -186,9 +176,9 @@ class _Behind:
         arguments = program.entry.body.arguments
         self._arguments = dict(zip(arguments, program.argument_names, strict=True))
 
-    def look(self, key: Key) -> tuple[list[str], list[OpPlace]]:
+    def look(self, key: Key) -> _Origin:
         """Return the nearest saved tensors and arguments behind a value, and the ops
-        from there to the value, except mere moves, in the order of the program."""
+        that compute it from these, without moves, in the order of the program."""
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}
@@ -203,16 +193,12 @@ class _Behind:
             elif (maker := self._graph.makers.get(inner)) is not None:
                 ops.setdefault(maker, inner.number)
         ordered = sorted(ops, key=lambda op: ops[op])
-        places = [_place(OpPath((), op)) for op in ordered if op.name not in _PASSING]
-        return list(since), [p for p in places if p is not None]
+        passing = MOVING | {*CALLEES, "sdy.manual_computation"}
+        places = (_place(OpPath((), op)) for op in ordered if op.name not in passing)
+        return tuple(since), tuple(places)
 
 
-_PASSING = MOVING | {*CALLEES, "sdy.manual_computation"}
-
-
-def _place(path: OpPath | None) -> OpPlace | None:
-    if path is None:
-        return None
+def _place(path: OpPath) -> OpPlace:
     return OpPlace(
         op=path.op.name.rpartition(".")[2],
         module=path.location.label,

@@ -30,8 +30,8 @@ class DumpedTensor:
         name: what the program calls the value.
         how: how it was matched: "given", by "name", or by a "shape" that is unique.
         place: the op that makes it; None for an argument.
-        checked: which elements are outside of what is legal, and by how much.
-        since: the tensors and arguments from which it was computed here.
+        checked: which elements are not legal, and how far they are outside.
+        since: the tensors and arguments from which the emulator computed the value.
         ops: the ops that compute it from these, in the order of the program; one of
             them is wrong if the tensor is outside.
     """
@@ -46,21 +46,21 @@ class DumpedTensor:
 
     @property
     def is_legal(self) -> bool:
-        """Return whether the program may have these values there."""
+        """Return whether the tensor has legal values."""
         return bool(self.checked)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DumpComparison(Displayed):
-    """Saved tensors compared with what a program may legally have there.
+    """Saved tensors compared with the legal values of a program.
 
     Attributes:
         name: the name of the function.
         target: the name of the target.
         setting: target, logical core, numerics and SDK, as every report begins.
         policy: what is cast, and how.
-        tensors: those that are values of the program, in the order of execution.
-        unmatched: the others, with the reason.
+        tensors: the tensors that are values of the program, in the order of execution.
+        unmatched: the other tensors, with the reason why no value matches.
         values: number of values of the program that have a name, matched or not.
     """
 
@@ -189,15 +189,13 @@ def _row(tensor: DumpedTensor) -> tuple[str, ...]:
 
 
 def _as_dict(tensor: DumpedTensor) -> dict[str, Any]:
-    judged, at = tensor.checked.judged, tensor.place
+    judged = tensor.checked.judged
     bounds = judged.times_bound
     return {
         "tensor": tensor.tensor,
         "name": tensor.name,
         "how": tensor.how,
-        "op": None if at is None else at.op,
-        "module": None if at is None else at.module,
-        "source": None if at is None else at.source,
+        **{n: getattr(tensor.place, n, None) for n in ("op", "module", "source")},
         "elements": judged.elements,
         "outside": judged.refused,
         "times_bound": bounds if bounds < float("inf") else None,

@@ -41,7 +41,6 @@ class NamedValue:
 
     @property
     def value(self) -> Value:
-        """Return the value of the program."""
         return self.key[1]
 
 
@@ -117,12 +116,8 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Match:
-    """A saved tensor and the value of the program that it is.
-
-    Attributes:
-        tensor: the name in the dump.
-        how: "given", "name" or "shape".
-    """
+    """A saved tensor and its value of the program, matched as "given", or by "name" or
+    "shape"."""
 
     tensor: str
     value: NamedValue
@@ -145,7 +140,8 @@ def matched(
     values: Sequence[NamedValue],
     given: Mapping[str, str],
 ) -> tuple[list[Match], list[Unmatched]]:
-    """Return matches (as given, by name, or by a unique shape and dtype) and the rest.
+    """Return matches (as given, by name, or by a unique shape and dtype), and the
+    tensors without a match.
 
     Raises:
         InvalidProgramError: `given` names a tensor or a value that is not there, or one
@@ -220,7 +216,7 @@ def _fits(array: np.ndarray, value: NamedValue) -> bool:
 
 
 def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
-    """Return the value of this name; else those where one name ends in the other."""
+    """Return the value of a name; else values whose name ends in it, or vice versa."""
     ends: list[NamedValue] = []
     for value in values:
         for own in map(normal, value.names):

@@ -22,7 +22,7 @@ from neuronjax.ir.json_text import json_object
 
 _PREFIX = 8
 _LONGEST_HEADER = 100_000_000  # the limit of the format's own readers
-#: The most dimensions of a NumPy array, and the largest size of one.
+#: The most dimensions of a NumPy array, and the largest size of a dimension.
 _MOST_DIMENSIONS, _LARGEST = 64, 2**63 - 1
 _DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
@@ -84,7 +84,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _span(
     path: Path, name: str, entry: Any, size: int
 ) -> tuple[np.dtype, tuple[int, ...], tuple[int, int]]:
-    """Return the dtype, shape and place of a tensor, checked."""
+    """Return the checked dtype, shape and range of bytes of a tensor."""
     keys = ("dtype", "shape", "data_offsets")
     if not isinstance(entry, dict) or any(key not in entry for key in keys):
         raise _broken(path, f"{name!r} lacks one of {', '.join(keys)}")
@@ -107,7 +107,7 @@ def _span(
 
 
 def _are_sizes(numbers: Any) -> bool:
-    """Return whether it is a list of whole numbers >= 0; booleans do not count."""
+    """Return whether `numbers` is a list of whole numbers >= 0, without booleans."""
     return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
 
 

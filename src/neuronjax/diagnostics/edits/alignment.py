@@ -10,6 +10,7 @@ replaced).
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,6 @@ class FlatOp:
 
     @property
     def op(self) -> Op:
-        """Return the op of the program."""
         return self.path.op
 
     @property
@@ -49,7 +49,6 @@ class FlatOp:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Return the types of its results."""
         return tuple(str(v.type) for v in self.op.results)
 
 
@@ -61,8 +60,8 @@ class FlatProgram:
         ops: the list.
         makers: the op whose result each value is; in a function that is called twice,
             that of the first call.
-        places: for arguments of bodies: the op with that body, None for main, which
-            body it is, and the index of the argument.
+        places: for each argument of a body: the op with this body, or None for main;
+            the name of the body; and the index of the argument.
     """
 
     program: Program
@@ -158,7 +157,6 @@ class Alignment:
 
 
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
-    """Return the alignment of two programs."""
     left, right = before.ops, after.ops
     pairs = [*_pairs(left, right, _WAYS)]
     # The index of the pair that an op is in.
@@ -166,9 +164,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
     of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
 
     def is_rewired(a: FlatOp, b: FlatOp) -> bool:
-        """Return whether two operands come from ops that are not each other's partners.
-
-        An operand made by an op without a partner does not count: that is the edit."""
+        """Return whether two partners read values that do not correspond. A value of an
+        op without a partner does not count: that op is the edit."""
         for v, w in zip(a.op.operands, b.op.operands, strict=True):
             first = _origin(v, before, of_left)
             second = _origin(w, after, of_right)
@@ -191,8 +188,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
 def _pairs(
     left: Sequence[FlatOp], right: Sequence[FlatOp], ways: Sequence[_Way]
 ) -> Iterator[tuple[FlatOp, FlatOp, str]]:
-    """Yield the pairs that the first way finds in two lists, and those that the next
-    ways find among the ops between them."""
+    """Yield the pairs of the first of `ways` in two lists, and the pairs of the next
+    ways among the ops between them."""
     if not ways:
         return
     key, how = ways[0]
@@ -237,9 +234,8 @@ def common(
 
 def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     """Return the length of the common beginning of two sequences."""
-    pairs = enumerate(zip(left, right, strict=False))
-    least = min(len(left), len(right))
-    return next((n for n, (a, b) in pairs if a != b), least)
+    pairs = zip(left, right, strict=False)
+    return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
 
 
 def _origin(

@@ -75,7 +75,7 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def _shown(program: Program) -> list[str]:
-    """Return the lines for people, with only the first elements of arrays."""
+    """Return the lines as users see them, with only the first elements of arrays."""
     lines = []
     writer = _Writer(program.functions, value_text)
     for line, source in writer.program(program):
@@ -129,7 +129,7 @@ class _Writer:
         yield f"{indent}arguments {arguments}", ""
         for op in region.ops:
             if op.name == CONSTANT:
-                # It is written as its content, so its position does not matter.
+                # Readers show a constant's content, so its position does not matter.
                 value = op.attributes["value"]
                 self._values[op.results[0]] = self._canonical(value)
                 continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,13 @@ def changes(before: Op, after: Op) -> str:
     """Return what differs between two ops of one name, "dimensions (1,) -> (0,)"."""
     if before.name != after.name:
         return ""
-    return ", ".join(_changes(before, after))
-
-
-def _changes(before: Op, after: Op) -> Iterator[str]:
+    found = []
     for name in sorted({*before.attributes, *after.attributes} - {*NAMES}):
         then, now = (o.attributes.get(name) for o in (before, after))
         if not _is_equal(then, now):
-            yield f"{name} {_change(then, now)}"
+            found.append(f"{name} {_change(then, now)}")
     then, now = (" ".join(str(v.type) for v in o.results) for o in (before, after))
-    if then != now:
-        yield f"{then} -> {now}"
+    return ", ".join([*found, f"{then} -> {now}"] if then != now else found)
 
 
 def _change(then: Any, now: Any) -> str:
@@ -57,7 +52,7 @@ def _are_alike(a: Any, b: Any) -> bool:
 
 
 def _is_one_number(array: np.ndarray) -> bool:
-    """Return whether all elements have the same bits, and there are any."""
+    """Return whether an array has elements, all with the same bits."""
     raw = array.tobytes()
     return raw == raw[: array.itemsize] * array.size != b""
 

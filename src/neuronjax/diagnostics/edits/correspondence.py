@@ -1,4 +1,4 @@
-"""Pair the values of two runs that both programs claim to compute.
+"""Pair the values of two runs that should be equal.
 
 Two values correspond if both programs return them by the same name, if the same op
 reads values that correspond, if they are the same array, if the alignment of the
@@ -50,11 +50,8 @@ class ComparedValue:
 class Correspondence:
     """The corresponding values of two runs on the same arguments.
 
-    Args:
-        alignment: the alignment of the two programs.
-        runs: the runs of the programs before and after.
-        returned: from results of the program after to those before of the same name.
-        tolerance: relative L2 error up to which values are equal; 0 for any bit.
+    `returned` has the result before by the result after of the same name. `tolerance`
+    is the relative L2 error up to which values are equal; 0 for equal bits.
 
     Attributes:
         found: the compared values by op of the program after, in the order of its run;
@@ -80,7 +77,7 @@ class Correspondence:
             self._pairs = {p.after: p for p in alignment.pairs}
         values = [*runs[0].values, *runs[1].values]
         given = (v for value in values for v in value.reads if v.op is None)
-        self._given = {v.content: v for v in given if v.tells}
+        self._given = {v.content: v for v in given if v.is_distinctive}
         self._moments = {(v.op, v.iterations, v.result): v for v in self._before}
         self._alike = defaultdict[Hashable, list[RunValue]](list)
         # Sums over devices, by the value that they add up.
@@ -103,7 +100,7 @@ class Correspondence:
 
     @functools.cached_property
     def _by_content(self) -> dict[Hashable, RunValue]:
-        computed = (v for v in self._computed(self._before) if v.tells)
+        computed = (v for v in self._computed(self._before) if v.is_distinctive)
         return {**self._given, **{v.content: v for v in computed}}
 
     def _token(self, value: RunValue) -> Hashable:
@@ -115,7 +112,7 @@ class Correspondence:
         return root.content if root.op is None or is_given else root
 
     def _key(self, value: RunValue) -> tuple[Hashable, frozenset[Hashable]]:
-        """Return a key that is equal for the same op of values that correspond."""
+        """Return a key, equal for results of the same op on corresponding values."""
         return value.kind, frozenset(map(self._token, value.reads))
 
     def _match(self, value: RunValue, order: int) -> None:
@@ -156,7 +153,7 @@ class Correspondence:
         for other in alike:
             if (beside := values_beside(other, value)) and not self._is_off(beside):
                 return other
-        if value.tells and value.content in self._by_content:
+        if value.is_distinctive and value.content in self._by_content:
             return self._by_content[value.content]
         if aligned is not None:
             return aligned
@@ -170,7 +167,7 @@ class Correspondence:
         return next(iter(self._beside(left, value)), None)
 
     def _candidates(self, value: RunValue) -> list[RunValue]:
-        """Return the values that the same op makes of values that correspond."""
+        """Return the values before that the same op makes of corresponding values."""
         key = self._key(value)
         if key[1] <= {_CONSTANT}:
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ from neuronjax.ir.program import TOP, Program, Value
 from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
-#: The users' names of ops that have a name of the compiler's own.
+#: Names that users know, for ops with other names in the compiler.
 _WORDS = {
     "sdy.manual_computation": "shard_map",
     "stablehlo.case": "branch",
@@ -70,19 +71,21 @@ def compare_programs(
 ) -> ProgramComparison:
     """Return the comparison of two programs, run op by op under one policy."""
     alignment = aligned(flat(before.setting.program), flat(after.setting.program))
-    programs = (before, alignment.before), (after, alignment.after)
-    runs = tuple(
+    first, second = (
         ProgramRun.of(each.setting.emulated(policy), program, each.arrays)
-        for each, program in programs
+        for each, program in ((before, alignment.before), (after, alignment.after))
     )
     left, right = (
-        dict(zip(each.outputs, zip(run.results, run.arrays, strict=True), strict=True))
-        for each, run in zip((before, after), runs, strict=True)
+        {
+            path: (run.value(x.actual), x.actual)
+            for path, x in zip(each.outputs, run.results, strict=True)
+        }
+        for each, run in ((before, first), (after, second))
     )
     outputs = [_output(path, left, right) for path in dict.fromkeys((*left, *right))]
     alike = [output.path for output in outputs if output.errors is not None]
     returned = {right[path][0]: left[path][0] for path in alike}
-    matched = Correspondence(alignment, runs, returned, tolerance).found
+    matched = Correspondence(alignment, (first, second), returned, tolerance).found
     described = _Describing(alignment, matched)
     return ProgramComparison(
         names=(before.name, after.name),
@@ -119,9 +122,7 @@ class _Describing:
         edited = self._edits(pairs, self._alignment.added)
         removed = self._edits(removed=self._alignment.removed)
 
-        def order(edit: Edit) -> int:
-            return edit.op.number
-
+        order = operator.attrgetter("op.number")
         return sorted(edited, key=order) + sorted(removed, key=order)
 
     def _edits(
@@ -150,7 +151,7 @@ class _Describing:
         return edits
 
     def _reads(self, pair: AlignedPair) -> str:
-        """Return which constants of a rewired op were replaced by which."""
+        """Return the changed operands of a rewired op, "reads 1.0 -> multiply"."""
         if pair.how != "rewired":
             return ""
         sides = (
@@ -163,10 +164,7 @@ class _Describing:
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
         """Return the first difference that is not mere movement, else the first at all.
-
-        Args:
-            paths: the paths of the values that the program after returns.
-        """
+        `paths` are those of the values that the program after returns."""
         off = [match for match in self._found.values() if match.differs]
         if not off:
             return None
@@ -245,7 +243,7 @@ def _read_text(value: Value, program: FlatProgram) -> str:
 def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
     """Return an op as reports name it, "argument" if no op has made a value.
 
-    A constant has the place of its reader: JAX gives it the line of the whole call."""
+    A constant gets the line of its reader: JAX gives it that of the whole call."""
     if op is None:
         return EditedOp(number=-1, op="argument", module=TOP, source="", result="")
     shown = _reader(op, program) if op.op.name == CONSTANT else op
@@ -253,7 +251,7 @@ def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
     return EditedOp(
         number=shown.number,
         op=_WORDS.get(op.op.name) or op.op.name.rpartition(".")[2],
-        # The line that is shown says which function it is in.
+        # Without a module, the line already shows the function.
         module=location.label if location.module else TOP,
         source=location.source,
         result=", ".join(op.types),

@@ -8,19 +8,19 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from neuronjax.diagnostics.edits.alignment import FlatOp, FlatProgram
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
-from neuronjax.diagnostics.faults.evidence import Seen
-from neuronjax.diagnostics.faults.units import Cast
+from neuronjax.diagnostics.faults.recorder import Witness
+from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.op_errors import Errors, errors_of
 from neuronjax.diagnostics.op_walk import ParallelWalk
 from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.execution.device_sharding import join_parts
-from neuronjax.ir.program import Op, Value
+from neuronjax.ir.program import Value
 
 #: Ops whose result holds every element of the operand, moved or repeated.
 _SHOWING = frozenset(
@@ -54,7 +54,7 @@ class RunValue:
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """Return a key. Ops with equal keys compute the same function of any shapes."""
+        """Return a key, equal for ops that compute the same function of any shapes."""
         if self.op is None:
             return ()
         op = self.op.op
@@ -72,19 +72,18 @@ class RunValue:
 
     @property
     def is_constant(self) -> bool:
-        """Return whether the value is a constant of the program."""
         return self.root.name == CONSTANT
 
     @functools.cached_property
     def content(self) -> tuple[Any, ...]:
         """Return the type and a hash of the elements; equal for equal arrays."""
-        [whole] = [*gathered(self.parts, self.parts[0].shape)][:1] or [None]
+        whole = next(gathered(self.parts, self.parts[0].shape), None)
         arrays = self.parts if whole is None else [whole]
         digest = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
         return (len(arrays), arrays[0].shape, arrays[0].dtype, digest)
 
     @property
-    def tells(self) -> bool:
+    def is_distinctive(self) -> bool:
         """Return whether another value is unlikely to be equal by chance, as whole
         scalars and arrays of one repeated number often are."""
         array = self.parts[0]
@@ -94,7 +93,7 @@ class RunValue:
 
 
 def gathered(parts: Sequence[np.ndarray], shape: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the whole arrays of a shape that devices with such parts may hold.
+    """Yield each array of a shape of which `parts` may be the parts on devices.
 
     Devices with the same part hold the same bits. Neighbours on an axis of the mesh are
     a fixed number of devices apart."""
@@ -124,8 +123,8 @@ class Beside(NamedTuple):
 
     Attributes:
         errors: the errors of all parts, added up.
-        before, after: both arrays, the parts of devices gathered; where both have the
-            same parts, those of the first device on which they differ.
+        before, after: both arrays, gathered from the devices; where both are split
+            alike, the parts on the first device on which they differ.
         device: this device; None outside of a mesh, or where parts are gathered.
     """
 
@@ -150,19 +149,12 @@ def values_beside(before: RunValue, after: RunValue) -> Beside | None:
     return min(candidates, key=lambda beside: beside.errors.differing, default=None)
 
 
-@dataclass
-class ProgramRun:
-    """A witness that keeps every value of a run.
-
-    Attributes:
-        values: in the order in which they were made.
-        results: the values that main returns.
-    """
+@dataclass(kw_only=True)
+class ProgramRun(Witness):
+    """A witness that keeps every value of a run, in the order of execution."""
 
     program: FlatProgram
     values: list[RunValue] = field(default_factory=list)
-    results: list[RunValue] = field(default_factory=list)
-    contractions: Mapping[Op, Cast] = field(default_factory=dict)
     hears_every_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -172,9 +164,9 @@ class ProgramRun:
         self._holders: dict[Hashable, tuple[np.ndarray, RunValue]] = {}
 
     @classmethod
-    def of(cls, side: Side, program: FlatProgram, arguments: Sequence[Any]) -> Any:
+    def of(cls, side: Side, program: FlatProgram, arguments: Sequence[Any]) -> Self:
         """Return the run of a lowered program on arguments."""
-        run = cls(program)
+        run = cls(program=program)
         _GatheringWalk(side, run).run(arguments)
         return run
 
@@ -211,14 +203,6 @@ class ProgramRun:
         for value, x in zip(known, results, strict=True):
             value.parts.append(x.actual)
             self.hold(x.actual, value)
-
-    def repeated(self, op: Op, done: int, device: int) -> None:
-        """Do nothing: `saw` is called for every device."""
-
-    def ended(self, results: Sequence[Seen]) -> None:
-        """Keep the results of main."""
-        self.arrays = [x.actual for x in results]
-        self.results = [self.value(x) for x in self.arrays]
 
 
 def _at(array: np.ndarray) -> Hashable:

@@ -37,8 +37,8 @@ FORMS: Mapping[str, str] = {
     "sqrt(x) - sqrt(y)": "(x - y) / (sqrt(x) + sqrt(y)) for sqrt(x) - sqrt(y)",
 }
 _PARSED = {formula: ast.parse(formula, mode="eval").body for formula in FORMS}
-#: Formulas that are advised against only for these faults: they are exact enough if the
-#: maximum is subtracted first.
+#: Formula -> the only kinds of faults for which to advise against it: it is exact
+#: enough if the maximum is subtracted first.
 RANGES: Mapping[str, tuple[str, ...]] = {
     "exp(x) / sum(exp(x))": ("overflow", "non-finite"),
     "log(sum(exp(x)))": ("overflow", "underflow", "singular", "non-finite"),
@@ -60,7 +60,7 @@ CONDITIONED = (
     "solve it by QR or jnp.linalg.lstsq of the matrix itself, not of its square, or "
     "add a jitter to its diagonal: the condition number decides what is left"
 )
-#: A formula may end this many values after an op at fault.
+#: A formula may end at most this many values after an op at fault.
 _AHEAD = 12
 #: Ops that move, repeat or round a value.
 _KEEPS = CONSTANT - {"stablehlo.constant"}
@@ -68,7 +68,7 @@ _KEEPS = CONSTANT - {"stablehlo.constant"}
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
     """Return advice on an equivalent of the formula that an op is a part of, or ""."""
-    inner = re.findall(r"\w+", scope.partition("/")[2])  # without the user's function
+    inner = re.findall(r"\w+", scope.partition("/")[2])  # after the user's function
     names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
     if names & SOLVING:
         return CONDITIONED
@@ -123,7 +123,7 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # reduce also reads zero
+        for part, operand in zip(order, given, strict=False):  # a reduce also has a 0
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

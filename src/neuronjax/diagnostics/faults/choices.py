@@ -15,7 +15,7 @@ from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 
-#: Ops that make a choice or keep it one; all other ops compute with its number.
+#: Ops that make choices or pass them on. All other ops do arithmetic with the numbers.
 _KEEPS = (
     MOVING
     | BOUNDS
@@ -40,8 +40,8 @@ def is_choice(flow: Flow, value: Value) -> bool:
 
 
 def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
-    """Yield, for each op that compares wrong floats for a choice, the op that made
-    their error and the comparing op."""
+    """Yield (origin, comparison) for each op on the way to a choice that compares wrong
+    floats. The origin is the op that made their error."""
     for op in _whole_ops(flow, value):
         makers = (flow.maker(v) for v in op.operands if _is_float(v))
         wrong = [t for t in makers if t is not None and t.worst.result.error]
@@ -70,13 +70,13 @@ def is_chosen_from(flow: Flow, op: Op) -> bool:
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:
-    """Return whether an integer result, perhaps moved, is compared by size or cast to a
-    float. In a hash arithmetic comes first, so it does not count."""
+    """Return whether an integer result is compared by size, bounded or cast to a float
+    before any arithmetic. A hash does arithmetic first."""
     return any(map(_orders, flow.ahead(op, lambda r: r.name in MOVING)))
 
 
 def is_integer(flow: Flow, op: Op) -> bool:
-    """Return whether a float result is cast to an integer, an index or identifier."""
+    """Return whether a float result is cast to an integer, as an index is."""
     readers = flow.ahead(op, lambda r: r.name in MOVING | ROUNDS)
     casts = (op for op in readers if op.name == "stablehlo.convert")
     return not all(_is_float(op.results[0]) for op in casts)

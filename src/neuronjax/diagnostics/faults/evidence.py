@@ -26,11 +26,11 @@ class OpEvidence:
         absorbed: share of sums that equal one addend though the other is not zero, and
             the root mean square of the addends that are lost.
         wrapped: number of integers beyond the range of their type.
-        misread: number of unsigned words whose sign changed, as at `misread`.
+        misread: number of results whose sign changed, as `misread` counts them.
         rounds_whole: whether it rounds whole numbers to floats near them.
         cut_off: for each operand of a bound or saturating cast, the root mean square of
             what is cut off in the reference.
-        is_tie: whether it differs from the reference by chance, as at `is_tie`.
+        is_tie: whether the result differs from the reference by chance (`is_tie`).
     """
 
     result: Share
@@ -49,7 +49,7 @@ class OpEvidence:
         return max((x.error for x in self.operands.values()), default=0.0)
 
 
-#: Ops whose results take over the absolute errors of their operands.
+#: Ops whose results have the absolute errors of their operands.
 ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
 
@@ -67,8 +67,8 @@ def absorbed(
     """Return the share of sums of two nonzero addends that equal one of them, and the
     root mean square of the addends that are lost.
 
-    A state is the array that a scatter adds to, or the previous result of a cast in a
-    loop; its addend is its step in the reference.
+    `state` is the previous result of a cast in a loop; a scatter's state is its first
+    operand. The addend of a state is the difference to the result in the reference.
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0
@@ -106,7 +106,7 @@ _CHANGES = {
 }
 #: Floats with a smaller relative distance may be the same number in FP32.
 _ONE_IN_FP32 = 2.0**-21
-#: For larger floats FP32 keeps too few digits of the fraction.
+#: FP32 keeps at most 12 bits of the fraction of larger floats: too few to judge it by.
 _LARGEST_WITH_FRACTION = 2.0**11
 
 
@@ -155,11 +155,11 @@ def flattened(operand: Seen, result: Seen) -> float:
 def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, float]:
-    """Return the root mean square of what a bound, or a cast to 8 bits that saturates,
-    cuts off each operand.
+    """Return, by operand, the root mean square of what a bound, or a cast to 8 bits
+    that saturates, cuts off its numbers.
 
-    Numbers that become zero do not count, as in a ReLU. A select is a bound if it
-    replaces only the largest numbers.
+    Numbers that become zero, as in a ReLU, do not count. A select is a bound if it
+    replaces only the largest and smallest numbers.
     """
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)

@@ -11,7 +11,7 @@ from neuronjax.diagnostics.op_records import OpRecord
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Fault(Mapping[str, Any]):
-    """An op that makes or amplifies an error; also the mapping that `as_dict` returns.
+    """An op that makes or amplifies an error; a mapping of the fields of `as_dict`.
 
     Attributes:
         kind: a key of `naming.KINDS`.
@@ -22,7 +22,7 @@ class Fault(Mapping[str, Any]):
         shows: the op at which the error shows first, if it is another one.
         iteration: iterations of the loops around it when the error first happened.
         evidence: what was observed, in words and numbers.
-        remedy: what to try; "which leaves an error of" was measured on the op itself.
+        remedy: what to try; an error that it "leaves" was measured on this op alone.
         outputs: paths of the results that depend on it.
     """
 

@@ -51,15 +51,15 @@ class Flow:
                 self._by_op[path.op] = trace
 
     def trace(self, value: Value) -> OpTrace | None:
-        """Return the trace of the op that makes a value, even if it only moves it."""
+        """Return the trace of the op that computes or moves a value."""
         maker = self._graph.makers.get(value)
         return None if maker is None else self._by_op.get(maker)
 
     def maker(
         self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
-        """Return the op that computed a value; of several the one with the largest key,
-        by default its error."""
+        """Return the op that computed a value. Of several, as in branches, return the
+        one with the largest `key`, by default the largest error."""
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
@@ -75,8 +75,8 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """Return a value and the values from which it is computed, followed behind
-        those that `passes` accepts, except sources that `leaves_out` returns."""
+        """Return a value and its sources, traced back through values that `passes`
+        accepts, but not to sources that `leaves_out` returns."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
@@ -101,8 +101,8 @@ class Flow:
         return {self._graph.makers[r] for r in readers if was_run(r)}
 
     def ahead(self, op: Op, hands_on: Callable[[Op], bool]) -> Iterator[Op]:
-        """Yield the readers of a result, and the readers of what `hands_on` readers
-        return."""
+        """Yield the readers of an op's first result and, where `hands_on` accepts a
+        reader, the readers of its result."""
         seen, left = {op}, [op]
         while left:
             for reader in self.readers(left.pop().results[0]) - seen:
@@ -172,8 +172,8 @@ class Flow:
         return found
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the origins of other parts of a chain's error: those of the second
-        addend, where both addends of a sum are off by about as much."""
+        """Yield the origin of the other addend's error, for each sum of a chain whose
+        two addends are about equally wrong."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
@@ -188,26 +188,19 @@ class Flow:
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
-        if (
-            _is_own(trace.path.op, last)
-            or around is None
-            or around.path.op not in inside
-        ):
+        closes = around is not None and around.path.op in inside
+        if _is_own(trace.path.op, last) or not closes:
             return
         for step in chain:
-            for value in self._wrong_operands(*step):
+            for _, _, value in self._wrong(*step):
                 for operand in sorted(self._makers(value), key=_error, reverse=True):
                     if operand.path.op not in inside and _error(operand):
                         yield self.chain(operand, operand.worst)[-1][0]
 
     def behind_step(self, trace: OpTrace, evidence: OpEvidence) -> Iterator[OpTrace]:
         """Yield the makers of the operands with errors, the worst operand first."""
-        makers = (self.maker(v) for v in self._wrong_operands(trace, evidence))
+        makers = (self.maker(v) for _, _, v in self._wrong(trace, evidence))
         return (maker for maker in makers if maker is not None)
-
-    def _wrong_operands(self, trace: OpTrace, evidence: OpEvidence) -> list[Value]:
-        """Return the operands with errors, the one that contributes most first."""
-        return [value for _, _, value in self._wrong(trace, evidence)]
 
     def _wrong(
         self, trace: OpTrace, evidence: OpEvidence
@@ -231,16 +224,12 @@ class Flow:
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
-        """Return whether the error of a value is due to chance and not to an op.
-
-        A gradient that should be zero, such as that of a bias before a softmax, is the
-        rounding noise of float64 in the reference, and other noise on perturbed data.
-        The same may hold for a few elements. A float near the middle of two whole
+        """Return whether the error of a value is due to chance and not to an op, given
+        the roundoff `unit` of the coarsest format on its way.
+        A gradient that should be zero, such as that of a bias before a softmax, is
+        rounding noise of float64 in the reference, and other noise on perturbed data. A
+        few elements of a result may also be noise. A float near the middle of two whole
         numbers may become either. In 8 bits few digits are left after a few layers.
-
-        Args:
-            value: the value that is wrong.
-            unit: roundoff of the coarsest format on its way.
         """
         trace = self.maker(value)
         if trace is None:
@@ -305,7 +294,7 @@ class Flow:
 
 
 def computes(trace: OpTrace | None) -> bool:
-    """Return whether an op does more than move numbers; an iota may round."""
+    """Return whether an op does more than move numbers; an iota does if it rounds."""
     if trace is None:
         return False
     return trace.path.op.name not in MOVING or trace.own > 0
@@ -333,18 +322,18 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
-    """Return whether no op on the way of an error in 8 bits and fewer costs all digits
-    of the format.
+    """Return whether an error in 8 bits and fewer is ordinary: no op amplifies it until
+    the format has no correct digit left.
 
-    The last op of the chain does not count, for another draw of the data has an error
-    of that size too; nor does an op whose operands have no correct digits.
+    The last op of the chain is exempt, for another draw of the data has an error of
+    that size too; so is an op whose operands have no correct digits already.
     """
     costly = [e for _, e in chain[:-1] if amplification(e) * unit >= 1]
     if any(e.error_before < HOPELESS for e in costly):
         return False
     share = chain[0][1].result
     casts = [t.path.op.results[0].type.dtype for t, _ in chain if narrows(t.path.op)]
-    by_policy = max(map(unit_of, casts), default=0.0) <= COARSE  # no own cast is coarse
+    by_policy = max(map(unit_of, casts), default=0.0) <= COARSE
     return by_policy or share.error <= OF_DATA * share.data_error
 
 

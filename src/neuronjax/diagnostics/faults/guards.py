@@ -23,7 +23,7 @@ from neuronjax.numerics.float_format import FORMATS
 
 _FACTORS = frozenset(f"stablehlo.{name}" for name in ("multiply", "power"))
 _ARITHMETIC = _FACTORS | {f"stablehlo.{name}" for name in ("add", "subtract", "divide")}
-#: No smaller epsilon is written, except zero.
+#: Programs contain no smaller epsilon, except zero.
 SMALLEST_EPSILON = 1e-30
 
 
@@ -42,8 +42,8 @@ class Misread(NamedTuple):
 def misread(
     trace: OpTrace, is_constant: Callable[[Value], bool], *, is_broken: bool
 ) -> Misread | None:
-    """Return a constant that is written as another number: an operand that is Inf, or a
-    factor that is 0 or 1. Inf in a bound or mask counts only if `is_broken`."""
+    """Return an operand that is Inf, or a factor that is 0 or 1, if the source line has
+    another number there. Inf in a bound or mask counts only if `is_broken`."""
     op = trace.path.op
     for value, share in trace.worst.operands.items():
         if value.type.dtype.kind in "iub" or not is_constant(value):
@@ -54,7 +54,7 @@ def misread(
             continue  # the source has this number
         dtype = np.dtype(value.type.dtype)
         for written, _ in numbers:
-            if written != held and _rounded(written, dtype) == held:
+            if written != held and rounded(written, dtype) == held:
                 return Misread(written, held or 0.0, dtype.name)
     return None
 
@@ -68,7 +68,8 @@ def _held(op: Op, share: Share, is_broken: bool) -> float | None:
     return None
 
 
-def _rounded(x: float, dtype: np.dtype) -> float:
+def rounded(x: float, dtype: np.dtype) -> float:
+    """Return a number rounded to a dtype; Inf where it overflows."""
     with np.errstate(over="ignore"):
         return float(np.float64(x).astype(dtype))
 
@@ -87,7 +88,7 @@ def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool])
             if share.nothing == 1 and is_constant(value):
                 # JAX has rounded it; its source line may still have the number.
                 numbers = (x for x, _ in numbers_of(guarded.path.op) if x)
-                small = (x for x in numbers if not _rounded(x, dtype))
+                small = (x for x in numbers if not rounded(x, dtype))
                 written = share.largest or next(small, 0.0)
                 known = FORMATS.get(dtype.name)
                 is_narrow = known is not None and known.min_normal > SMALLEST_EPSILON

@@ -1,7 +1,7 @@
 """The error up to which a result is as exact as its program and formats allow.
 
 The limits were set on one half of a collection of faults and their healthy twins
-(`benchmarks/faults`), and results are reported on the other half.
+(`benchmarks/faults`), and tested on the other half.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 OF_DATA = 4.0
 #: An error up to this many roundoffs of the coarsest format is ordinary rounding.
 OF_ROUNDOFF = 6.0
-#: The same above the roundoff `COARSE`, for 8 bits and fewer, where errors average out.
+#: The same for roundoffs above `COARSE`: in 8 bits and fewer, errors average out.
 OF_COARSE_ROUNDOFF = 1.5
 COARSE = 2.0**-6
-#: A relative error that is acceptable in any result, for three digits are right; FP32
-#: differences come near to it even in the best programs.
+#: A relative error that is acceptable in any result: three digits are right.
+#: Differences in FP32 come near to it even in the best programs.
 UNSEEN = 1e-3
 #: An error that ill-conditioning never excuses, unless it grew from op to op in 8 bits
 #: and fewer.

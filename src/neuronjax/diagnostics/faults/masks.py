@@ -1,4 +1,4 @@
-"""Large negative numbers by which a mask stands for minus infinity.
+"""Large negative numbers that stand for minus infinity in masks.
 
 Attention sets the scores that it masks to about -1e9. Beside these the errors of the
 other scores are negligible, yet only the other scores matter. So masked elements are
@@ -18,21 +18,13 @@ from neuronjax.ir.value_sources import ValueSources
 LEAST = 1e4
 #: A mask is at least this many times as large as every other number.
 TIMES = 1e3
-_KEEPS = (
-    CONSTANT
-    | {"func.call", "stablehlo.composite"}
-    | {
-        f"stablehlo.{name}"
-        for name in (
-            "add subtract multiply divide maximum minimum select negate abs".split()
-        )
-    }
-)
+_OPS = "add subtract multiply divide maximum minimum select negate abs composite"
+_KEEPS = CONSTANT | {"func.call"} | {f"stablehlo.{name}" for name in _OPS.split()}
 
 
 def masked_values(graph: ValueSources) -> frozenset[Value]:
-    """Return the floats in which a mask may be: those selected from or multiplied by a
-    constant, and what sums and movement make of these."""
+    """Return the float values that may contain a mask: those selected from or
+    multiplied by a constant, and sums, products and bounds of these."""
     found = {
         value
         for value, maker in graph.makers.items()

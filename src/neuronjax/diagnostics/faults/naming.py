@@ -38,15 +38,15 @@ KINDS: Mapping[str, str] = {
     "integer": "use a wider integer, and no float on its way",
     "saturation": "scale to the largest number of the format, or give the layer more "
     "digits by a Rule",
-    "coarse": "keep it in FP32 up to there: the format has too few digits",
+    "coarse": "keep its result in FP32 up to where the error shows",
     "other": "compare this op alone",
 }
 #: Advice where the op already computes in FP32, or where FP32 does not help.
 IN_FP32: Mapping[str, str] = {
     "overflow": "subtract the maximum or scale before it",
     "underflow": "work with logarithms, or scale before it",
-    "absorption": "add what is small first, or carry along what a sum rounds away",
-    "stagnation": "add in blocks, or carry along what a sum rounds away",
+    "absorption": "add small numbers first, or use compensated summation",
+    "stagnation": "add in blocks, or use compensated summation",
     "coarse": "compute it by a formula that needs fewer digits",
 }
 #: Advice where a float narrower than FP32 holds indices or counts.
@@ -61,8 +61,7 @@ MISREAD = "use a constant that the format holds, or apply it in float32"
 #: Advice where an op makes NaN from Inf.
 INF_BEFORE = "mend the op that makes the Inf, or guard its operand with jnp.where"
 _SUMS = frozenset(("reduce", "reduce_window"))
-#: A sum absorbs an addend if it is at least this many times as large; below that, its
-#: rounding is ordinary.
+#: A sum absorbs addends if it is at least this many times as large as the smaller one.
 LARGER = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 #: Nouns for ops, used in sentences.
@@ -193,19 +192,18 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a bound that clips numbers before a cast, or a scale that flattens them."""
+    """Name a bound that clips numbers before a cast, or a scale that makes zeros."""
     if s.bounding is None:
         return None
     e = s.bounding
     operands = e.operands.values()
     if not e.cut_off:
-        text = f"{percent(t.flattened)} of the numbers are rounded to zero, or as far: "
+        text = f"{percent(t.flattened)} of the numbers are rounded by their own size: "
         return FaultName("coarse", f"{text}their scale does not fit them")
     largest = short(max(x.largest for x in operands))
     bound = short(min(e.result.largest, _largest(t)))
     at = f" at {bound}" if bound != largest else ", on one side"
-    text = f"numbers up to {largest} are cut off{at}"
-    return FaultName("saturation", text)
+    return FaultName("saturation", f"numbers up to {largest} are cut off{at}")
 
 
 def _saturates(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -259,7 +257,7 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _makes(t: OpTrace) -> str:
-    """Return a clause that says what an op turns a small error into."""
+    """Return a clause on what an op makes of a small error in its operands."""
     op = _NOUNS.get(short_name(t), short_name(t))
     if t.first is None and t.made_nonfinite is None:
         is_choice = any(v.type.dtype.kind in "iub" for v in t.path.op.results)
@@ -293,7 +291,7 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     lost = buries(t, e)
     if lost < LARGER * e.own:
         return None
-    text = f"the rounding of the sum is {short(lost)} of its smaller addend"
+    text = f"the rounding error is {short(lost)} of the smaller addend"
     return FaultName("absorption", text)
 
 
@@ -301,8 +299,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         return None
     if math.isinf(e.own):
-        text = f"its right operands make numbers beyond {_end(t)}"
-        return FaultName("overflow", text)
+        return FaultName("overflow", f"correct operands give numbers beyond {_end(t)}")
     text = _of_its_own(e.own)
     if short_name(t) in _SUMS:
         return FaultName("stagnation", text)

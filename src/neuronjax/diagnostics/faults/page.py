@@ -50,11 +50,9 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
 
 def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
     """Yield the source lines of the first faults, for the end of a report."""
-    texts = []
-    for fault in verdict.lines[:SHOWN_FAULTS]:
-        code = code_at(fault.record.source)
-        if code:  # code typed at a prompt is not available
-            texts.append(f"{_INDENT}{fault.record.line}: {code}")
+    records = [fault.record for fault in verdict.lines[:SHOWN_FAULTS]]
+    codes = ((r.line, code_at(r.source)) for r in records)  # "" if typed at a prompt
+    texts = [f"{_INDENT}{line}: {code}" for line, code in codes if code]
     if texts:
         yield Text("change first:" if len(texts) > 1 else "change:", style="bold")
     for text in texts:
@@ -83,7 +81,7 @@ def _headline(verdict: FaultVerdict) -> Text:
 
 
 def _of_result(wrong: WrongResult) -> str:
-    name = _end(wrong.name, 24)  # the end distinguishes it from others
+    name = _end(wrong.name, 24)  # paths differ at the end
     if name != "the result":  # a single result has no path
         name = f"result {name}"
     if wrong.how == "nonfinite" and wrong.elements == 1:
@@ -96,7 +94,7 @@ def _of_result(wrong: WrongResult) -> str:
         step = f"its step, {short(wrong.step)} of the state's size,"
         return f"{name}: {step} {_of_step(wrong)}"
     if wrong.relative_l2 <= wrong.allowed:
-        return f"{name}: {percent(wrong.lost)} of the numbers are lost"
+        return f"{name}: {percent(wrong.lost)} of the numbers are off by more than half"
     allowed = f"its formats and data explain {short(wrong.allowed)}"
     return f"{name}: the relative error is {short(wrong.relative_l2)}; {allowed}"
 

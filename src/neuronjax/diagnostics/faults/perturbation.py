@@ -34,7 +34,8 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Return float64 numbers moved by at most a roundoff; exact whole numbers stay."""
+    """Return float64 numbers moved by at most a roundoff; an array of whole numbers
+    that the format resolves to a half is returned unchanged."""
     if not unit or is_exact(x, 0.25 / unit):
         return x
     seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)
@@ -52,7 +53,7 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
 
 def is_exact(x: np.ndarray, most: float = 2.0**24) -> bool:
     """Return whether numbers are whole and no larger than `most`."""
-    if not is_whole(np.asarray(x).flat[:256]):  # decides most arrays at once
+    if not is_whole(np.asarray(x).flat[:256]):  # enough for most arrays
         return False
     return np.abs(x).max(initial=0) <= most and is_whole(x)
 

@@ -4,11 +4,11 @@ Their bounds cut numbers off, or their roundings turn numbers into zeros. The fl
 reference does the same, so no result shows it.
 
 A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers, bounds them
-and scales them back. How it makes its scales does not matter, since its errors are
-measured in its own steps. It is at fault if its error is twice that of a scale that
-fits: it loses a bit. (The rounding error of whole numbers grows with the largest, so
-there it may be better to clip a few.) It is also at fault if most numbers become zero,
-or some of them if the program divides by them or if each is the scale of many others.
+and scales them back. How it makes its scales does not matter, since errors are measured
+in units of the quantized numbers. It is at fault if its error is twice the error with a
+scale that fits: it loses a bit. (The rounding error of whole numbers grows with the
+largest, so it may be better to clip a few.) It is also at fault if most numbers become
+zero, or if some do and the program divides by them or each is the scale of many others.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from neuronjax.numerics.float_format import get_format
 A_BIT = 2.0
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
-#: A quotient's norm comes from zeros if it exceeds the ratio of norms this many times.
+#: Zeros of a divisor matter if the quotient's norm is this many times the norms' ratio.
 BLOWN_UP = 10.0
-#: Root mean square rounding errors: of whole numbers, and, in roundoffs of their norm,
-#: of floats that are spread evenly between two powers of two.
+#: Root mean square error of rounding to whole numbers; and of rounding to floats, as a
+#: multiple of roundoff x norm, for numbers spread evenly between two powers of two.
 _OF_WHOLE = 1 / math.sqrt(12)
 _OF_FLOATS = 1 / math.sqrt(7)
 #: The largest whole number of 8 bits.
 _LARGEST_CODE = 255
-#: A bound on floats below this share of the format's largest is not for its range.
+#: A bound below this share of a float format's largest number does not fit its range.
 _NEAR_LARGEST = 0.5
 _MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
 _SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-#: Ops that make up a bound; two bounds may share one function.
+#: Ops of a bound. Bounds that call one function read each other's values.
 _CHOICES = CLIPS | {"stablehlo.compare"}
 _HANDS_ON = CONSTANT | _SCALES | {"stablehlo.sqrt"}
 
@@ -78,14 +78,8 @@ class Bound(NamedTuple):
 def quantizing(
     flow: Flow, graph: ValueSources, traces: Mapping[OpPath, OpTrace], last: OpTrace
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
-    """Yield (op, worst execution) for ops of a quantizer that clip or flatten numbers.
-
-    Args:
-        flow: the values of the program and the traces of their ops.
-        graph: the values of the program.
-        traces: the traces of all ops.
-        last: the op with which a quantizer may end.
-    """
+    """Yield (op, worst execution) for the ops at fault of a quantizer that may end with
+    the op `last`."""
     op = last.path.op
     is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
@@ -114,7 +108,7 @@ def quantizing(
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
     """Return whether all ops that read a result scale or bound it, as is done with
     codes but not with counts and indices."""
-    readers = flow.ahead(op, lambda r: r.name in ADDS)  # a zero point is taken off
+    readers = flow.ahead(op, lambda r: r.name in ADDS)  # subtracts a zero point
     names = {reader.name for reader in readers} - ADDS
     return bool(names & _SCALES) and names <= _SCALES | _CHOICES
 
@@ -122,9 +116,9 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
 def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
 ) -> Iterator[OpTrace]:
-    """Yield the last bounds and roundings through which a value went.
+    """Yield the bounds and roundings before an op, back to the last arithmetic.
 
-    Calls are distinguished: all that is clipped in a program may share one function.
+    Calls are distinguished, for all clipped values of a program may share a function.
     """
     left = [(path.calls, v) for v in _same_size(path.op)]
     seen = set(left)
@@ -171,13 +165,8 @@ def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
 
 
 def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> bool:
-    """Return whether bounds make the error of a quantizer twice as large as it need be.
-
-    Args:
-        type: the type in which the quantizer ends.
-        bounds: its bounds.
-        limit: the lowest limit of these.
-    """
+    """Return whether bounds, the lowest of which has `limit`, make the error of a
+    quantizer that ends in `type` twice as large as it need be."""
     cut_off = math.hypot(*(bound.cut_off for bound in bounds))
     if not is_short_float(type.dtype):
         largest = max(bound.largest for bound in bounds)
@@ -192,10 +181,10 @@ def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> boo
 def _matters(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], codes: OpTrace
 ) -> bool:
-    """Return whether a few zeros among codes affect more than the codes themselves.
+    """Return whether a few zeros among codes affect many numbers.
 
-    Where codes are zero, a quotient by what is computed from them may be huge; or each
-    code may be the scale of several numbers.
+    A quotient by a number computed from zeros may be huge, and each code may be the
+    scale of several numbers.
     """
 
     def hands_on(_: Value, reader: Value) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,16 +34,19 @@ from neuronjax.execution.probes.signs import MOSTLY, Finiteness, makes_nonfinite
 from neuronjax.ir.program import Op, Value
 
 
-class Witness(Protocol):
-    """An observer of the numbers of a walk.
+@dataclass
+class Witness:
+    """An observer of the numbers of a walk, which keeps the results of main.
 
     Attributes:
         contractions: the policy's casts of operands, by contraction.
+        results: the results of main, after the walk.
         hears_every_device: whether it also observes devices that hold the same arrays.
     """
 
-    contractions: Mapping[Op, Cast]
-    hears_every_device: ClassVar[bool]
+    contractions: Mapping[Op, Cast] = field(default_factory=dict)
+    results: tuple[Seen, ...] = ()
+    hears_every_device: ClassVar[bool] = False
 
     def saw(
         self,
@@ -56,21 +59,22 @@ class Witness(Protocol):
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op after both runs have executed it. If it `repeats`, its result
-        has every number of its operand equally often. In a mesh this is called for
-        every device that holds numbers of its own."""
+        """Observe an op after both runs have executed it; `own` is its own error. If it
+        `repeats`, its result has every number of its operand equally often. In a mesh
+        this is called for every device whose numbers differ from earlier ones."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device holds the same results of an op as device `done`."""
 
     def ended(self, results: Sequence[Seen]) -> None:
-        """Observe the results of main, after the last op."""
+        """Keep the results of main, after the last op."""
+        self.results = tuple(results)
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
-#: From this share of an error on, a contribution counts as a part of it.
+#: A contribution of at least this share of an error counts as a part of it.
 PART = 0.25
-#: The number of an execution, its iterations and its evidence.
+#: The index of an execution, its iterations and its evidence.
 Moment = tuple[int, tuple[int, ...], OpEvidence]
 
 
@@ -81,10 +85,8 @@ class OpTrace:
     Attributes:
         worst: the execution with the largest error of its result.
         cast: for a contraction, the cast of its operands by a policy.
-        first: the number, the iterations and the evidence of the first execution whose
-            error is too large; None where there is none.
-        made_nonfinite: the same for the first execution that makes an Inf or NaN of
-            finite numbers.
+        first: the first execution whose error is too large, or None.
+        made_nonfinite: the first execution that makes Inf or NaN of finite numbers.
         bounding: for each operand, the execution that cuts off most of it.
         emptiest: the execution with most zeros.
         flattened: the largest share, in any iteration, of numbers whose rounding error
@@ -92,9 +94,9 @@ class OpTrace:
         own, absorbed, zeros, beneath: the largest figure of any execution.
         vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
-        rounded_away: the largest absolute error of its own, as a root mean square.
-        left_out: the root mean squares of lost addends, added up.
-        left_behind: the same, each relative to the norm of its sum.
+        rounded_away: the largest product of `own` and the norm of the result.
+        left_out: the sum of the root mean squares of lost addends.
+        left_behind: the same sum, each relative to the norm of the result.
         wrapped, misread: the sums over all executions.
         rounds_whole: whether any execution rounds whole numbers.
     """
@@ -124,7 +126,6 @@ class OpTrace:
         self.emptiest = self.worst
 
     def add(self, evidence: OpEvidence) -> None:
-        """Add an execution."""
         if _badness(evidence.result) > _badness(self.worst.result):
             self.worst = evidence
         for value, lost in evidence.cut_off.items():
@@ -163,8 +164,8 @@ class OpTrace:
 
     @property
     def absorbs(self) -> bool:
-        """Return whether sums lose addends, and these are a part of the rounding error;
-        a converged series loses its last terms without harm."""
+        """Return whether sums lose addends that are a part of the rounding error; a
+        converged series loses its last terms without harm."""
         return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
 
 
@@ -184,24 +185,19 @@ def _badness(share: Share) -> tuple[float, float]:
     return share.error, share.lost
 
 
-@dataclass
-class Recorder:
-    """A witness that records the traces of a run, and its results.
+@dataclass(kw_only=True)
+class Recorder(Witness):
+    """A witness that also records the traces of a run.
 
     Attributes:
         units: for every value, the coarsest roundoff on the way to it.
-        contractions: as at `Witness`.
         masked: values in which numbers may stand for minus infinity.
         traces: in the order of first execution.
-        results: the results of main.
     """
 
     units: Mapping[Value, float]
-    contractions: Mapping[Op, Cast]
     masked: frozenset[Value] = frozenset()
-    hears_every_device: ClassVar[bool] = False
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
-    results: tuple[Seen, ...] = ()
     _count: int = 0
     # The figures of values, by device.
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
@@ -256,9 +252,8 @@ class Recorder:
         self._shares.setdefault(device, {}).update(own)
 
     def ended(self, results: Sequence[Seen]) -> None:
-        """Keep the results."""
         self._end_turn()
-        self.results = tuple(results)
+        super().ended(results)
 
     def _end_turn(self) -> None:
         """Add the figures that need the arrays of all devices in one iteration."""
@@ -279,11 +274,9 @@ class Recorder:
             return True
         share = evidence.result
         if op.results[0].type.dtype.kind in "iub":
-            # A choice that flips is no error of arithmetic, nor is a number made of it.
-            amplifies = op.name in _ARITHMETIC and loses_elements(share)
-            return amplifies and not any(
-                map(loses_elements, evidence.operands.values())
-            )
+            # A choice that flips is no error of arithmetic, nor is its effect.
+            loses = op.name in _ARITHMETIC and loses_elements(share)
+            return loses and not any(map(loses_elements, evidence.operands.values()))
         return is_far(share, self.unit(op))
 
     def _share(self, value: Value, seen: Seen, unit: float) -> Share:

@@ -23,7 +23,7 @@ from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.search import Suspect
 from neuronjax.diagnostics.faults.traits import is_short
-from neuronjax.diagnostics.faults.trials import Execution, distance, fitted, held
+from neuronjax.diagnostics.faults.trials import Execution, distance, fitted, stored_as
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.reference64 import is_float
 from neuronjax.execution.probes.signs import FEW
@@ -51,7 +51,7 @@ def tried_op(suspect: Suspect, kind: str) -> OpTrace:
     trace, shown = suspect.trace, suspect.amplifier
     if shown is None:
         return trace
-    if suspect.bounding is not None:  # it bounds the numbers, or their scale
+    if suspect.bounding is not None:  # the fault bounds numbers, or their scale
         ours, theirs = (t.path.op.results[0].type.shape for t in (trace, shown))
         return trace if ours == theirs else shown
     return shown if kind in ("coarse", "integer") else trace
@@ -148,20 +148,18 @@ class Remedy:
             seen = self.shown.shown.result
             helps, left = error <= limit(seen, unit_of(_FLOAT32)), _error(error)
             if self.shown is not self.suspect.trace:
-                what = f"all up to {short_name(self.shown)}"
+                what = f"all ops up to {short_name(self.shown)}"
             elif trace.cast is not None:
                 what = "its partial sums" if kind == "stagnation" else "this matmul"
             elif all(unit_of(v.type.dtype) <= unit_of(_FLOAT32) for v in values):
-                what = "all before it"
+                what = "all ops before it"
         if helps:
             return True, f"keep {what} in {where}, which leaves {left}"
         return False, f"{where} alone would still leave {left}"
 
     def _handed_on(self) -> float:
-        """Return the error that would show if the op at fault rounded to FP32.
-
-        It is assumed to grow by the same factor as the error that was seen.
-        """
+        """Return the error that would show if the op at fault rounded to FP32, assuming
+        that it grows by the same factor as the observed error."""
         made, shown = self.suspect.trace.worst.result, self.shown.worst.result
         grows = shown.error / made.error if made.error else 0.0
         is_other = self.shown is not self.suspect.trace and math.isfinite(grows)
@@ -206,12 +204,12 @@ class Remedy:
             x = max(floats, key=lambda x: np.abs(x).max(initial=0.0), default=None)
             if x is None or dtype.itemsize > 1:
                 return None
-            return x, held(x, dtype), dtype
+            return x, stored_as(x, dtype), dtype
         end = suspect.amplifier if suspect.bounding and suspect.amplifier else trace
         value = end.path.op.results[0]
         alike = [x for x in floats if x.shape == execution.result.shape]
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # not the bound
-        return x, held(execution.result.astype(np.float64), dtype), dtype
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # a bound is smaller
+        return x, stored_as(execution.result.astype(np.float64), dtype), dtype

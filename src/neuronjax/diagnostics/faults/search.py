@@ -78,7 +78,7 @@ class Suspect:
         amplifier: the op at which the error shows, if it is another one.
         is_running: whether it is a sum in a loop that stops growing.
         is_update: whether it loses the step of a state.
-        bounding: its execution that clips or flattens most numbers of a quantizer.
+        bounding: its execution that clips or rounds away most numbers of a quantizer.
         lost_guard: text on an epsilon that became zero before an op with Inf or NaN.
         misread: its constant that the format holds as another number.
     """
@@ -100,11 +100,7 @@ class Suspect:
 
 
 class FaultSearch:
-    """The wrong results of a run, and the search for the ops at fault.
-
-    Attributes:
-        wrong: the wrong results.
-    """
+    """The wrong results of a run, and the search for the ops at fault."""
 
     def __init__(
         self,
@@ -135,7 +131,7 @@ class FaultSearch:
         )
 
     def _increments(self, result: Value, argument: Value) -> bool:
-        """Return whether a result adds something to the argument of its name."""
+        """Return whether a result adds something to an argument with the same name."""
         if argument not in self._names:
             return False
         name, of_argument = self._result_names[result], self._names[argument]
@@ -190,8 +186,8 @@ class FaultSearch:
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return the ops on the way to a wrong result whose errors are too large, each
-        with its first moment. Ops that make Inf or NaN come first, others by time."""
+        """Return (moment, op) for each op on the way to a wrong result that is off,
+        with the first moment when it is. Ops that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
         # An exponential may rightly overflow, so that a quotient by it is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
@@ -227,7 +223,7 @@ class FaultSearch:
                 for maker, amplifier in self._nonfinite(shown, evidence)
                 for lost in [lost_guard(self._flow, maker, self._is_constant)]
             ]
-            # First the ops whose epsilon became zero: it would have absorbed the zeros.
+            # Ops whose epsilon became zero come first: it would have replaced zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
@@ -251,8 +247,8 @@ class FaultSearch:
             yield Suspect(worst, "makes" if own else "amplifies", results)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return the step that amplifies an error most, after earlier steps that
-        amplify it by at least the square root of that."""
+        """Return the step that amplifies an error most, after earlier steps whose
+        factor is at least the square root of its factor."""
         # Ops that move numbers compute nothing, though they may drop large numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
@@ -277,8 +273,8 @@ class FaultSearch:
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
         """Return the op that lost the digits although it rounds as other ops do, or
-        None. It may be a large sum that leaves little of a small addend, a cast of
-        whole numbers, or a large number of which only the fraction or phase matters."""
+        None. Such an op is a sum with a small addend, a cast of whole numbers, or one
+        that makes a large number of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
         between = chain[1:-1]
@@ -287,7 +283,7 @@ class FaultSearch:
         lost = buries(last, evidence)
         if is_own and lost > OWN * min(shown.result.error, 1.0):
             return last
-        # An offset that is subtracted again was the same for all elements.
+        # Only an offset that is equal for all elements is subtracted again.
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
         if is_own and is_offset and lost > OF_OFFSET:
             return last
@@ -316,8 +312,8 @@ class FaultSearch:
                 for v in near.worst.cut_off
                 if not self._is_constant(v)
             ]
-            ratio = max(norms, default=0.0) / near.worst.result.norm if norms else 1.0
-            if norms and not 1 / REPLACED < ratio < REPLACED:
+            ratio = max(norms) / near.worst.result.norm if norms else 1.0
+            if not 1 / REPLACED < ratio < REPLACED:
                 yield Suspect(near, "makes", results, trace, bounding=near.worst)
                 return
 
@@ -371,7 +367,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", self._on(trace), is_running=True)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
-        """Yield the ops that lose a state's step, among ops on numbers of its size."""
+        """Yield the ops that lose a state's step, or that made the step wrong."""
         assert wrong.step is not None
         traces = [
             t
@@ -418,7 +414,7 @@ class FaultSearch:
             on = self._on(trace)
             counts = is_integer(self._flow, trace.path.op)
             results = on if counts else tuple(n for n in on if n in wrong)
-            if results:  # of several on the way the first has rounded
+            if results:  # the first op behind it that rounds is at fault
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)
@@ -473,7 +469,7 @@ class FaultSearch:
                 yield from self._traced_back(trace, moment[2])
 
     def _quantizing(self) -> Iterator[Suspect]:
-        """Yield the bounds and roundings of quantizers that clip or flatten numbers."""
+        """Yield the ops of quantizers that clip numbers or round them to zero."""
         traces = self._recorder.traces
         for trace in traces.values():
             found = quantizing(self._flow, self._graph, traces, trace)

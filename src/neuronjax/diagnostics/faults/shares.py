@@ -20,14 +20,15 @@ from neuronjax.diagnostics.distances import Broken, Figures, figures
 from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels.figures import Distance, Told
 
-#: A float that is off by more than this share of itself is lost; a whole number, if it
-#: is off by more than `LOST_WHOLE` of itself and of `LEAST_WHOLE`.
+#: A float is lost if it is off by more than this share of itself; a whole number, if it
+#: is off by more than `LOST_WHOLE` of itself, or of `LEAST_WHOLE` if that is larger.
 LOST = 0.5
 LOST_WHOLE = 0.1
 LEAST_WHOLE = 15.0
 #: If a larger share of elements is lost, it is compared with that of perturbed data.
 MOST_LOST = 0.1
-#: Numbers below this share of a roundoff of the typical number count as zero.
+#: To judge what is lost, numbers count as at least this share of a roundoff of the
+#: norm.
 NOTHING = 2.0**-10
 #: A result below this share of its operands is float64's rounding noise.
 NOISE = 2.0**-44
@@ -41,7 +42,7 @@ class Seen(NamedTuple):
         reference: the reference's array; float64 for floats.
         actual: the run's array, of the declared dtype.
         perturbed: the reference's arrays on perturbed data, one for each draw.
-        found: the figures that `asked` names, where they are known.
+        found: the figures that `settings_of` describes, where they are known.
     """
 
     dtype: Any
@@ -92,15 +93,10 @@ class Share:
 
 
 def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
-    """Return the figures of an array of any dtype.
-
-    Args:
-        x: the array.
-        unit: roundoff of the coarsest format on its way.
-        excused: error up to which the effect of perturbed data is not computed.
-    """
+    """Return the figures of an array with the roundoff `unit` of the coarsest format on
+    its way. Up to the error `excused`, the effect of perturbed data is not computed."""
     is_whole = np.dtype(x.dtype).kind in "iu"
-    setting = asked(np.dtype(x.dtype))
+    setting = settings_of(np.dtype(x.dtype))
     limit, counts = setting[Told.LOST], x.found
     if counts is None:
         counts = figures(x.actual, x.reference, setting)
@@ -116,7 +112,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # An element that is lost is noise if perturbed data change it, however small.
+        # A lost element, however small, is noise if perturbed data change it too.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])
@@ -187,7 +183,7 @@ def _is_lost(
 
 
 @functools.cache
-def asked(dtype: np.dtype) -> Mapping[Told, float]:
+def settings_of(dtype: np.dtype) -> Mapping[Told, float]:
     """Return the settings for a dtype's figures: its range and what counts as lost."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf

@@ -69,8 +69,8 @@ class StateStep:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the error exceeds `allowed`. If `data_error` is small, it is
-        also enough that the format has no room or that most elements do not move."""
+        """Return whether the error exceeds `allowed`; or, if `data_error` is small,
+        whether the format cannot hold the step or most elements do not move."""
         is_still = self.unmoved > LOST_UPDATE < self.error
         stays = self.data_error < OF_DATA and (is_still or not self.has_room)
         return self.error > self.allowed or stays
@@ -79,9 +79,8 @@ class StateStep:
 class StateSteps:
     """The arguments of main, of which results may be the next values.
 
-    A result is the next value of an argument that it is near. It also is, at any
-    distance, if it adds something to the argument of its name, as for a parameter that
-    begins at zero.
+    A result is the next value of an argument if they are near one another, or if it
+    adds something to an argument with the same name: parameters may begin at zero.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class StateSteps:
         self._norms: dict[int, float] = {}
 
     def is_incremented(self, value: Value) -> bool:
-        """Return whether a result adds something to the argument of its name."""
+        """Return whether a result adds something to an argument with the same name."""
         return any(self._increments(value, entry) for entry in self._values)
 
     def lost_step(
@@ -148,7 +147,7 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
                 wide(x) - perturbed(start, unit, draw) - move
                 for draw, x in enumerate(others)
             ]
-            # An element that should stay may be rounded on its way: that is no step.
+            # The reference may round an element that it should not move: no step.
             moves = np.abs(move) > NOISE * np.abs(start)
             squares = (_square(x[moves]) for x in errors)
             total += [np.count_nonzero(stays), *squares]

@@ -50,7 +50,7 @@ def is_function(trace: OpTrace) -> bool:
 
 
 def is_periodic(flow: Flow, trace: OpTrace) -> bool:
-    """Return whether an op takes a number modulo another."""
+    """Return whether an op, such as a cosine, uses a number only modulo another."""
     name = trace.path.op.name
     if name != "stablehlo.subtract":
         return name in _PERIODIC
@@ -82,15 +82,15 @@ def largest_operand(evidence: OpEvidence) -> float:
 
 def flushes(trace: OpTrace) -> bool:
     """Return whether an op turns small numbers into zeros that are a part of its error;
-    in a softmax they are negligible beside the others."""
+    in a softmax they are negligible beside large numbers."""
     error = min(trace.worst.result.error, 1.0)
     is_zero = trace.beneath > 0 and trace.zeros > 0
     return is_zero and trace.own >= PART * error
 
 
 def rounds_to(trace: OpTrace) -> float:
-    """Return the roundoff of an op's result, or of a policy's cast of its operands to 8
-    bits if that is coarser."""
+    """Return the roundoff of an op's result, or that of a policy's cast of its operands
+    to 8 bits if this is coarser."""
     cast = 0.0 if trace.cast is None else trace.cast.unit
     own = min(unit_of(v.type.dtype) for v in trace.path.op.results)
     return max(own, cast if cast > COARSE else 0.0)

@@ -30,14 +30,8 @@ Wanted = Mapping[OpPath, tuple[int, ...] | None]
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """One execution of an op in double precision.
-
-    Attributes:
-        op: the op.
-        operands: its operands.
-        result: its first result.
-        run: returns the first result for other operands.
-    """
+    """One execution of an op in double precision, with the first result of the op;
+    `run` returns this result for other operands."""
 
     op: Op
     operands: Mapping[Value, np.ndarray]
@@ -155,7 +149,7 @@ class Fitted(NamedTuple):
     axes: tuple[int, ...]
 
 
-def held(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def stored_as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return numbers as a format of floats or integers stores them."""
     if dtype.kind not in "iu":
         return x.astype(dtype).astype(np.float64)
@@ -164,7 +158,8 @@ def held(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def fitted(x: np.ndarray, dtype: np.dtype) -> list[Fitted]:
-    """Return what one scale makes of numbers, and a scale for each row of an axis."""
+    """Return the effect of one scale for all numbers; and, for each axis, the effect of
+    a scale for each index."""
     rows = (tuple(a for a in range(x.ndim) if a != n) for n in range(x.ndim))
     is_whole, amax = dtype.kind in "iu", np.abs(np.where(np.isfinite(x), x, 0.0))
     largest = np.iinfo(dtype).max if is_whole else get_format(dtype.name).max_finite
@@ -172,7 +167,7 @@ def fitted(x: np.ndarray, dtype: np.dtype) -> list[Fitted]:
     for axes in ((), *filter(None, rows)):
         most = amax.max(axis=axes or None, keepdims=True, initial=0.0)
         factor = largest / np.where(most == 0, 1.0, most)
-        off = distance(held(x * factor, dtype) / factor, x)
+        off = distance(stored_as(x * factor, dtype) / factor, x)
         found.append(Fitted(max(off), *off, float(np.median(factor)), axes))
     return found
 

@@ -23,7 +23,7 @@ from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
 
-#: Remedies are tried for this many faults, within the first `MOST_EXECUTIONS`.
+#: Remedies are tried for this many faults, each in the first `MOST_EXECUTIONS` of ops.
 MOST_TRIED = 3
 MOST_EXECUTIONS = 2048
 
@@ -37,7 +37,7 @@ class WrongResult:
         how: "nonfinite", "far", "discrete" (whole numbers that changed), "chosen" (an
             index or order that changed) or "lost" (a state whose step is missing or
             wrong).
-        dtype: its dtype, "bfloat16".
+        dtype: its dtype, such as "bfloat16".
         relative_l2: its relative L2 error.
         allowed: the error that the roundings of its formats and its data explain.
         nonfinite: number of elements that are Inf or NaN.
@@ -71,7 +71,8 @@ class FaultVerdict:
         results: number of results of the program.
         wrong: the results that are wrong.
         faults: the ops at fault, in the order in which to examine them.
-        unjudged: outputs that are not results: calls of the host, with their lines.
+        unjudged: what calls of the host take, with their lines: only results are
+            judged.
     """
 
     results: int
@@ -88,7 +89,7 @@ class FaultVerdict:
         return tuple(lines.values())
 
     def amplifies(self, record: OpRecord) -> bool:
-        """Return whether an op amplifies the errors of others."""
+        """Return whether an op amplifies the errors of other ops."""
         return any(f.record is record and f.role == "amplifies" for f in self.faults)
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,14 +113,8 @@ def verdict(
 ) -> FaultVerdict:
     """Return the verdict on a run, from the figures of every op.
 
-    Args:
-        program: the program that was run.
-        seen: the figures of the run.
-        arguments: the arguments of main.
-        records: the records of all ops.
-        names: the names of the results.
-        draw: as at `with_draws`; None where no data are perturbed.
-        execute: executes ops again, to try remedies on them; None for no trial.
+    `names` are those of the results; `draw` is as at `with_draws`, None where no data
+    are perturbed; `execute` executes ops again to try remedies, None for no trial.
     """
     unjudged = tuple(dict.fromkeys(_sent(program)))
     execute = None if unjudged else execute  # a trial must not call the host
@@ -139,7 +134,17 @@ def verdict(
             for w in search.wrong
         ),
         faults=tuple(
-            _fault(s, name, remedy, search.parameter(s.trace), records, names)
+            Fault(
+                kind=name.kind,
+                role=s.role,
+                record=records[s.trace.path],
+                parameter=search.parameter(s.trace),
+                shows=s.amplifier and records[s.amplifier.path],
+                iteration=s.trace.moment[1] if s.trace.moment else (),
+                evidence=name.evidence,
+                remedy=remedy,
+                outputs=tuple(names[n] for n in s.results),
+            )
             for (s, name), remedy in zip(found, remedies, strict=True)
         ),
         unjudged=unjudged,
@@ -201,26 +206,4 @@ def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:
         elements=share.elements,
         lost=share.lost,
         **of_step,
-    )
-
-
-def _fault(
-    suspect: Suspect,
-    name: FaultName,
-    remedy: str,
-    parameter: str,
-    records: Mapping[OpPath, OpRecord],
-    names: Sequence[str],
-) -> Fault:
-    trace = suspect.trace
-    return Fault(
-        kind=name.kind,
-        role=suspect.role,
-        record=records[trace.path],
-        parameter=parameter,
-        shows=None if suspect.amplifier is None else records[suspect.amplifier.path],
-        iteration=trace.moment[1] if trace.moment else (),
-        evidence=name.evidence,
-        remedy=remedy,
-        outputs=tuple(names[n] for n in suspect.results),
     )

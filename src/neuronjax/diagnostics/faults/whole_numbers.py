@@ -90,11 +90,8 @@ def _is_integer(x: Seen) -> bool:
 
 
 def _counted(exact: Callable[[Op, Sequence[np.ndarray]], Any]) -> _Rule:
-    """Return a rule that counts the results outside the range of their type.
-
-    Args:
-        exact: returns the results in float64, or None if it cannot.
-    """
+    """Return a rule that counts the results outside the range of their type; `exact`
+    returns the results in float64, or None if it cannot."""
 
     def rule(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
         found, info = exact(op, x), np.iinfo(result.dtype)

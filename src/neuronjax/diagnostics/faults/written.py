@@ -66,4 +66,4 @@ def _value(node: ast.AST) -> float | None:
         value = _OPERATORS[type(node.op)](left, right)
     except ArithmeticError:
         return None
-    return value if isinstance(value, float) else None  # no root of a negative
+    return value if isinstance(value, float) else None  # a root may be complex

@@ -61,15 +61,10 @@ def wrong_results(
 ) -> Iterator[Wrong]:
     """Yield the results of a program's main that are wrong.
 
-    Args:
-        main: the entry function's body.
-        arguments: the arguments of main, as they were given.
-        results: the results of main.
-        units: for every value, the coarsest roundoff on the way to it.
-        is_chance: whether a value owes its error to chance, given the coarsest
-            roundoff.
-        is_choice: whether a whole number is an index or order and not a quantity.
-        increments: whether a result adds something to an argument of its name.
+    `units` has the coarsest roundoff on the way to every value. `is_chance` returns
+    whether the error of a value is due to chance, given this roundoff; `is_choice`,
+    whether a whole number is an index or order and not a quantity; and `increments`,
+    whether a result adds something to an argument with the same name.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
     pairs = zip(results, coarsest, strict=True)
@@ -107,10 +102,9 @@ def _changed(seen: Seen) -> float:
     """Return the share of choices that differ; 0 where few differ, or not many more
     than with perturbed data."""
     changed = float(np.mean(seen.actual != seen.reference))
-    by_data = root_mean_square(
-        [float(np.mean(p != seen.reference)) for p in seen.perturbed]
-    )
-    return changed if changed > max(MOST_LOST, OF_DATA * by_data) else 0.0
+    draws = [float(np.mean(p != seen.reference)) for p in seen.perturbed]
+    most = max(MOST_LOST, OF_DATA * root_mean_square(draws))
+    return changed if changed > most else 0.0
 
 
 def _is_whole(seen: Seen) -> bool:

@@ -27,11 +27,11 @@ from neuronjax.diagnostics.tolerance.bounds import SAMPLES
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
 #: Number of input elements. A reference with more is not run with drawn errors or as
-#: mutants; one with more than a quarter of it is run less often.
+#: mutants; one with more than a quarter of this number is run less often.
 LARGE_INPUTS = 1 << 22
 
-#: Runs with drawn errors for such a reference, and for all seeds but the first, whose
-#: tolerance shows what a verdict is worth. So few runs give bounds twice as wide.
+#: Runs with drawn errors for references that are run less often, and for all seeds but
+#: the first, on which mutants are tried. So few runs give bounds twice as wide.
 _FEWER_SAMPLES = 10
 
 #: Functions that the loops of a reference call with their iterable or condition. They
@@ -127,11 +127,11 @@ class ReferenceCase:
         return cls(path, module)
 
     def inputs(self, seed: int) -> tuple[Any, ...]:
-        """Return the reference's arguments of a seed, as copies."""
+        """Return copies of the reference's arguments, drawn with a seed."""
         return tuple(map(_own, self.drawn(seed)))
 
     def drawn(self, seed: int) -> tuple[Any, ...]:
-        """Return the reference's arguments of a seed, shared and read-only."""
+        """Return the reference's arguments, drawn with a seed, to read only."""
         return self._of_seed("inputs", seed, self._draw)
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
@@ -172,14 +172,10 @@ class ReferenceCase:
     ) -> tuple[Tolerance, ...]:
         """Return a tolerance for each result that holds for any order of addition.
 
-        Products of FP32 may be three of BF16, as in public kernels. Functions are the
-        emulator's, which runs the kernel.
-
-        Args:
-            seed: seed of the inputs.
-            relative: allowed relative L2 error of each result; None to derive it.
-            is_later: whether fewer drawn runs suffice, as for a second seed.
-
+        An FP32 product may be three BF16 products, as in public kernels. Functions are
+        those of the emulator, which also runs the kernel. `relative` is the allowed
+        relative L2 error, None to derive it. If `is_later`, as for a second seed, fewer
+        drawn runs suffice.
         Raises:
             UnimplementedError: a function of the reference has no rule.
             InvalidProgramError: the reference takes numbers out of its arrays.
@@ -207,11 +203,10 @@ class ReferenceCase:
         self, returned: Any, expected: tuple[np.ndarray, ...]
     ) -> tuple[np.ndarray, ...]:
         """Return the kernel's results in the reference's layout."""
-        change: Callable[[Any, Any], Any] | None
+        given = _arrays(returned)
         change = getattr(self.module, "transform_nki_outputs", None)
         if change is None:
-            return _arrays(returned)
-        given = _arrays(returned)
+            return given
         single = not isinstance(returned, list | tuple)
         (first, *others) = expected
         wanted = expected if others else first

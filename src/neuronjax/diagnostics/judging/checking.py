@@ -1,6 +1,6 @@
 """Find faults of a traced candidate without running it.
 
-It is a fault if only the reference's results depend on an argument.
+A candidate is at fault if it ignores an argument that affects the reference's results.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
 def ignored_arguments(
     case: ReferenceCase, seeds: Sequence[int], candidate: TracedCandidate
 ) -> Iterator[Problem]:
-    """Yield arguments on which only the reference's results depend."""
+    """Yield a problem for each argument that affects only the reference's results."""
     program = candidate.kernel.program
     for n in _unreached(program):
         if _matters(case, seeds[0], n):
@@ -66,7 +66,7 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
     """Return positions of the arguments on which no result depends.
 
     A storage is taken to depend on everything that any write to it depends on, in any
-    order. So the returned arguments have no effect; others may have none either.
+    order. So the returned arguments surely have no effect, and others may have none.
     """
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
@@ -82,7 +82,7 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Record the sources of every place; `around` decides whether loops run."""
+    """Record what every storage and register depends on; all depend on `around`."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around
@@ -125,7 +125,7 @@ def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
     other[number] = case.inputs(seed + 1)[number]
     try:
         after = case.answer(other)
-    except ReferenceFailed:  # its inputs must match each other
+    except ReferenceFailed:  # its inputs depend on each other
         return True
     return any(
         not np.array_equal(b, a, equal_nan=True)

@@ -32,11 +32,9 @@ def compared(
             why=why,
         )
     judged = [t.check(a) for t, a in zip(allowed, actual, strict=True)]
-    most, error = (
-        max(t.largest_passing for t in allowed),
-        max(j.distance for j in judged),
-    )
-    number, place, why = _speaks(judged, allowed, max(most, error) <= DECIDES)
+    most = max(t.largest_passing for t in allowed)
+    error = max(j.distance for j in judged)
+    number, place, why = _to_show(judged, allowed, max(most, error) <= DECIDES)
     return SeedVerdict(
         seed=seed,
         correct=not why,
@@ -50,8 +48,8 @@ def compared(
 def decided(
     done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
 ) -> tuple[bool | None, str]:
-    """Return whether every seed is right, None if that is not known; and the reason why
-    the tolerance cannot tell, else ""."""
+    """Return whether every seed is right, None if the tolerance cannot decide; and the
+    reason why it cannot, else ""."""
     if not all(s.correct for s in done):
         return False, ""
     # An error above the allowed one comes from elements without a bound.
@@ -59,8 +57,8 @@ def decided(
     if most > DECIDES:
         return None, (
             f"The tolerance is too wide: an error of {most:.3g} times the result's "
-            "norm passes, and only a larger one would have been caught. It decides "
-            f"where this is at most {DECIDES:g}. Give the loops of the reference and "
+            "norm passes, and only a larger one would have been caught. Only a "
+            f"tolerance up to {DECIDES:g} decides. Give the loops of the reference and "
             "of the kernel fewer iterations, or give the relative L2 error that you "
             "allow: tolerance=0.02"
         )
@@ -75,30 +73,27 @@ def decided(
     return True, ""
 
 
-def _speaks(
+def _to_show(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
     """Return the result and index of the element to show, and what is wrong."""
-    wrong = [n for n, found in enumerate(judged) if not found]
-    which = f"result {wrong[0]}: " if wrong and len(judged) > 1 else ""
-    by_elements = is_decided and all(t.bound is not None for t in allowed)
-    if wrong and judged[wrong[0]].refused:
-        found = judged[wrong[0]]
-        return (
-            wrong[0],
-            found.worst,
-            f"{which}{found.refused:,} of {found.elements:,} elements are further off "
-            f"than any order of addition; the worst {found.times_bound:.3g} times",
-        )
-    if wrong:
-        found = judged[wrong[0]]
+    number, found = next(((n, j) for n, j in enumerate(judged) if not j), (0, None))
+    if found is not None:
+        which = f"result {number}: " if len(judged) > 1 else ""
+        if found.refused:
+            why = f"{found.refused:,} of {found.elements:,} elements are further off "
+            why += (
+                f"than any order of addition; the worst {found.times_bound:.3g} times"
+            )
+            return number, found.worst, f"{which}{why}"
         l2, most = found.relative_l2, found.relative_l2_bound
         why = f"{which}relative L2 {l2:.3g}, at most {most:.3g} if it were right"
-        if allowed[wrong[0]].bound is None:
+        if allowed[number].bound is None:
             why = f"{which}relative L2 {l2:.3g}, allowed {most:.3g}"
             if found.non_finite:
                 why += f"; {found.non_finite:,} elements are not finite"
-        return wrong[0], found.furthest, why
+        return number, found.furthest, why
+    by_elements = is_decided and all(t.bound is not None for t in allowed)
     by_elements = by_elements and any(found.times_bound for found in judged)
     off = [found.times_bound if by_elements else found.distance for found in judged]
     number = off.index(max(off))

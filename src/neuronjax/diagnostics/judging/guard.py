@@ -19,19 +19,12 @@ from pathlib import Path
 from typing import Any
 
 #: Prefixes of audit events that are refused, with their names in a verdict.
+_STARTS = "subprocess. os.system os.fork os.posix_spawn os.exec os.spawn pty.spawn"
 _REFUSED = {
-    "subprocess.": "starts a process",
-    "os.system": "starts a process",
-    "os.fork": "starts a process",
-    "os.posix_spawn": "starts a process",
-    "os.exec": "starts a process",
-    "os.spawn": "starts a process",
-    "pty.spawn": "starts a process",
+    **dict.fromkeys(_STARTS.split(), "starts a process"),
     "socket.": "opens a connection",
     "ctypes.": "calls machine code",
-    "os.kill": "sends a signal",
-    "os.killpg": "sends a signal",
-    "signal.pthread_kill": "sends a signal",
+    **dict.fromkeys(("os.kill", "signal.pthread_kill"), "sends a signal"),
 }
 #: Audit events whose arguments are the paths that they change.
 _CHANGES = (
@@ -51,7 +44,7 @@ class Limits:
     """Limits on the tracing of a candidate.
 
     Attributes:
-        seconds: by the clock, and of processor time.
+        seconds: limit on the elapsed time, and also on the processor time.
         memory_bytes: size of the address space.
         file_bytes: size of any file that it writes, and of its output.
         files: number of files open at once.
@@ -81,7 +74,7 @@ class Guard:
     found: list[str] = field(default_factory=list)
     finished: bool = False
 
-    def raise_fence(self) -> None:
+    def install(self) -> None:
         """Install the audit hook, until the process ends."""
         root = f"{self.folder.resolve()}{os.sep}"
 

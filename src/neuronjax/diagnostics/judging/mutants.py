@@ -1,10 +1,10 @@
 """Test a tolerance: which wrong kernels would it have caught?
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
-an input. Each of the others is a run of the reference with one change. Its arrays
-(`_Heard`) intercept every NumPy function, so that one place of the source computes
-something else: a sum drops its last term, an addition becomes a subtraction, or a loop
-omits its last turn. One more kind of mutant replaces an input by its mean.
+an input. Others are runs of the reference with one change. Their arrays (`_Heard`)
+intercept every NumPy function, so that one place of the source computes something else:
+a sum drops its last term, an addition becomes a subtraction, or a loop omits its last
+iteration. One more kind of mutant replaces an input by its mean.
 """
 
 from __future__ import annotations
@@ -48,15 +48,8 @@ class _Site(NamedTuple):
 def tried(
     case: ReferenceCase, seed: int, allowed: Sequence[Tolerance]
 ) -> tuple[TriedMutant, ...]:
-    """Return the mutants of a case, and whether the tolerances would catch each.
-
-    A change whose results equal the reference's up to a rounding is no mutant.
-
-    Args:
-        case: the reference.
-        seed: seed of its inputs.
-        allowed: the tolerance of each result.
-    """
+    """Return the mutants of a case, and whether the tolerance of any result would catch
+    them. A change whose results equal the reference's up to a rounding is no mutant."""
     inputs, right = case.drawn(seed), [t.value for t in allowed]
     found = [
         _judged(what, wrong, right, allowed, does_nothing=True)
@@ -145,10 +138,7 @@ def _wrong(
 class _ChangedRun:
     """One run of a reference, with a change at one place or none.
 
-    Args:
-        case: the reference.
-        changed: the place, or None.
-        usual: `turns` of an unchanged run; empty if this is that run.
+    `usual` are the `turns` of an unchanged run; it is empty for the unchanged run.
 
     Attributes:
         turns: number of executions of each place that a mutant can change, in the order
@@ -271,8 +261,8 @@ def _plain(x: Any) -> Any:
 
 
 def _without_last(args: Any, number: int, axis: int | None) -> Any:
-    """Return arguments with one operand zero at the end of an axis; None if the axis
-    has fewer than two elements."""
+    """Return arguments with the last elements of one operand along an axis set to zero;
+    None if the axis has fewer than two elements."""
     x = np.array(args[number])
     if (x.size if axis is None else x.shape[axis]) < 2:
         return None

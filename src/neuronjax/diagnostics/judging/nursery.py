@@ -1,8 +1,8 @@
 """A process that imports what children need and forks for every candidate.
 
 The imports take a second or two, a fork some milliseconds. The process itself runs only
-trusted code: each candidate has a fork of its own, and its changes end with that. Run
-as `python -m` with the number of a socket, on which `sandbox` sends requests.
+trusted code: each candidate has a fork of its own, and its changes end with the fork.
+Run as `python -m` with the number of a socket, on which `sandbox` sends requests.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class PatchedError(Exception):
 
 @contextlib.contextmanager
 def none_made() -> Iterator[None]:
-    """Refuse that the block replaces functions of the packages.
+    """Check that the block replaces no function of the packages.
 
     Raises:
         PatchedError: the block replaced one.

@@ -20,9 +20,9 @@ from neuronjax.nki.releases.reports import reports_met
 from neuronjax.nki.releases.uses import uses_of_file
 
 RULE = "nki-release"
-#: Rule of advice that the emulator follows newer rules than the release's.
+#: Rule for advice that the emulator applies rules of a newer release.
 NEWER_RULE = "nki-newer-rule"
-#: Rule of behaviour seen on a chip or a compiler that differs from the documentation.
+#: Rule for behaviour seen on a chip or a compiler that differs from the documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 
@@ -30,13 +30,8 @@ _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "adv
 def problems(
     path: Path, program: KernelProgram | None, release: Release
 ) -> dict[str, tuple[Problem, ...]]:
-    """Return limits, hazards and advice of a release.
-
-    Args:
-        path: the candidate's file.
-        program: its trace, or None.
-        release: the release whose rules apply.
-    """
+    """Return the limits, hazards and advice of a release for a candidate's file and its
+    trace, if there is one."""
     found: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     try:
         meetings = list(_meetings(path, program))
@@ -59,7 +54,7 @@ def reported(
 ) -> dict[str, tuple[Problem, ...]]:
     """Return limits and advice from public reports (`reports.json`) on chips.
 
-    With a release, a report that the compiler refuses such kernels is a limit.
+    If a release is given, a report that its compiler refuses the kernel is a limit.
     """
     found: dict[str, list[Problem]] = {"limits": [], "advice": []}
     for report, location in reports_met(program, release):
@@ -90,7 +85,7 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return the part of the verdict for a meeting, and the problem or None."""
+    """Return the part of the verdict for a `ReleaseMeeting`, and a problem or None."""
     d = m.difference
     if m.holds_in(release):
         emulated = m.older and OLDER in release.styles  # by the rules of that release

@@ -26,7 +26,7 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.initialised import surely_writes
 from neuronjax.report.quantities import binary
 
-#: Limits of the emulator here; a kernel that exceeds one is not run, but refused.
+#: Limits on kernels that are run; a kernel that exceeds one is refused.
 MOST_BYTES = 8 << 30
 MOST_INSTRUCTIONS = 20_000_000
 
@@ -70,8 +70,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Return whether tiles reuse memory of earlier tiles, in a second run as in the
-    first. Unwritten elements then hold the same in both runs."""
+    """Return whether tiles reuse memory of earlier tiles. They do so alike in a second
+    run, so unwritten elements hold the same numbers in both runs."""
     return _all_bytes(program) > MOST_BYTES
 
 
@@ -85,7 +85,7 @@ def seeds(
     """Return a comparison for every seed up to the first that fails, and the problem.
 
     `allowed` is the relative L2 error; None for tolerances from the reference. Programs
-    that may not end get `seconds`. If the program may read memory that it has not
+    that may not end get `seconds` s. If the program may read memory that it has not
     written, the first seed runs a second time, in other memory: a result that differs
     depends on the memory's earlier content.
     """

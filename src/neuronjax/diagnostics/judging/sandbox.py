@@ -32,7 +32,7 @@ SEPARATOR = b"\0"
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
 _LATE = "did not end within"
-#: Variables that a child gets of the parent's environment; none of them is a secret.
+#: Variables of the parent's environment that a child gets; none of them is a secret.
 _PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
 

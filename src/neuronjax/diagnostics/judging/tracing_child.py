@@ -34,7 +34,7 @@ def main() -> NoReturn:
     job = json.loads(Path("job.json").read_text())
     guard = Guard(Path.cwd(), job["hidden"], sealed=(STATUS, PROGRAM))
     limit_this_process(Limits(**job["limits"]))
-    guard.raise_fence()
+    guard.install()
     status, program = outcome(job)
     guard.finished = True
     status["forbidden"] = guard.found
@@ -101,7 +101,7 @@ def _module(path: Path) -> types.ModuleType:
 
 
 def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
-    """Return the kernel of that name, else of a usual name, else the only one."""
+    """Return the kernel named `wanted`, else one of a usual name, else the only one."""
     held = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
     names = [wanted] if wanted else [n for n in NAMES if hasattr(module, n)]
     if not names and len(held) == 1:

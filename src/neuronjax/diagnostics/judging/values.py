@@ -1,6 +1,6 @@
 """Run a traced candidate: in this process, or in a child if it may not end.
 
-A device loop whose condition is data may turn for ever, and XLA cannot be interrupted.
+A device loop whose condition is data may never end, and XLA cannot be interrupted.
 So such programs, and long ones, run in a process that can be killed.
 """
 
@@ -27,12 +27,7 @@ class EndlessError(InvalidProgramError):
 
 
 class ValuesRun(NamedTuple):
-    """One run of a kernel.
-
-    Attributes:
-        arguments: the kernel's arguments.
-        memory: content of memory that nothing has written.
-    """
+    """Arguments for one run, and the content of memory that nothing has written."""
 
     arguments: tuple[Any, ...]
     memory: FreshMemory = USUAL_MEMORY
@@ -70,13 +65,8 @@ def _may_not_end(block: KernelBlock) -> Iterator[str]:
 def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
-    """Yield the kernel's results in every run.
-
-    Args:
-        candidate: the kernel.
-        runs: arguments and memory of every run.
-        seconds: time limit of all runs together, if they may not end.
-
+    """Yield the kernel's results in every run. `seconds` is the time limit of all runs
+    together, if they may not end.
     Raises:
         EndlessError: the runs did not end in time.
         NeuronJaxError: a run breaks a limit.

@@ -148,7 +148,7 @@ class KernelVerdict(Displayed):
         hazards: legal code whose result may vary.
         advice: documented rules that compilers do not enforce.
         times: predicted times; None if the kernel cannot be priced.
-        fidelity: number of executed instructions by trust in their numbers.
+        fidelity: number of executed instructions by label, such as "exact".
         judging_seconds: time that judging took.
         schema: the version of this format.
     """

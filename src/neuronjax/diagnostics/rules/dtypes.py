@@ -139,7 +139,7 @@ def is_wide(type: TensorType) -> bool:
 
 
 def _int64(context: OpContext) -> Answer:
-    """Return the 64-bit dtype that enters here, unless it surely fits in 32 bits."""
+    """Return the 64-bit dtype that an op introduces, unless 32 bits surely suffice."""
     op = context.op
     wide = [r.type.dtype for r in op.results if is_wide(r.type)]
     if not wide or any(is_wide(v.type) for v in op.operands) or context.in_generator:

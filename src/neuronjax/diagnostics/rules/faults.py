@@ -1,9 +1,9 @@
-"""Rules about numerical faults that are certain before a run, with `compare`'s names.
+"""Rules about numerical faults that are certain before a run, named as in `compare`.
 
-They use only constants, bounds of integers and trip counts: a constant that its format
-cannot hold, an epsilon that becomes zero, whole numbers in a float that cannot hold
-them, a sum in a loop that stops growing. Faults that depend on the data are left to
-`compare` and to the statistics of a run.
+They use only constants, bounds of integers and trip counts. They find a constant that
+its format cannot hold, an epsilon that becomes zero, whole numbers in a float that
+cannot hold them, and a sum in a loop that stops growing. `compare` and the statistics
+of a run find faults that depend on the data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from neuronjax.diagnostics.facts import is_integer, unknown
-from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON
+from neuronjax.diagnostics.faults.guards import SMALLEST_EPSILON, rounded
 from neuronjax.diagnostics.faults.naming import (
     KINDS,
     LOST_GUARD,
@@ -53,27 +53,25 @@ def _format(type: TensorType) -> FloatFormat | None:
 # -- constants -------------------------------------------------------------------------
 
 
-def _converted(context: OpContext) -> float | None:
-    """Return the repeated number that an op casts to a float, if finite and nonzero."""
+def _cast(context: OpContext) -> tuple[float, FloatFormat] | None:
+    """Return the finite nonzero number that all elements of a cast to a float equal,
+    and the format of the float."""
     (value,), (result,) = context.op.operands, context.op.results
     x = None if is_integer(value.type.dtype) else _scalar(context, value)
     fmt = _format(result.type)
-    return x if fmt is not None and x and math.isfinite(x) else None
+    return (x, fmt) if fmt is not None and x and math.isfinite(x) else None
 
 
 def _overflows(context: OpContext) -> Answer:
-    x, fmt = _converted(context), _format(context.op.results[0].type)
-    if x is None or fmt is None:
+    cast = _cast(context)
+    if cast is None or math.isfinite(rounded(cast[0], cast[1].dtype)):
         return None
-    with np.errstate(over="ignore"):
-        rounded = float(np.float64(x).astype(context.op.results[0].type.dtype))
-    if math.isfinite(rounded):
-        return None
+    x, fmt = cast
     return f"{x:.3g} in {fmt.name}, which ends at {fmt.max_finite:.3g}"
 
 
 def _infinite_factor(context: OpContext) -> Answer:
-    """Find a product with Inf, such as -1e9 in float16: NaN where a factor is zero."""
+    """Find a product with a constant that is Inf, such as -1e9 in float16."""
     fmt = _format(context.op.results[0].type)
     scalars = [_scalar(context, v) for v in context.op.operands]
     if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
@@ -82,9 +80,10 @@ def _infinite_factor(context: OpContext) -> Answer:
 
 
 def _vanishes(context: OpContext) -> Answer:
-    x, fmt = _converted(context), _format(context.op.results[0].type)
-    if x is None or fmt is None or abs(x) > fmt.min_subnormal / 2:
+    cast = _cast(context)
+    if cast is None or abs(cast[0]) > cast[1].min_subnormal / 2:
         return None
+    x, fmt = cast
     smallest = f"the smallest number is {fmt.min_subnormal:.3g}"
     return f"{x:.3g} becomes 0 in {fmt.name}: {smallest}"
 
@@ -117,7 +116,7 @@ def _epsilon(context: OpContext) -> Answer:
 
 
 def _guarded(context: OpContext, value: Value) -> set[str]:
-    """Return the readers of a value, or its broadcast, that need it nonzero."""
+    """Return the names of ops that need a value, or its broadcast, nonzero."""
     guards: set[str] = set()
     for user in context.users.get(value, ()):
         if user.name in _SPREADS:
@@ -139,7 +138,7 @@ def _decay(context: OpContext) -> Answer:
     rest, step = min(factors), unit_of(dtype)
     if rest > step / 2 * (1 + step):
         return None
-    return f"1 - {rest:.3g} is 1 in {dtype.name}, which has {1 - step:.6g} next"
+    return f"1 - {rest:.3g} is 1 in {dtype.name}; the next below is {1 - step:.6g}"
 
 
 def _factor(context: OpContext, value: Value) -> float | None:
@@ -255,7 +254,7 @@ a constant other than zero becomes zero
 [IEEE 754; Micikevicius 2018]
 
 underflow-epsilon: warning in add
-an epsilon before a division, a root or a logarithm that is next to nothing
+an epsilon before a division, a root or a logarithm is zero or subnormal
 > {LOST_GUARD}
 [IEEE 754; Kingma and Ba 2015]
 

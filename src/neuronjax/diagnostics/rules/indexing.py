@@ -1,7 +1,7 @@
 """Rules about gathers, scatters and slices at computed indices.
 
-Indices that are constants, or made from iotas and loop counters, are evaluated; of
-others only the bounds are known, often those of the dtype.
+Indices that are constants, or made from iotas and loop counters, are evaluated. Of
+other indices only the bounds are known, often those of the dtype.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neuronjax.ir.program import Op
 
 
 def _limits(op: Op) -> list[int]:
-    """Return the largest legal index along each indexed axis, in the vector's order."""
+    """Return the largest legal number of each element of an index vector."""
     shape = op.operands[0].type.shape
     if op.name == "stablehlo.gather":
         numbers = op.attributes["dimension_numbers"]
@@ -42,9 +42,8 @@ def _window_sizes(op: Op, numbers: Mapping[str, Any]) -> dict[int, int]:
 
 def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
     """Return index vectors as rows."""
-    key = "dimension_numbers" if op.name == "stablehlo.gather" else None
-    numbers = op.attributes[key or "scatter_dimension_numbers"]
-    axis = numbers["index_vector_dim"]
+    prefix = "" if op.name == "stablehlo.gather" else "scatter_"
+    axis = op.attributes[f"{prefix}dimension_numbers"]["index_vector_dim"]
     if axis == indices.ndim:
         indices = indices[..., None]
     return np.moveaxis(indices, axis, -1).reshape(-1, indices.shape[axis])

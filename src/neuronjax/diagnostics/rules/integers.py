@@ -1,8 +1,8 @@
 """Rules about integers: the engines compute them in FP32, exact only up to 2^24.
 
-What is certain (a constant beyond 2^24, a dot, a scatter) is an error or a warning;
-where the values are not known before the program runs, it is an info. The arithmetic of
-the random generators and of negative indices is left out.
+A change that is certain (a constant beyond 2^24, a dot, a scatter) is an error or a
+warning; a change that depends on values known only at run time is an info. The
+arithmetic of the random generators and of negative indices is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neuronjax.diagnostics.rules.control import combiner_of
 from neuronjax.diagnostics.rules.dtypes import is_wide
 from neuronjax.ir.program import Op, TensorType
 
-EXACT = 2**24  # FP32 holds every integer up to here
+EXACT = 2**24  # FP32 holds every integer up to this
 _FP32 = "in FP32, exact up to 2^24"
 
 
@@ -61,11 +61,8 @@ def _reduction(context: OpContext) -> Answer:
         return None
     if combiner not in ("add", "multiply"):
         return None
-    source = context.op.operands[0]
-    shape = context.op.operands[0].type.shape
-    attributes = context.op.attributes
-    axes = attributes.get("dimensions")
-    sizes = [shape[a] for a in axes] if axes is not None else None
+    source, attributes = context.op.operands[0], context.op.attributes
+    sizes = [source.type.shape[a] for a in attributes.get("dimensions", ())]
     terms = math.prod(sizes or attributes.get("window_dimensions", ()))
     fact = context.fact(source)
     if combiner == "add" and _small(Fact(fact.low * terms, fact.high * terms)):

@@ -17,7 +17,7 @@ from neuronjax.ir.instruction_set import DotDimensions
 # "over the threshold (5000000)": aws-neuron-sdk, issue 987.
 MOST_INSTRUCTIONS = 5_000_000
 
-_ROWS, _COLUMNS = 128, 512  # partitions, elements of one tile [A2: matmul tiles]
+_ROWS, _COLUMNS = 128, 512  # partitions, and elements of each [A2: matmul tiles]
 _FREE = frozenset(
     {"func.call", "stablehlo.composite", "stablehlo.constant", "stablehlo.while"}
 )
@@ -72,8 +72,8 @@ def _too_many(settings: Settings, count: int) -> str | None:
 def _x64(settings: Settings, count: int) -> str | None:
     body = settings.program.entry.body
     wide = (np.int64, np.uint64, np.float64, np.complex128)
-    wide_values = [v for v in (*body.arguments, *body.results) if v.type.dtype in wide]
-    return str(wide_values[0].type.dtype) if wide_values else None
+    dtypes = (v.type.dtype for v in (*body.arguments, *body.results))
+    return next((str(dtype) for dtype in dtypes if dtype in wide), None)
 
 
 _TEXT = """

@@ -31,7 +31,7 @@ LISTED = frozenset(
 NOWHERE = frozenset(
     {"cholesky", "fft", "triangular_solve", "all_to_all", "collective_permute"}
 )
-# Ops that are structure, and ops with a rule of their own.
+# Ops of control flow and structure, and ops with a rule of their own.
 _NO_OPERATORS = frozenset(
     {"case", "composite", "if", "optimization_barrier", "reduce_precision", "while"}
 )
@@ -81,7 +81,7 @@ def _precision(context: OpContext) -> Answer:
     return f"asks for {max(asked)}" if asked and may_ignore else None
 
 
-# Custom calls that the compiler knows, or that are removed before it.
+# Custom calls that the compiler knows, or that are removed before it starts.
 KNOWN_CALLS = frozenset(
     {
         "QuantizeMX",
@@ -112,13 +112,13 @@ def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
 
 
 def _calls(pattern: str, context: OpContext) -> bool:
-    """Return whether an op calls the random generator of a name."""
+    """Return whether an op calls a JAX function whose name matches a pattern."""
     callee = str(context.op.attributes.get("callee", ""))
     return re.fullmatch(rf"_?{pattern}(_\d+)?", callee) is not None
 
 
 def _threefry(context: OpContext) -> Answer:
-    """Find threefry draws; in a program that draws by rbg, it only derives keys."""
+    """Find threefry draws; a program that draws by rbg only derives keys by it."""
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())
@@ -133,8 +133,7 @@ def _threefry(context: OpContext) -> Answer:
 def _unimplemented(context: OpContext) -> Answer:
     """Find an op for which neuronjax itself has no rule."""
     name = context.op.name
-    if name in REFUSED:
-        refusal = REFUSED[name]
+    if refusal := REFUSED.get(name):
         return Verdict(refusal.reason, remedy=refusal.remedy)
     values = (*context.op.operands, *context.op.results)
     rewritten = any(value.type.dtype.kind == "c" for value in values)
@@ -170,15 +169,15 @@ lax.reduce_precision is not supported
 [JK: no reduce_precision]
 
 dot-algorithm: warning in dot_general
-a dot computes in the dtype of its operands; the algorithm asked for is not always
+a dot computes in the dtype of its operands; the requested algorithm is not always
 respected
 > cast the operands to that dtype
 [JK: lax.DotAlgorithmPreset]
 
 dot-precision: warning in dot_general, convolution
-the compiler's flags decide what is cast, and no document says that the precision of an
-op is asked
-> nothing, or dot_precision="obeyed" to see the numbers of a compiler that asks
+the compiler's flags decide what is cast, and no document says that it reads the
+precision of an op
+> nothing, or dot_precision="obeyed" to see the numbers of a compiler that reads it
 [RN-CC, --auto-cast]
 
 custom-call: error in custom_call
