@@ -159,7 +159,7 @@ CHEATS = {
     ),
     "a forged result of the tracing": Cheat(
         FORBIDDEN,
-        "forges",
+        "only the judge may write",
         "import os\nopen(os.environ['HOME'] + '/status.json', 'w').write('{{}}')",
     ),
     "a forged result at the end of the process": Cheat(
@@ -170,7 +170,7 @@ CHEATS = {
     ),
     "a thread that forges": Cheat(
         FORBIDDEN,
-        "forges",
+        "only the judge may write",
         "import os, threading\nt = threading.Thread(target=lambda: "
         "open(os.environ['HOME'] + '/status.json', 'w'))\nt.start(); t.join()",
     ),
