@@ -90,11 +90,11 @@ def _traced(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def _module(path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("candidate", path)
+    spec = importlib.util.spec_from_file_location(patches.CANDIDATE, path)
     if spec is None or spec.loader is None:
         raise InvalidProgramError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["candidate"] = module
+    sys.modules[patches.CANDIDATE] = module
     sys.path.insert(0, str(path.parent))
     spec.loader.exec_module(module)
     return module
