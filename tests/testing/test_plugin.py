@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import neuronjax
 import neuronjax_pytest
 
 pytest_plugins = ["pytester"]
@@ -25,6 +28,15 @@ GUARDED = """
     def test_double(golden):
         golden("double", lambda x: x * FACTOR)(np.arange(3, dtype=np.float32))
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def every_module_is_loaded():
+    """`runpytest_inprocess` unloads what it is the first to import. Later tests would
+    import it again, and its classes would differ from those in use."""
+    for module in pkgutil.walk_packages(neuronjax.__path__, "neuronjax."):
+        if not module.name.endswith("_child"):
+            importlib.import_module(module.name)
 
 
 def test_loading_it_does_not_import_jax():
