@@ -207,7 +207,7 @@ def sparsify(
 def magnitude_ranks(
     x: Array, pattern: str | SparsityPattern, *, axis: int = 0
 ) -> jax.Array:
-    """Return the place of every element in its group by magnitude; 0 is the largest.
+    """Return the rank of every element in its group by magnitude, 0 for the largest, as
     uint8 of the shape of `x`. The order is that of `sparsify`, which keeps the ranks
     below N. Arguments and errors are those of `sparsify`."""
     pattern = get_pattern(pattern)
