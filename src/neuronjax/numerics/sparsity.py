@@ -343,5 +343,6 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _split_last(x: np.ndarray, size: int) -> np.ndarray:
-    """Return x as [..., groups, size], even with 0 groups, which -1 would refuse."""
+    """Return x as [..., groups, size]. (`reshape` refuses a size of -1 if x is
+    empty.)"""
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
