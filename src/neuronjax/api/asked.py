@@ -1,6 +1,6 @@
 """The subject of a verb (a public function such as `profile`): a function or a program.
 
-From each of them a verb gets the same: a captured program, its arrays, and the target
+From every subject a verb gets the same: a captured program, its arrays, and the target
 and policy of the report. Target and policy are those given to the verb, else those with
 which the subject was made, else "trn2" and the SDK's defaults.
 """

@@ -33,7 +33,7 @@ from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.nki.releases.release import Release, resolve_release
 from neuronjax.timing.work import QUEUES
 
-#: NKIBench's seeds, and its relative L2 tolerance, for use where none is derived.
+#: NKIBench's seeds, and its relative L2 tolerance, used if no bound is derived.
 SEEDS = (0, 21, 42, 63, 84)
 RELATIVE_L2 = 2e-5
 _SHOWN_CHANGES = 3

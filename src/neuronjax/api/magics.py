@@ -19,7 +19,7 @@ def load(shell: Any) -> None:
         """Emulate what is jitted from here on, or in a cell, as `nj.emulated` does.
 
         %emulate trn2 fp8     from here on, until another target or policy is named
-        %emulate off          no more
+        %emulate off          end the emulation
         %%emulate trn2 fp8    in this cell alone
         """
         words = line.split()

@@ -1,4 +1,5 @@
-"""The numerics of a kernel that a policy may change: rounding, ScalarE."""
+"""The numerics of a kernel that a policy may change: rounding and ScalarE's
+functions."""
 
 from __future__ import annotations
 

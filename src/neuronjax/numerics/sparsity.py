@@ -207,7 +207,7 @@ def sparsify(
 def magnitude_ranks(
     x: Array, pattern: str | SparsityPattern, *, axis: int = 0
 ) -> jax.Array:
-    """Return the place of every element in its group by magnitude; 0 is the largest.
+    """Return the rank of every element in its group by magnitude, 0 for the largest, as
     uint8 of the shape of `x`. The order is that of `sparsify`, which keeps the ranks
     below N. Arguments and errors are those of `sparsify`."""
     pattern = get_pattern(pattern)
@@ -343,5 +343,6 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _split_last(x: np.ndarray, size: int) -> np.ndarray:
-    """Return x as [..., groups, size], even with 0 groups, which -1 would refuse."""
+    """Return x as [..., groups, size]. (`reshape` refuses a size of -1 if x is
+    empty.)"""
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)

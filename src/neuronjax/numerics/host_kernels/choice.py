@@ -28,7 +28,7 @@ _EXPORTABLE = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def exportable() -> Iterator[None]:
-    """Trace inside this block for `jax.export`: plain StableHLO, the same bits, slower.
+    """Trace inside this block for `jax.export`: slower StableHLO with the same bits.
 
     It concerns emulated functions, `nj.cast` and `nj.quantize_mx`.
 

@@ -275,11 +275,11 @@ class Code(ir.IRBuilder):
         return self.load(address, align=align, typ=kind)
 
     def numbers(self, base: Value, count: int) -> list[Value]:
-        """Return the first 64-bit integers at an address, such as those of a plan."""
+        """Return `count` 64-bit integers stored from an address on, as in a plan."""
         return [self.read(I64, self.at(base, n, 8), 8) for n in range(count)]
 
     def pointers(self, base: Value, count: int) -> list[Value]:
-        """Return the first addresses at an address, such as those of operands."""
+        """Return `count` addresses stored from an address on, as of operands."""
         return [self.read(POINTER, self.at(base, n, 8), 8) for n in range(count)]
 
     def write(self, value: Value, address: Value, align: int = 4) -> None:
