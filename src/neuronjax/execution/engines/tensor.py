@@ -255,7 +255,12 @@ def has_host_kernels(rows: int = 0) -> bool:
 
 
 def contract(
-    lhs: Matrix, rhs: Matrix, order: FoldOrder, *, settles: bool = False
+    lhs: Matrix,
+    rhs: Matrix,
+    order: FoldOrder,
+    *,
+    settles: bool = False,
+    start: jax.Array | None = None,
 ) -> jax.Array:
     """Return the sums of the tiles, added in order, float32 [batch, M, N].
 
@@ -265,14 +270,17 @@ def contract(
         rhs: likewise; batch and K are those of `lhs`.
         order: the order in which products are added.
         settles: whether zeros become +0 and NaNs one bit pattern, as they leave PSUM.
+        start: what PSUM holds before the first tile, [batch, M, N]; None for nothing.
     """
     from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
 
     if 0 in (lhs.batch, lhs.free, rhs.free, lhs.k):
-        return jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
+        nothing = jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
+        return nothing if start is None else start
     if lhs.free > rhs.free and rhs.free < FEW_COLUMNS and order.passes == 1:
-        return jnp.swapaxes(fold(rhs, lhs, order, settles), 1, 2)
-    return fold(lhs, rhs, order, settles)
+        turned = None if start is None else jnp.swapaxes(start, 1, 2)
+        return jnp.swapaxes(fold(rhs, lhs, order, settles, turned), 1, 2)
+    return fold(lhs, rhs, order, settles, start)
 
 
 def by_kernel(psum: Psum) -> bool:
@@ -280,10 +288,17 @@ def by_kernel(psum: Psum) -> bool:
     return psum.format is None and has_host_kernels()
 
 
-def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Array:
-    """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM."""
+def accumulate(
+    lhs: Matrix,
+    rhs: Matrix,
+    order: FoldOrder,
+    psum: Psum,
+    start: jax.Array | None = None,
+) -> jax.Array:
+    """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM, which
+    holds `start` before, or nothing."""
     if by_kernel(psum):
-        return contract(lhs, rhs, order, settles=True)
+        return contract(lhs, rhs, order, settles=True, start=start)
     shape = (lhs.batch, lhs.free, rhs.free)
     if 0 in (*shape, lhs.k):
         return jnp.zeros(shape, jnp.float32)
@@ -299,10 +314,11 @@ def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Ar
         return psum.add(results, total, tile[2]), None
 
     if count == 1:
-        return add(None, (a[0], b[0], 0))[0]
+        return add(start, (a[0], b[0], 0))[0]
     # Adding the first result to +0 changes at most the sign of a zero.
     tiles = (a, b, jnp.arange(count))
-    return lax.scan(add, jnp.zeros(shape, jnp.float32), tiles)[0]
+    start = jnp.zeros(shape, jnp.float32) if start is None else start
+    return lax.scan(add, start, tiles)[0]
 
 
 def _tiled(x: Matrix, count: int, k_tile: int) -> jax.Array:

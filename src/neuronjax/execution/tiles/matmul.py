@@ -13,12 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.tensor import (
-    Psum,
-    four_passes,
-    one_pass,
-    through_identity,
-)
+from neuronjax.execution.engines.tensor import Psum, accumulate, through_identity
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -45,25 +40,16 @@ def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
     if c.previous:
         stationary_columns = i.outputs[0].shape[0]
         total = wide(c.previous[0]).reshape(1, stationary_columns, -1)
-    passes = _passes(i, stationary, moving, c.zero)
+    # In double-row mode a cell holds both rows of its partition.
+    rows = i.attributes["rows_per_cell"]
+    left, right = (_matrix(wide(v), rows) for v in x)
+    order = FoldOrder(left.k, rows_per_cell=rows, in_range=rows == 2)
+    if any(v is not None and v.dtype == "float32" for v in i.inputs):
+        order = FoldOrder(left.k, passes=4, group_rows=FP32_ROWS)
     result = i.outputs[0]
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
     psum = Psum(c.zero, c.key, c.rounding, narrow)
-    summed = psum.add(passes, total)
-    return (summed.reshape(result.shape),)
-
-
-def _passes(
-    i: Signature, stationary: jax.Array, moving: jax.Array, zero: jax.Array
-) -> list[jax.Array]:
-    """Return the results of the array, [1, M, N] each."""
-    # In double-row mode a cell holds both rows of its partition.
-    rows = i.attributes["rows_per_cell"]
-    left, right = (_matrix(wide(x), rows) for x in (stationary, moving))
-    if any(v is not None and v.dtype == "float32" for v in i.inputs):
-        return four_passes(left, right, zero, FP32_ROWS)
-    order = FoldOrder(left.k, rows_per_cell=rows, in_range=rows == 2)
-    return [one_pass(left, right, order, zero)]
+    return (accumulate(left, right, order, psum, total).reshape(result.shape),)
 
 
 def _matrix(x: jax.Array, rows: int = 1) -> Matrix:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.tensor import Psum, dequantized, one_pass
+from neuronjax.execution.engines.tensor import Psum, accumulate, dequantized
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -70,11 +70,13 @@ def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
     left = _operand(x[0], _view(i, 0), x[2:split])
     right = _operand(x[1], _view(i, 1), x[split:])
     result = i.outputs[0]
-    tile = one_pass(left, right, FoldOrder(left.k, rows_per_cell=4), c.zero)
-    total = wide(c.previous[0]).reshape(tile.shape) if c.previous else None
+    total = None
+    if c.previous:
+        total = wide(c.previous[0]).reshape(1, left.free, right.free)
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    summed = Psum(c.zero, c.key, c.rounding, narrow).add([tile], total)
-    return (summed.reshape(result.shape),)
+    psum = Psum(c.zero, c.key, c.rounding, narrow)
+    order = FoldOrder(left.k, rows_per_cell=4)
+    return (accumulate(left, right, order, psum, total).reshape(result.shape),)
 
 
 def _view(i: Signature, operand: int) -> OperandView:
