@@ -284,8 +284,8 @@ class FaultSearch:
         between = chain[1:-1]
         is_own &= all(s.own < PART * s.result.error for _, s in between)
         is_own &= not any(is_function(t) for t, _ in between)
-        lost = buries(last, evidence)
-        if is_own and lost > OWN * min(shown.result.error, 1.0):
+        lost, share = buries(last, evidence), shown.result
+        if is_own and lost > OWN * min(max(share.error, share.lost), 1.0):
             return last
         # An offset that is subtracted again was the same for all elements.
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
@@ -360,14 +360,17 @@ class FaultSearch:
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield the sums in a loop that lose most of what is added to them."""
-        for trace in self._recorder.traces.values():
-            if not trace.absorbs or trace.is_broken:
-                continue
+        """Yield the sums in a loop that lose most of what is added to them. Formats may
+        excuse every result, but not the loss."""
+        traces = self._recorder.traces.values()
+        off = {trace.path.op for trace in traces if trace.first and self._on(trace)}
+        reaching = self._carrying if self.wrong else off
+        for trace in traces:
             op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
-            loses = trace.left_behind >= part and op in self._carrying
+            loses = trace.absorbs and trace.left_behind >= part and op in reaching
             # In a loop an op depends on its own result.
-            if loses and any(op in self._flow.ops_behind(v) for v in op.operands):
+            loops = loses and any(op in self._flow.ops_behind(v) for v in op.operands)
+            if loops and not trace.is_broken:
                 yield Suspect(trace, "makes", self._on(trace), is_running=True)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
