@@ -179,6 +179,12 @@ def rotated_by_fp32(x):
     return rotated(x.astype(jnp.float32)).astype(x.dtype)
 
 
+def tone(start, pitch):
+    count = (start + jnp.arange(256)).astype(jnp.float32)
+    turns = pitch * count / 16_000 * 1.1 / 1.3 * 0.7  # here
+    return jnp.sin(2 * jnp.pi * turns)
+
+
 def windows(x):
     """Only the quiet end is lost, so the norm of the difference is hardly off."""
     total = jnp.cumsum(x * x)
@@ -255,6 +261,8 @@ CASES = [
         ],
     ),
     ("cancellation", "fp32", scaled, scaled_centred, [OFFSET]),
+    # Every op rounds by as much, but the first are where the number is large.
+    ("coarse", "fp32", tone, None, [np.int32(9_000_003), np.float32(659)]),
     (
         "cancellation",
         "fp32",

@@ -31,8 +31,9 @@ def is_choice(flow: Flow, value: Value) -> bool:
     chosen = False
     for op in _whole_ops(flow, value):
         floats = any(_is_float(v) for v in op.operands)
-        if op.name not in _KEEPS or (floats and op.name == "stablehlo.convert"):
-            return False
+        computes = op.name not in _KEEPS and _owes_to_floats(flow, op)
+        if computes or (floats and op.name == "stablehlo.convert"):
+            return False  # a counter of a loop computes too, but only finds the place
         if op.name == "stablehlo.reduce" and not floats:
             return False  # a count
         chosen |= floats and op.name not in MOVING
@@ -49,7 +50,8 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
             worst = max(wrong, key=lambda t: t.worst.result.error)
             chooser = flow.trace(op.results[0])
             assert chooser is not None
-            yield flow.chain(worst, worst.worst)[-1][0], chooser
+            chain = flow.chain(worst, worst.worst)  # may close a loop
+            yield max(chain, key=lambda step: step[1].own)[0], chooser
 
 
 def is_chosen_from(flow: Flow, op: Op) -> bool:
@@ -90,6 +92,12 @@ def _whole_ops(flow: Flow, value: Value) -> list[Op]:
 
     traces = (flow.trace(v) for v in flow.behind(value, passes) if passes(v))
     return list(dict.fromkeys(t.path.op for t in traces if t is not None))
+
+
+def _owes_to_floats(flow: Flow, op: Op) -> bool:
+    """Return whether a whole number depends on floats."""
+    behind = _whole_ops(flow, op.results[0])
+    return any(_is_float(v) for op in behind for v in op.operands)
 
 
 def _is_float(value: Value) -> bool:

@@ -294,7 +294,8 @@ class FaultSearch:
         periodic = [
             n for n, (t, _) in enumerate(chain[:-1]) if is_periodic(self._flow, t)
         ]
-        for trace, step in chain[periodic[0] + 1 :] if periodic else ():
+        # The op farthest back had the large number first.
+        for trace, step in reversed(chain[periodic[0] + 1 :] if periodic else ()):
             if step.own >= PART * step.result.error:
                 return trace
         for operand in self._flow.behind_step(last, evidence):
