@@ -91,7 +91,8 @@ def quantizing(
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps = [last, *_before(graph, traces, last.path)]
-    bounds = [b for t in steps if (b := _bound(graph, t)) is not None]
+    found = (b for t in steps if (b := _bound(graph, t)) is not None)
+    bounds = [b for b in found if b.limit >= _least(op.results[0].type)]
     roundings = [t for t in steps if rounds(t.path.op)]
     first = min(bounds, key=lambda b: b.limit, default=None)
     limits = [] if first is None else [first.limit]
@@ -126,6 +127,9 @@ def _before(
 
     Calls are distinguished: all that is clipped in a program may share one function.
     """
+    # The steps of codes are known; floats may be bounded before they are scaled.
+    is_float = is_short_float(path.op.results[0].type.dtype)
+    passes = _MEETS | _SHOWS | (_SCALES if is_float else set())
     left = [(path.calls, v) for v in _same_size(path.op)]
     seen = set(left)
     while left:
@@ -137,7 +141,7 @@ def _before(
             found = [(calls[:-1], v) for v in outer]
         elif maker is not None and maker.callee:
             found = [((*calls, maker), v) for v in graph.sources[value]]
-        elif maker is not None and maker.name in _MEETS | _SHOWS:
+        elif maker is not None and maker.name in passes:
             trace = traces.get(OpPath(calls, maker))
             if trace is not None and maker.name in _MEETS:
                 yield trace
@@ -178,15 +182,21 @@ def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> boo
         bounds: its bounds.
         limit: the lowest limit of these.
     """
-    cut_off = math.hypot(*(bound.cut_off for bound in bounds))
     if not is_short_float(type.dtype):
+        cut_off = math.hypot(*(bound.cut_off for bound in bounds))
         largest = max(bound.largest for bound in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * largest / limit
-    if limit < _NEAR_LARGEST * get_format(type.dtype.name).max_finite:
-        return False
-    norm = min(bound.evidence.result.norm for bound in bounds)
-    own = _OF_FLOATS * unit_of(type.dtype) * norm
-    return math.hypot(cut_off, own) > A_BIT * own
+    # A scale may lie between two bounds, so each is measured by its own numbers.
+    parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
+    own = _OF_FLOATS * unit_of(type.dtype)
+    return math.hypot(own, *parts) > A_BIT * own
+
+
+def _least(type: TensorType) -> float:
+    """Return the least limit of a bound that is for the range of a type."""
+    if not is_short_float(type.dtype):
+        return 0.0
+    return _NEAR_LARGEST * get_format(type.dtype.name).max_finite
 
 
 def _matters(
