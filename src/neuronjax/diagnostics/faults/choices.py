@@ -31,9 +31,10 @@ def is_choice(flow: Flow, value: Value) -> bool:
     chosen = False
     for op in _whole_ops(flow, value):
         floats = any(_is_float(v) for v in op.operands)
-        computes = op.name not in _KEEPS and _owes_to_floats(flow, op)
-        if computes or (floats and op.name == "stablehlo.convert"):
-            return False  # a counter of a loop computes too, but only finds the place
+        behind = [op] if op.name in _KEEPS else _whole_ops(flow, op.results[0])
+        owes = any(_is_float(v) for op in behind for v in op.operands)
+        if owes and (op.name not in _KEEPS or op.name == "stablehlo.convert"):
+            return False  # a counter of a loop owes nothing to floats
         if op.name == "stablehlo.reduce" and not floats:
             return False  # a count
         chosen |= floats and op.name not in MOVING
@@ -92,12 +93,6 @@ def _whole_ops(flow: Flow, value: Value) -> list[Op]:
 
     traces = (flow.trace(v) for v in flow.behind(value, passes) if passes(v))
     return list(dict.fromkeys(t.path.op for t in traces if t is not None))
-
-
-def _owes_to_floats(flow: Flow, op: Op) -> bool:
-    """Return whether a whole number depends on floats."""
-    behind = _whole_ops(flow, op.results[0])
-    return any(_is_float(v) for op in behind for v in op.operands)
 
 
 def _is_float(value: Value) -> bool:

@@ -91,8 +91,11 @@ def quantizing(
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps = [last, *_before(graph, traces, last.path)]
+    dtype, least = op.results[0].type.dtype, 0.0
+    if is_short_float(dtype):
+        least = _NEAR_LARGEST * get_format(dtype.name).max_finite
     found = (b for t in steps if (b := _bound(graph, t)) is not None)
-    bounds = [b for b in found if b.limit >= _least(op.results[0].type)]
+    bounds = [b for b in found if b.limit >= least]
     roundings = [t for t in steps if rounds(t.path.op)]
     first = min(bounds, key=lambda b: b.limit, default=None)
     limits = [] if first is None else [first.limit]
@@ -104,7 +107,7 @@ def quantizing(
     ends_in_codes = roundings and any(1 <= n <= _LARGEST_CODE for n in limits)
     if not is_cast and not ends_in_codes:
         return
-    if first is not None and _costs_a_bit(op.results[0].type, bounds, first.limit):
+    if first is not None and _costs_a_bit(op.results[0].type, bounds):
         yield first.trace, first.evidence
     for trace in roundings:
         few = trace.flattened > FEW and _matters(graph, traces, trace)
@@ -128,8 +131,7 @@ def _before(
     Calls are distinguished: all that is clipped in a program may share one function.
     """
     # The steps of codes are known; floats may be bounded before they are scaled.
-    is_float = is_short_float(path.op.results[0].type.dtype)
-    passes = _MEETS | _SHOWS | (_SCALES if is_float else set())
+    scales = _SCALES if is_short_float(path.op.results[0].type.dtype) else frozenset()
     left = [(path.calls, v) for v in _same_size(path.op)]
     seen = set(left)
     while left:
@@ -141,7 +143,7 @@ def _before(
             found = [(calls[:-1], v) for v in outer]
         elif maker is not None and maker.callee:
             found = [((*calls, maker), v) for v in graph.sources[value]]
-        elif maker is not None and maker.name in passes:
+        elif maker is not None and maker.name in _MEETS | _SHOWS | scales:
             trace = traces.get(OpPath(calls, maker))
             if trace is not None and maker.name in _MEETS:
                 yield trace
@@ -174,15 +176,15 @@ def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
     return Bound(cut_off, evidence.operands[value].largest, limit, trace, evidence)
 
 
-def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> bool:
+def _costs_a_bit(type: TensorType, bounds: Sequence[Bound]) -> bool:
     """Return whether bounds make the error of a quantizer twice as large as it need be.
 
     Args:
         type: the type in which the quantizer ends.
         bounds: its bounds.
-        limit: the lowest limit of these.
     """
     if not is_short_float(type.dtype):
+        limit = min(bound.limit for bound in bounds)
         cut_off = math.hypot(*(bound.cut_off for bound in bounds))
         largest = max(bound.largest for bound in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * largest / limit
@@ -190,13 +192,6 @@ def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> boo
     parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
     own = _OF_FLOATS * unit_of(type.dtype)
     return math.hypot(own, *parts) > A_BIT * own
-
-
-def _least(type: TensorType) -> float:
-    """Return the least limit of a bound that is for the range of a type."""
-    if not is_short_float(type.dtype):
-        return 0.0
-    return _NEAR_LARGEST * get_format(type.dtype.name).max_finite
 
 
 def _matters(

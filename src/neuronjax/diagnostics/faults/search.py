@@ -363,16 +363,15 @@ class FaultSearch:
     def _stagnating(self) -> Iterator[Suspect]:
         """Yield the sums in a loop that lose most of what is added to them. Formats may
         excuse every result, but not the loss."""
-        traces = self._recorder.traces.values()
-        off = {trace.path.op for trace in traces if trace.first and self._on(trace)}
-        reaching = self._carrying if self.wrong else off
-        for trace in traces:
+        off = {t.path.op for t in self._recorder.traces.values() if t.first}
+        for trace in self._recorder.traces.values():
             op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
-            loses = trace.absorbs and trace.left_behind >= part and op in reaching
+            loses = trace.absorbs and trace.left_behind >= part and not trace.is_broken
+            reaches = loses and op in (self._carrying if self.wrong else off)
+            results = self._on(trace) if reaches else ()
             # In a loop an op depends on its own result.
-            loops = loses and any(op in self._flow.ops_behind(v) for v in op.operands)
-            if loops and not trace.is_broken:
-                yield Suspect(trace, "makes", self._on(trace), is_running=True)
+            if results and any(op in self._flow.ops_behind(v) for v in op.operands):
+                yield Suspect(trace, "makes", results, is_running=True)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
         """Yield the ops that lose a state's step, among ops on numbers of its size."""
