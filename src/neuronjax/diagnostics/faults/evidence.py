@@ -182,8 +182,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only numbers outside the range of the results have changed, to
-    others of their sign; a mask changes it."""
+    """Return whether only numbers outside the results' range changed, none its sign."""
     if (x * bounded)[x != bounded].min(initial=0.0) < 0:
         return False
     changed = x[x != bounded]

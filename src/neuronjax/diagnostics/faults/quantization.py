@@ -94,8 +94,7 @@ def quantizing(
     dtype, least = op.results[0].type.dtype, 0.0
     if is_short_float(dtype):
         least = _NEAR_LARGEST * get_format(dtype.name).max_finite
-    found = (b for t in steps if (b := _bound(graph, t)) is not None)
-    bounds = [b for b in found if b.limit >= least]
+    bounds = [b for t in steps if (b := _bound(graph, t)) and b.limit >= least]
     roundings = [t for t in steps if rounds(t.path.op)]
     first = min(bounds, key=lambda b: b.limit, default=None)
     limits = [] if first is None else [first.limit]

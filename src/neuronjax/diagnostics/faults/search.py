@@ -361,13 +361,12 @@ class FaultSearch:
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield the sums in a loop that lose most of what is added to them. Formats may
-        excuse every result, but not the loss."""
-        off = {t.path.op for t in self._recorder.traces.values() if t.first}
+        """Yield the sums in a loop that lose most of what is added to them."""
         for trace in self._recorder.traces.values():
             op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
             loses = trace.absorbs and trace.left_behind >= part and not trace.is_broken
-            reaches = loses and op in (self._carrying if self.wrong else off)
+            # Formats may excuse every result, but not the loss.
+            reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
             # In a loop an op depends on its own result.
             if results and any(op in self._flow.ops_behind(v) for v in op.operands):
@@ -441,10 +440,9 @@ class FaultSearch:
             wraps = trace.wrapped or (
                 trace.misread and is_magnitude(self._flow, trace.path.op)
             )
-            if wraps and not is_chosen_from(self._flow, trace.path.op):
-                results = self._on(trace)
-                if results:
-                    yield Suspect(trace, "makes", results)
+            results = self._on(trace) if wraps else ()
+            if results and not is_chosen_from(self._flow, trace.path.op):
+                yield Suspect(trace, "makes", results)
 
     def _misread(self) -> Iterator[Suspect]:
         """Yield the ops with a constant that their format holds as another number."""
@@ -459,11 +457,10 @@ class FaultSearch:
         """Yield the first op whose results all underflow, if that affects a result."""
         ask = self._flow, self._results, self._is_constant
         for trace in self._recorder.traces.values():
-            if vanishes(trace) and vanishes_on(trace, *ask):
-                results = self._on(trace)
-                if results:
-                    yield Suspect(trace, "makes", results)
-                    return
+            results = self._on(trace) if vanishes(trace) else ()
+            if results and vanishes_on(trace, *ask):
+                yield Suspect(trace, "makes", results)
+                return
 
     def _swallowed(self) -> Iterator[Suspect]:
         """Yield the causes of ops that make only Inf and NaN, if no result has any."""
