@@ -67,7 +67,7 @@ def _headline(verdict: FaultVerdict) -> Text:
         are = "the result is" if total == 1 else are
         return Text(f"{are} wrong", style="bold red")
     if verdict.faults:
-        what = "no result differs from float64, but float64 makes the same mistake:"
+        what = "no result is too far from float64, but an op on the way is at fault:"
         return Text(what, style="bold red")
     if not total:
         text = "nothing was judged, for the program has no result"
