@@ -151,8 +151,8 @@ def test_what_does_not_match_says_why():
     assert "no value has this name" in why["strange"]
     assert "no value has this name" in why["head.weight"]
     assert why["broadcast_in_dim"].startswith("may be")
-    assert why["encoded"].startswith("this shape is that of")
-    assert "is 'the result' already" in why["head/output"]
+    assert why["encoded"].startswith("its shape and dtype fit")
+    assert "is already matched with 'the result'" in why["head/output"]
     assert len(found.tensors) == 3
     assert "no value: strange float32[3]" in str(found)
 

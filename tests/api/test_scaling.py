@@ -129,8 +129,8 @@ def test_it_prints_in_80_columns():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "not one of tokens_per_step"),
-        ({"tokens_per_step": 1, "tokens_per_device": 1}, "not one of"),
+        ({}, "neither or both of tokens_per_step"),
+        ({"tokens_per_step": 1, "tokens_per_device": 1}, "neither or both of"),
         ({"compute_seconds": 1.0, "target": "trn2"}, "a bare chip"),
         ({"compute_seconds": 1.0, "target": "trn2.48xlarge:2"}, "several instances"),
         ({"compute_seconds": 1.0, "tensor": 0}, "degree below 1"),

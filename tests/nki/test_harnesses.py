@@ -132,7 +132,7 @@ def test_neuron_profile_refuses_what_is_not_ours(tmp_path, capsys):
         (tmp_path / name).write_bytes(content)
         status, printed, errors = shown(capsys, *view, tmp_path / name)
         assert (status, printed) == (1, "")
-        assert "not of neuronjax" in errors
+        assert "was not written by neuronjax" in errors
     assert "No such file" in shown(capsys, *view, tmp_path / "c.neff")[2]
     unpriced = tmp_path / "d.neff"
     unpriced.write_text(json.dumps({"kernel": "k", "unpriced": "no price of it"}))

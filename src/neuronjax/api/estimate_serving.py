@@ -177,7 +177,7 @@ class ServingEstimate(PricedTable):
     traffic: Traffic
     _MEASURED = (
         "published times of a token (two models on trn2) are 8 to 12 ms longer than "
-        "the program's, 1 to 3 of them for launches that their servers do not queue"
+        "the program's; 1 to 3 ms of this are launches that their servers do not queue"
     )
 
     @property

@@ -90,7 +90,9 @@ class NkiDiff(Displayed):
             rows.append((place(c.location), Text(c.how, style=_STYLES[c.how]), text))
         count = sum(c.how == "lost" for c in self.changes)
         words = (
-            f"{count} lost of {len(rows)}" if rows else "nothing that it uses differs"
+            f"{len(rows)} changes, {count} lost"
+            if rows
+            else "nothing that it uses differs"
         )
         return Group(new_table(title, columns, rows), Text(words))
 

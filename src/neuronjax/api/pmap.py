@@ -244,7 +244,7 @@ class _Mapped:
             if axis >= len(shape):
                 raise InvalidProgramError(
                     f"pmap maps axis {axis} of argument {name}, of shape {shape}",
-                    remedy="add the axis, or map it nowhere: in_axes=None",
+                    remedy="add the axis, or do not map the argument: in_axes=None",
                 )
             sizes[name] = shape[axis]
         found = {*sizes.values(), self.count} - {None}

@@ -204,7 +204,7 @@ def _check(job: _Workload) -> None:
         (not 0 <= job.overlap <= 1, "an overlap outside 0 to 1"),
         (
             needed and sum(t is not None for t in tokens) != 1,
-            "not one of tokens_per_step and tokens_per_device",
+            "neither or both of tokens_per_step and tokens_per_device",
         ),
         (job.tensor > 1 and job.layers < 1, "tensor parallelism without `layers`"),
         (
@@ -246,7 +246,7 @@ def _misfit(job: _Workload, layout: _DeviceLayout) -> str:
     if layout.chips < 1 or not stage or stage * job.pipeline != layout.devices:
         return f"no multiple of tensor {job.tensor} x pipeline {job.pipeline}"
     if per_node % job.tensor:
-        return f"a node has {per_node}, not shared evenly by tensor {job.tensor}"
+        return f"a node has {per_node}, which tensor {job.tensor} does not divide"
     if stage % per_node and per_node % stage:
         return f"a stage of {stage} devices does not fit nodes of {per_node}"
     return ""

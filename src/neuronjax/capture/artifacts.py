@@ -85,7 +85,7 @@ class ArtifactFamily:
             )
             raise InvalidProgramError(
                 f"{name} was saved for {saved}, and is called with {given}",
-                remedy="give arrays whose sizes fit, the same for equal letters",
+                remedy="give arrays whose sizes fit; a letter stands for one size",
             )
         return _from_exported(self.exported, self.file, types)
 

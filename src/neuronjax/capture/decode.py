@@ -250,7 +250,7 @@ def tensor_type(mlir_type: Any) -> TensorType:
         raise UnsupportedError(
             f"type {mlir_type} has a dynamic dimension",
             remedy="Trainium programs have static shapes: give every dimension a "
-            "size, for jax.export by symbolic shapes refined before loading",
+            "size; refine the symbolic shapes of a jax.export before loading it",
         )
     element = element_dtype(str(mlir_type.element_type))
     return TensorType(tuple(mlir_type.shape), element)

@@ -35,8 +35,8 @@ _TRANSFERS = "infeed|outfeed"
 _OUTSIDE = "pass the values as arguments and return the results"
 _REMEDIES = {
     **dict.fromkeys(_TRANSFERS.split("|"), _OUTSIDE),
-    "pallas_call": "pl.pallas_call(..., interpret=True) makes JAX's own operations of "
-    "the kernel, which are emulated; or write the kernel with neuronjax.nki",
+    "pallas_call": "pl.pallas_call(..., interpret=True) turns the kernel into JAX's "
+    "own operations, which are emulated; or write the kernel with neuronjax.nki",
 }
 
 
@@ -152,8 +152,8 @@ class _Refusal:
 
 
 _NO_MESH = (
-    "call it in the block of `with jax.set_mesh(mesh):`, the mesh of jax.make_mesh, or "
-    "in that of `with jax.sharding.use_abstract_mesh(mesh):`, of neuronjax.make_mesh"
+    "call it inside `with jax.set_mesh(mesh):` if jax.make_mesh made the mesh, or "
+    "inside `with jax.sharding.use_abstract_mesh(mesh):` if neuronjax.make_mesh made it"
 )
 _AUTO = (
     "use neuronjax.make_mesh, whose axes are Auto, or a mesh with "

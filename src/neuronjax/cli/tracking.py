@@ -61,7 +61,7 @@ def track(
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure the commits after this one that --append has no record of.",
+            help="Measure the commits after this one that the file of --append lacks.",
         ),
     ] = None,
     plot: Annotated[

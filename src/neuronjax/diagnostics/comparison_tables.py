@@ -151,5 +151,5 @@ def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         )
         for row in worse[:6]
     )
-    title = f"errors against the baseline, where actual > {R_RATIO} expected"
+    title = f"ops with more than {R_RATIO} x the expected error against the baseline"
     return _fixed_table(title, cells, "#|op|module", "expected|actual|ratio")

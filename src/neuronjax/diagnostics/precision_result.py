@@ -247,8 +247,8 @@ class PrecisionSearch(Displayed):
             beside = f", and {self.held_out} {kept}: {self.held_out_error:.3g}"
         yield f"judged on {seen} with a margin of {self.margin:g}{beside}"
         if self.batches == 1 and (self.held_out_varied or not self.held_out):
-            seen = "errors on other data may be larger"
-            yield f"{seen}; pass it as batches= or holdout= of nj.search_precision"
+            seen = "errors on other data may be larger; pass such data"
+            yield f"{seen} as batches= or holdout= of nj.search_precision"
         for path, times in [*self.worst_where.items()][:1]:
             if path:  # a function as metric has none
                 total = sum(self.worst_where.values())
@@ -303,7 +303,7 @@ class PrecisionSearch(Displayed):
         lost = self._became.count("given up")
         if steps[-1].stage == "best" and lost:
             steps_lost = f"{lost} step{'s' * (lost > 1)}"
-            yield f"best: one group alone, better than {steps_lost} that it gives up"
+            yield f"best: changing one group alone is better; it undoes {steps_lost}"
 
     def _groups_table(self) -> Table:
         shown = self.groups[:_SHOWN_GROUPS]

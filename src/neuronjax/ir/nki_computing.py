@@ -62,10 +62,12 @@ _TENSOR_ENGINE = (
         out("dst", ("psum",), text="[M, N]"),
         tensor("stationary", SBUF, text="[K, M]; [K, 2, M] in double-row mode"),
         tensor("moving", SBUF, text="[K, N]; [K, 2, N] in double-row mode"),
-        flag("is_transpose", "pass the bits of stationary through a one-hot moving"),
-        flag("is_stationary_onezero", "a hint about time alone"),
+        flag("is_transpose", "whether a one-hot moving transposes the bits"),
+        flag("is_stationary_onezero", "a hint that changes only the time"),
         flag("is_moving_onezero", "likewise"),
-        note("accumulate", "whether to add to dst; None: if a matmul wrote it", _MAYBE),
+        note(
+            "accumulate", "whether to add to dst; None: if a matmul wrote dst", _MAYBE
+        ),
         note(
             "tile_position", "first row and column of the array that are used", _PLACE
         ),
@@ -132,7 +134,7 @@ _SCALAR_ENGINE = (
         "activation_reduce",
         "scalar",
         "dst, op, data, reduce_op, reduce_res, bias=None, scale=1.0, name=None",
-        "dst = op(data * scale + bias), reduce_res its sum per partition.",
+        "dst = op(data * scale + bias); reduce_res is its sum per partition.",
         out(),
         tensor("data", like="dst"),
         column("scale", fp32=True),
@@ -178,8 +180,8 @@ _ELEMENTWISE = (
         "vector gpsimd",
         "dst, data1, data2, op, engine=engine.unknown, name=None",
         "dst = data1 <op> data2, in FP32; 32-bit integers exactly on GpSimd.\n\nBy "
-        "default GpSimd executes `nl.power`, and ops on 32-bit integers alone, "
-        "outside PSUM.",
+        "default GpSimd executes `nl.power`, and ops whose operands are all 32-bit "
+        "integers, unless one is in PSUM.",
         out(),
         tensor("data1", like="dst"),
         tensor("data2", like="dst"),
@@ -193,7 +195,7 @@ _ELEMENTWISE = (
         "vector scalar gpsimd",
         "dst, data, op0, operand0, reverse0=False, op1=None, operand1=None, "
         "reverse1=False, engine=engine.unknown, name=None",
-        "dst = (data <op0> operand0) <op1> operand1, operands one per partition.",
+        "dst = (data <op0> operand0) <op1> operand1, each operand one per partition.",
         out(),
         tensor("data", like="dst"),
         column("operand0", fp32=True),
@@ -210,7 +212,7 @@ _ELEMENTWISE = (
         "vector",
         "dst, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, "
         "name=None",
-        "dst = (data <op0> operand0) <op1> operand1, the last a whole tile.",
+        "dst = (data <op0> operand0) <op1> operand1; operand1 is a whole tile.",
         out(),
         tensor("data", like="dst"),
         column("operand0"),

@@ -210,7 +210,7 @@ _MOVEMENT = (
         "nc_stream_shuffle",
         "vector",
         "dst, src, shuffle_mask, name=None",
-        "Partition p of each quadrant of dst = partition shuffle_mask[p] of src's.",
+        "Partition p of each quadrant of dst = shuffle_mask[p] of the same one of src.",
         out(dtype_of="src"),
         tensor("src", text="of dst's dtype, equal elements per partition"),
         note(
@@ -279,7 +279,7 @@ _MOVEMENT = (
         "topk",
         "gpsimd",
         "val_dst, idx_dst, src, n, name=None",
-        "The k largest of every 16-partition snake, ascending, and their indices.",
+        "The k largest elements per 16 partitions, ascending, and their indices.",
         out("val_dst", SBUF, dtypes=("bfloat16",), text="(partitions, k)"),
         out("idx_dst", SBUF, dtypes=("uint32",), like="val_dst"),
         tensor(
@@ -288,7 +288,7 @@ _MOVEMENT = (
             dtypes=("bfloat16",),
             text="elements 0 to 15 are column 0 of 16 partitions, and so on",
         ),
-        note("n", "how many elements of the snake are used, 8 to 65,535", "int"),
+        note("n", "how many elements per 16 partitions are used, 8 to 65,535", "int"),
         reads="part",
     ),
     lanes(
@@ -346,7 +346,7 @@ _RANDOM = (
         "dropout",
         "vector",
         "dst, data, prob, name=None",
-        "dst = data, elements replaced by 0 with a probability.",
+        "dst = data, where each element becomes 0 with probability prob.",
         out(text="of data's dtype", dtype_of="data"),
         tensor("data", like="dst"),
         column("prob", "1 drops everything"),
@@ -366,8 +366,8 @@ _RANDOM = (
         "rand_set_state",
         "vector gpsimd",
         "src_seeds, engine=engine.gpsimd, name=None",
-        "Sets the state of an engine's generators, one row per lane.\n\nVectorE's "
-        "from NeuronCore-v4 on.",
+        "Sets the state of an engine's generators, one row per lane.\n\nVectorE "
+        "has such a state from NeuronCore-v4 on.",
         tensor(
             "src_seeds",
             SBUF,
@@ -383,8 +383,8 @@ _RANDOM = (
         "rand_get_state",
         "vector gpsimd",
         "dst, engine=engine.gpsimd, name=None",
-        "dst = the state of an engine's generators, one row per lane.\n\nVectorE's "
-        "from NeuronCore-v4 on.",
+        "dst = the state of an engine's generators, one row per lane.\n\nVectorE "
+        "has such a state from NeuronCore-v4 on.",
         out(dtypes=("uint32",), text="(lanes, 6) for gpsimd, (lanes, 24) for vector"),
         state("random", "input"),
         ENGINE,
@@ -416,7 +416,7 @@ _SEQUENCERS = (
         out(
             "dst",
             SBUF,
-            text="of the shape and dtype of what is received; no part of src",
+            text="of the received tile's shape and dtype; shares no element with src",
         ),
         note("send_to_rank", "0 or 1", "int"),
         note("recv_from_rank", "0 or 1", "int"),

@@ -230,8 +230,8 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
         code = "EVRF061" if op.name == "stablehlo.all_reduce" else "EVRF063"
         raise op.error(
             UnsupportedError,
-            f"{code}: a reduction of {dtype} over devices, which is computed in "
-            "float32, under implicit_integer_downcast='none'",
+            f"{code}: a reduction of {dtype} over devices is computed in float32, "
+            "which implicit_integer_downcast='none' refuses",
             "reduce float32, or set implicit_integer_downcast='all'",
         )
     if policy.integer_path != "auto":

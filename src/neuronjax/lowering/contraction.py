@@ -108,8 +108,8 @@ def integer_matmul(
     ):
         raise op.error(
             UnsupportedError,
-            f"EVRF035: a contraction with a result of {dtype}, which is computed in "
-            "float32, under implicit_integer_downcast='none'",
+            f"EVRF035: a contraction with a result of {dtype} is computed in float32, "
+            "which implicit_integer_downcast='none' refuses",
             "contract float32, or set implicit_integer_downcast='all'",
         )
     through_fp32 = context.integer_path == "fp32" and result.type.dtype != np.bool_

@@ -100,7 +100,7 @@ def _check_devices(op: Op, kernel: KernelFunction, mesh: DeviceMesh | None) -> N
     raise op.error(
         InvalidProgramError,
         f"the collectives of the kernel {kernel.name} join {kernel.devices} devices, "
-        f"and around its call is {mesh_text}",
+        f"but its call is inside {mesh_text}",
         "call it inside jax.shard_map over all axes of neuronjax.make_mesh",
     )
 
@@ -147,7 +147,7 @@ def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
 
 def _block_scaled_dot(op: Op, context: Context) -> Instructions:
     if len(op.operands) != 4:
-        raise _invalid(op, f"{len(op.operands)} operands", "lhs, rhs and their scales")
+        raise _invalid(op, f"{len(op.operands)} operands", "pass lhs, rhs, 2 scales")
     microscaling.check_chip(context, "__op$block_scaled_dot")
     config = _config(op)
     config = config.get("scaled_dot_backend_config", config)
@@ -169,16 +169,16 @@ def _dimensions(op: Op, config: dict[str, Any]) -> DotDimensions:
     for side, value in (("lhs", op.operands[0]), ("rhs", op.operands[1])):
         rank = len(value.type.shape)
         if rank < 2:
-            raise _invalid(op, f"{side} of rank {rank}", "matrices, rank 2 or more")
+            raise _invalid(op, f"{side} of rank {rank}", "use rank 2 or more")
         contract = tuple(config.get(f"{side}_contracting_dimensions", ()))
         batch = tuple(config.get(f"{side}_batch_dimensions", ()))
         if not contract:
             contract, batch = (rank - 1,), tuple(range(rank - 2))
         used = (*batch, *contract)
         if len(contract) != 1 or len(set(used)) != len(used):
-            raise _invalid(op, f"dimensions {used} of {side}", "one contracted axis")
+            raise _invalid(op, f"dimensions {used} of {side}", "contract one axis")
         if not all(0 <= axis < rank for axis in used):
-            raise _invalid(op, f"dimensions {used} of {side}", f"axes below {rank}")
+            raise _invalid(op, f"dimensions {used} of {side}", f"use axes below {rank}")
         dimensions += [batch, contract]
     return DotDimensions(dimensions[0], dimensions[2], dimensions[1], dimensions[3])
 
@@ -203,7 +203,9 @@ def _blocks(
     k, blocks = (v.type.shape[contract[0]] for v in (elements, scales))
     if -(-k // BLOCK_SIZE) != blocks:
         raise _invalid(
-            op, f"{blocks} scales for {k} elements", f"blocks of {BLOCK_SIZE}"
+            op,
+            f"{blocks} scales for {k} elements",
+            f"give one scale for each block of {BLOCK_SIZE}",
         )
     source = matrix(context, elements, batch, contract)
     scale = matrix(context, scales, batch, contract)
@@ -251,7 +253,7 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
         if not is_legal:
             raise _invalid(op, f"{field}={config.get(field)!r}", _LEGAL[field])
     if source.type.dtype.name not in ON_DEVICE_INPUTS:
-        raise _invalid(op, f"an input of {source.type.dtype}", "bfloat16 or float16")
+        raise _invalid(op, f"input {source.type.dtype}", "use bfloat16 or float16")
     blocks = microscaling.quantized(
         context,
         MatrixView(source, axis % rank),
@@ -274,7 +276,7 @@ def _packed(
     """Pack elements four to a uint32 along the blocked axis."""
     shape, axis = blocks.elements.type.shape, blocks.axis
     if shape[axis] % _PACKED:
-        raise _invalid(op, f"an axis of {shape[axis]}", f"a multiple of {_PACKED}")
+        raise _invalid(op, f"an axis of {shape[axis]}", f"use a multiple of {_PACKED}")
     split = (*shape[:axis], shape[axis] // _PACKED, _PACKED, *shape[axis + 1 :])
     view = reshaped(context, blocks.elements, split)
     order = (*(d for d in range(len(split)) if d != axis + 1), axis + 1)
@@ -306,7 +308,7 @@ def _chlo_function(op: Op, context: Context) -> Iterable[Instruction]:
 def _top_k(op: Op, context: Context) -> Iterable[Instruction]:
     attributes = op.attributes.get("mhlo.attributes", {})
     if not attributes.get("largest", True):
-        raise _invalid(op, "largest=False", "the largest elements (negate the operand)")
+        raise _invalid(op, "largest=False", "negate the operand for largest=True")
     return _as_op(op, context, "chlo.top_k", {"k": attributes["k"]})
 
 

@@ -82,8 +82,8 @@ def _check(context: Context, lhs: MatmulOperand, rhs: MatmulOperand) -> None:
     context.require("sparse_matmul", "structured sparsity")
     if "float32" in (lhs.format, rhs.format):
         raise InvalidProgramError(
-            "a sparse matmul with FP32 operands: the array takes them in four passes, "
-            "and compressed weights in one",
+            "a sparse matmul with FP32 operands: the array takes FP32 in four passes, "
+            "but compressed weights only in one",
             location=context.location.source,
             remedy='cast them: auto_cast="matmult", auto_cast_type="bf16"',
         )

@@ -80,7 +80,7 @@ def _dynamic(
     if scalar is None and vector is None:
         return None
     if scalar is not None and vector is not None:
-        refuse("ap", "scalar_offset and vector_offset", "give one of them")
+        refuse("ap", "both scalar_offset and vector_offset", "give one of them")
     dim = t.checked_dim("ap", indirect_dim)
     old, new = dtypes.itemsize(t.dtype), dtypes.itemsize(dtype)
     stride, limit = t.strides[dim] * old // new, t.shape[dim]

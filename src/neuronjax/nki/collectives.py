@@ -312,12 +312,12 @@ def _register(
 
 
 @_described(
-    replica_group="groups of 4 ranks; the launch has a grid of two (both are limits of "
-    "the vendor's)",
+    replica_group="groups of 4 ranks; the launch has a grid of two (both are the "
+    "vendor's limits)",
     metadata_tensor="uint32 [3, 4] in HBM or [1, 3, 4] in SBUF; column 0 of rows 0 and "
     "1 has the number and the offset of the elements to send. Row 2 is written",
     recv_counts_known="whether row 2, the elements from each member, is not written",
-    has_rdispls="must be False, with the vendor too",
+    has_rdispls="must be False; the vendor's library refuses True too",
 )
 def all_gather_v(
     srcs: Tensors,

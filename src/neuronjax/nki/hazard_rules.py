@@ -228,8 +228,8 @@ class HazardWalk:
                     i,
                     writer,
                     f"overwrites {text(dst)}, a product that nothing has read",
-                    "accumulate=True after the first tile of K, or leave accumulate "
-                    "out; a product of its own needs a tile of its own",
+                    "use accumulate=True after the first tile of K, or leave "
+                    "accumulate out; give a separate product another tile",
                 )
 
     def _between_cores(
@@ -251,7 +251,7 @@ class HazardWalk:
             writer,
             f"core {i.program} {verb} {text(access)}, of which core {writer.program} "
             "writes elements, and nothing orders them",
-            "nisa.core_barrier between them, or another part for each core",
+            "use nisa.core_barrier between them, or give each core another part",
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
@@ -300,7 +300,7 @@ class HazardWalk:
                 None,
                 f"adds to the {i.engine} engine's accumulators, which nothing has set: "
                 "they contain what an earlier kernel left (here: zeros)",
-                "reduce_cmd reset_reduce in the first instruction",
+                "use reduce_cmd reset_reduce in the first instruction",
             )
         elif key in self._idle:
             self._add(
@@ -309,7 +309,7 @@ class HazardWalk:
                 self._idle[key],
                 "adds to accumulators after an instruction with reduce_cmd idle, which "
                 "may have changed them",
-                "reset_reduce, or no such instruction in between",
+                "use reset_reduce, or no such instruction in between",
             )
 
     # ---- depends_on.

@@ -151,7 +151,7 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
                 op=f"result {number}",
                 location=access.storage.location,
                 message=f"{missing:,} of {access.size:,} elements are never written: "
-                "they contain what was there before (here: NaN, or 4)",
+                "they contain what was there before (here NaN, or 4 in integers)",
                 remedy="write them, or return a smaller tensor",
             )
 

@@ -25,8 +25,8 @@ BRANCH = (
     "decide on the device"
 )
 NUMPY = (
-    "use the function of nki.language or nki.isa of that name; NumPy's see no tiles, "
-    "only numbers and shapes"
+    "use the function of that name in nki.language or nki.isa; NumPy's functions take "
+    "numbers and shapes, but no tiles"
 )
 
 # A pattern of Python's message, and the remedy.

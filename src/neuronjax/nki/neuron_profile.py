@@ -90,9 +90,9 @@ def _content(path: Path) -> dict:
     except OSError as error:
         raise _NotOurs(f"{path}: {error.strerror}; {_REMEDY}") from None
     except (ValueError, RecursionError):
-        raise _NotOurs(f"{path} is not of neuronjax; {_REMEDY}") from None
+        raise _NotOurs(f"{path} was not written by neuronjax; {_REMEDY}") from None
     if not isinstance(content, dict) or not isinstance(content.get("kernel"), str):
-        raise _NotOurs(f"{path} is not of neuronjax; {_REMEDY}")
+        raise _NotOurs(f"{path} was not written by neuronjax; {_REMEDY}")
     if not isinstance(content.get("summary"), dict):
         raise _NotOurs(f"{path} has no summary: {content.get('unpriced')}")
     return content

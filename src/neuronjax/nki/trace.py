@@ -263,8 +263,8 @@ class Trace:
         if len(self._blocks) != 1:
             raise InvalidProgramError(
                 "a device loop was not left at its end",
-                remedy="no break or return in dynamic_range or `while reg:`, and no "
-                "`if reg:`",
+                remedy="use no break or return in dynamic_range or `while reg:`, "
+                "and no `if reg:`",
             )
         return KernelBlock(tuple(self._blocks[0]))
 

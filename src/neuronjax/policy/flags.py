@@ -245,7 +245,7 @@ IGNORED_VARIABLES: Mapping[str, str] = {
     "unless it allows fast math, which is refused",
     "NEURON_PLATFORM_TARGET_OVERRIDE": "the chip is the `target` argument",
     "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no number",
-    "NEURON_RT_ENABLE_OCP": "float8_e4m3fn is OCP's for every value of it",
+    "NEURON_RT_ENABLE_OCP": "float8_e4m3fn is OCP's, whatever the variable's value",
     "NEURON_FAIL_ON_NAN": "it reports NaN and changes no number",
     "NKI_SIMULATOR": "it selects the vendor's simulator",
     "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE": "both transposes move the same bits",
@@ -282,7 +282,7 @@ def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
     if not _boolean(environ, "NKI_PRECISE_FP", default=True):
         raise UnsupportedError(
             "NKI_PRECISE_FP=0 is not emulated",
-            remedy="unset it: low-precision values are always stored as such",
+            remedy="unset it: low-precision values keep their own format",
         )
     parsed = parse_flags(environ.get("NEURON_CC_FLAGS", ""))
     fields = dict(parsed.fields)

@@ -102,7 +102,7 @@ def change_text(report: GoldenReport, head: str = "") -> str:
     if not head and why:
         head = f"the function is another program now, with {report.today}"
     elif not head:
-        head = f"{_OTHERS}; on those the function gives the stored bits"
+        head = f"{_OTHERS}; on the stored ones the function gives the stored bits"
     parts = [*(f"  {line}" for line in why), listed(report.leaves)]
     if report.drift:
         parts += ["  of the arguments:" if why else "", listed(report.drift)]

@@ -73,13 +73,16 @@ PROGRAM_SECONDS = assumed(
     "added to the instructions of every program: a line through measured times against"
     " bytes moved does not go through zero. What takes this time (first and last"
     " transfers, fetching instructions, ending) is not published",
-    fitted_to="trn2, LNC 1: 12 us of MLP decode (12 [hardware sheet 9.4]), 20 of FP8"
-    " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
+    fitted_to="time that does not grow with the bytes. trn2, LNC 1: 12 us in MLP decode"
+    " (12 us also in its published baselines), 20 in FP8 decode, 30 in prefill of few"
+    " rows [VL]; trn1: 22 us in Mamba",
 )
 
 # -- TensorE ---------------------------------------------------------------------------
 
-MATMUL_MINIMUM = Constant(64, "cycles", "MM_INIT_LATENCY [A2]; min(64, M) [V26]")
+MATMUL_MINIMUM = Constant(
+    64, "cycles", "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
+)
 FAST_LOAD = Constant(
     4,
     "ratio",
@@ -101,19 +104,28 @@ FP32_TRANSPOSE_PASSES = Constant(
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
-THROTTLE_SECONDS = Constant(3e-6, "s", "the ramp after idle, and its window [GL]")
-THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate, reached at less use [GL]")
+THROTTLE_SECONDS = Constant(
+    3e-6, "s", "time from half to full rate of TensorE, after idle time [GL]"
+)
+THROTTLE_LIMIT = Constant(
+    0.5, "fraction", "TensorE's lowest rate; less use than this lowers the rate [GL]"
+)
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "seconds of the ramp lost per second, times how far the array's use is below the"
-    " limit (all of it while idle). No document says that the rows in use matter",
+    "seconds of THROTTLE_SECONDS lost per second, multiplied by THROTTLE_LIMIT minus"
+    " TensorE's use, which is 0 while idle. No document says that the rows in use"
+    " matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
 # -- VectorE and ScalarE ---------------------------------------------------------------
 
-MINIMUM_INTERVAL = Constant(64, "cycles", "MIN_II of VectorE and ScalarE [V26]")
+MINIMUM_INTERVAL = Constant(
+    64,
+    "cycles",
+    "least interval between instructions of VectorE or ScalarE: MIN_II [V26]",
+)
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
@@ -133,7 +145,7 @@ STRIDE_BYTES = Constant(
 STRIDED_ACCESS = Constant(
     2,
     "cycles/element",
-    "at a stride of STRIDE_BYTES [A2]; later guides do not say that it changed",
+    "elements at a stride of STRIDE_BYTES [A2]; later guides do not mention a change",
 )
 DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "copy from a dynamic address [V26]")
 RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
@@ -156,7 +168,7 @@ RANDOM_XORWOW = Constant(
     4, "words/lane/cycle", "XORWOW of NeuronCore-v4 [A4]; ASSUMPTION: 1 on older cores"
 )
 EXPONENTIAL_SPEEDUP = Constant(
-    4, "ratio", "exponential on VectorE against ScalarE's [A4]"
+    4, "ratio", "VectorE's speed of exponential divided by ScalarE's [A4]"
 )
 QUANTIZE_MX_RATE = Constant(4, "elements/lane/cycle", "quantize_mx [A4]")
 
@@ -187,7 +199,8 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, and fewer for"
-    " narrow ones; V26 divides by that term, but then large gathers would be faster",
+    " narrow ones; V26 divides by this number where neuronjax multiplies by it, and so"
+    " predicts less time for larger elements",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -237,8 +250,12 @@ HBM_INTERLEAVE = assumed(
     " two channels; an interleave of 256 B or 1 KiB would give 205 or 51. Rows of 4 KiB"
     " of bmm, as far apart, move at 235 GB/s [AO]",
 )
-DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]")
-DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]")
+DMA_TRANSPOSE_SHARE = Constant(
+    0.9, "fraction", "rate of a transpose, of a copy's, from HBM to SBUF [A3]"
+)
+DMA_TRANSPOSE_ON_CHIP = Constant(
+    0.5, "fraction", "rate of a transpose, of a copy's, from SBUF to SBUF [A3]"
+)
 
 # -- kernels ---------------------------------------------------------------------------
 
@@ -260,7 +277,7 @@ LOOP_TURNS = assumed(
     16,
     "iterations",
     "iterations of a device loop that are scheduled one by one if all together have too"
-    " many instructions; each other one takes as long as the last of these",
+    " many instructions; each further one takes as long as the last of these",
 )
 
 # -- host ------------------------------------------------------------------------------

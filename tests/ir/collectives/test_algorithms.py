@@ -171,7 +171,7 @@ def test_pairs_need_symmetric_groups():
     for asymmetric in ([0, 1, 64, 66], [0, 1, 2, 64]):
         # Left fold is no algorithm of the vendor's.
         assert legal(TRN2, asymmetric) == ("left_fold",)
-    with pytest.raises(InvalidProgramError, match="other ranks on one node"):
+    with pytest.raises(InvalidProgramError, match="other logical cores on one node"):
         plan("ring", TRN2, [0, 1, 64, 66])
 
 

@@ -257,7 +257,7 @@ def _by_shape(
             pairs[names[0]] = (candidates[0], "shape")
         elif candidates:
             for tensor in names:
-                reasons[tensor] = f"this shape is that of {_listed(candidates)}"
+                reasons[tensor] = f"its shape and dtype fit {_listed(candidates)}"
 
 
 def _once_each(
@@ -273,5 +273,5 @@ def _once_each(
         if owner == tensor:
             matches.append(Match(tensor, value, tensors[tensor], how))
         else:
-            reasons[tensor] = f"{value.names[0]} is {owner!r} already"
+            reasons[tensor] = f"{value.names[0]} is already matched with {owner!r}"
     return matches

@@ -250,12 +250,12 @@ class ProgramComparison(Displayed):
     def _nothing(self) -> Text:
         if not self.compared:
             return Text(
-                "no value of one can be matched with a value of the other: they share"
-                " no name and type of a result, and no line",
+                "no value of one program can be matched with a value of the other: they"
+                " share no name and type of a result, and no line",
                 style="bold red",
             )
         limit = "bit" if self.tolerance == 0 else "value"
-        what = f"no {limit} differs in what both compute: {self.compared} compared"
+        what = f"no {limit} differs: compared {self.compared} values that both compute"
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
@@ -264,7 +264,7 @@ class ProgramComparison(Displayed):
             return
         count = f"ops in both: {self.pairs}; edits: {len(self.edits)}"
         if not self.is_edit:
-            yield Text(f"{count}, too many to be one program and its edit")
+            yield Text(f"{count}, too many for two versions of one program")
             return
         yield Text(count)
         because = () if self.first is None else self.first.because

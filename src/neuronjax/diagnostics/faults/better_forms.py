@@ -19,19 +19,19 @@ FORMS: Mapping[str, str] = {
     "log(logistic(x))": "jax.nn.log_sigmoid(x) for log(sigmoid(x))",
     "log(exp(x) / sum(exp(x)))": "jax.nn.log_softmax(x) for log(softmax(x))",
     "log(exp(x) / sum(exp(x)) + c)": "jax.nn.log_softmax(x) for log(softmax(x) + c)",
-    "log(1 - t * t)": "jnp.log1p(t) + jnp.log1p(-t) for log(1 - t * t), or, of a tanh, "
-    "2 * (log(2) - x - jax.nn.softplus(-2 * x))",
+    "log(1 - t * t)": "jnp.log1p(t) + jnp.log1p(-t) for log(1 - t * t), or, for "
+    "t = tanh(x), 2 * (log(2) - x - jax.nn.softplus(-2 * x))",
     "log(1 + exp(x))": "jax.nn.softplus(x) for log(1 + exp(x))",
     "log(exp(x) + exp(y))": "jnp.logaddexp(x, y) for log(exp(x) + exp(y))",
     "log(sum(exp(x)))": "jax.nn.logsumexp(x) for log(sum(exp(x)))",
     "log(1 + x)": "jnp.log1p(x) for log(1 + x)",
     "exp(x) / sum(exp(x))": "jax.nn.softmax(x) for exp(x) / sum(exp(x))",
-    "sum(x * x) / n - y * y": "jnp.var(x), which takes off the mean before it squares",
+    "sum(x * x) / n - y * y": "jnp.var(x), which subtracts the mean before it squares",
     "exp(x) - 1": "jnp.expm1(x) for exp(x) - 1",
     "1 - exp(x)": "-jnp.expm1(x) for 1 - exp(x)",
     "1 - cos(x)": "2 * jnp.sin(x / 2) ** 2 for 1 - cos(x)",
     "sqrt(x * x + y * y)": "jnp.hypot(x, y) for sqrt(x * x + y * y)",
-    "sqrt(sum(x * x))": "a norm of x / max(abs(x)), multiplied by max(abs(x)) after it",
+    "sqrt(sum(x * x))": "max(abs(x)) times the norm of x / max(abs(x))",
     "x * x - y * y": "(x - y) * (x + y) for x * x - y * y",
     "1 - x * x": "(1 - x) * (1 + x) for 1 - x * x",
     "sqrt(x) - sqrt(y)": "(x - y) / (sqrt(x) + sqrt(y)) for sqrt(x) - sqrt(y)",
@@ -58,7 +58,7 @@ SOLVING = frozenset(
 )
 CONDITIONED = (
     "solve it by QR or jnp.linalg.lstsq of the matrix itself, not of its square, or "
-    "add a jitter to its diagonal: the condition number decides what is left"
+    "add a jitter to its diagonal: the condition number decides how many digits remain"
 )
 #: A formula may end at most this many values after an op at fault.
 _AHEAD = 12

@@ -99,7 +99,7 @@ def named(suspect: Suspect) -> FaultName:
 
 
 def _of_its_own(error: float) -> str:
-    return f"its own rounding is a relative error of {short(error)}"
+    return f"its own rounding makes a relative error of {short(error)}"
 
 
 def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -164,7 +164,9 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     share = e.result
     operands = e.operands.values()
     if share.nan and any(x.nonfinite and not x.nan for x in operands):
-        text = f"{share.nan} of {share.elements} numbers are NaN, which it makes of Inf"
+        text = (
+            f"{share.nan} of {share.elements} numbers are NaN, which it makes from Inf"
+        )
         return FaultName("non-finite", text, INF_BEFORE)
     if not share.nonfinite or any(x.nonfinite for x in operands):
         return None
@@ -174,7 +176,7 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text += "".join(f" and {n} are {name}" for name, n in others)
     text += ", though all operands are finite"
     if share.nonfinite_reference == share.nonfinite:
-        text += "; float64 makes the same"
+        text += "; they are so in float64 too"
     return FaultName(nonfinite_kind(short_name(t), share.nan > 0), text)
 
 
@@ -196,8 +198,10 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return None
     e = s.bounding
     if not e.cut_off:
-        text = f"{percent(t.flattened)} of the numbers are rounded by their own size: "
-        return FaultName("coarse", f"{text}their scale does not fit them")
+        text = (
+            f"rounding changes {percent(t.flattened)} of the numbers by their own size:"
+        )
+        return FaultName("coarse", f"{text} their scale does not fit them")
     largest = short(largest_operand(e))
     bound = short(min(e.result.largest, _largest(t)))
     at = f" at {bound}" if bound != largest else ", on one side"

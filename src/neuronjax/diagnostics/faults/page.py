@@ -73,7 +73,7 @@ def _headline(verdict: FaultVerdict) -> Text:
         text = "nothing was judged, for the program has no result"
         return Text(text, style="yellow")
     results = "the result is" if total == 1 else f"all {total} results are"
-    found = f"{results} as near as formats and data allow"
+    found = f"{results} as near to float64 as formats and data allow"
     if verdict.unjudged:
         text = f"not judged: {'; '.join(verdict.unjudged)}. Otherwise {found}"
         return Text(text, style="yellow")

@@ -67,7 +67,7 @@ def decided(
         least = min(passed, key=lambda m: m.relative_l2)
         return None, (
             f"A kernel that does nothing would have passed: {least.what}. Give a "
-            "relative L2 error that is less than what it is off by: "
+            "tolerance below the relative L2 error of this kernel: "
             f"tolerance={least.relative_l2 / 10:.0e}"
         )
     return True, ""
@@ -82,12 +82,11 @@ def _to_show(
         which = f"result {number}: " if len(judged) > 1 else ""
         if found.refused:
             why = f"{found.refused:,} of {found.elements:,} elements are further off "
-            why += (
-                f"than any order of addition; the worst {found.times_bound:.3g} times"
-            )
+            why += "than any order of addition explains; the largest error is "
+            why += f"{found.times_bound:.3g} times its bound"
             return number, found.worst, f"{which}{why}"
         l2, most = found.relative_l2, found.relative_l2_bound
-        why = f"{which}relative L2 {l2:.3g}, at most {most:.3g} if it were right"
+        why = f"{which}relative L2 {l2:.3g}, at most {most:.3g} in a correct result"
         if allowed[number].bound is None:
             why = f"{which}relative L2 {l2:.3g}, allowed {most:.3g}"
             if found.non_finite:

@@ -58,6 +58,6 @@ def read(text: bytes, arrays: bytes) -> Any:
         if isinstance(error, InvalidProgramError):
             raise
         raise InvalidProgramError(
-            f"no values of a kernel: {error}",
+            f"the file of the kernel's values cannot be read: {error}",
             remedy="judge it again: the file was changed after its process had ended",
         ) from error

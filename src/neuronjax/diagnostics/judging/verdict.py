@@ -203,9 +203,9 @@ def from_json(text: str) -> KernelVerdict:
         return _verdict(json_object(text))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidProgramError(
-            f"no verdict of {SCHEMA}: {error}",
+            f"the text is no verdict of {SCHEMA}: {error}",
             op="judge",
-            remedy="give what neuronjax judge --json printed, whole",
+            remedy="give all that `neuronjax judge --json` printed",
         ) from error
 
 

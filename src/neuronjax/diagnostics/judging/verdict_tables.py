@@ -17,7 +17,7 @@ from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, new_table
 _KINDS = {
     "limits": ("Limits and refusals", "bold red"),
     "hazards": ("Left to chance", "yellow"),
-    "advice": ("Documented, and passed by compilers", "cyan"),
+    "advice": ("Advice: compilers accept it, the documentation does not", "cyan"),
 }
 
 
@@ -81,9 +81,9 @@ def _seeds(verdict: Mapping[str, Any]) -> RenderableType:
     caption = f"tolerance: {verdict['tolerance']}"
     if mutants := verdict["mutants"]:
         passed = [m["what"] for m in mutants if not m["caught"]]
-        caption += f"\nit would have caught {len(mutants) - len(passed)} of "
+        caption += f"\nThe tolerance catches {len(mutants) - len(passed)} of "
         caption += f"{len(mutants)} wrong kernels"
-        caption += f"; not where {'; '.join(passed)}" if passed else ""
+        caption += f", but not these: {'; '.join(passed)}" if passed else ""
     return new_table("Against the reference", columns, rows, caption)
 
 

@@ -136,10 +136,10 @@ class LegalWalk(OpWalk):
         [held] = lane.read([view])
         if is_doubtful(held) and not held.is_exact:
             raise UnsupportedError(
-                f"{what} depends on numbers that are closer than their bounds",
+                f"{what} depends on numbers that differ by less than their bounds",
                 op=op.name,
                 location=OpPath(self.calls, op).source or None,
-                remedy="bound a part of the program before it, or after it",
+                remedy="pass only the part of the program before or after it",
             )
         return int(held.values)
 

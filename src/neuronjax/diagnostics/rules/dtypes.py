@@ -69,7 +69,7 @@ complex numbers are not supported
 [ERR/EVRF004, JK]
 
 complex: warning of complex64 since 2.32
-complex64: 30 ops since SDK 2.32 by its release notes, none by its error codes
+complex64: since SDK 2.32 the release notes list 30 ops, the error codes allow none
 > a pair of float32 arrays
 [RN-CC 2.32 against ERR/EVRF004, JK]
 
@@ -99,7 +99,7 @@ float8_e4m3 does not exist after Trainium3
 [ERR/EVRF052]
 
 fp8-e3m4: error of float8_e3m4
-float8_e3m4 has no interface
+no interface of the SDK offers float8_e3m4
 > float8_e4m3 or float8_e5m2
 [ERR/ESPP047; A3, footnote on FP8_E3]
 
@@ -204,7 +204,7 @@ float8_e4m3 of a value beyond 240 is NaN on the device by one document, Inf by a
 
 round-trip: warning in convert
 a cast to a narrower float and back is folded away: the compiler rounds nothing
-> arithmetic that rounds: c = 65537 * x; c - (c - x) is FP32 to BF16;
+> round by arithmetic: with c = 65537 * x, c - (c - x) is the FP32 x rounded to BF16;
 round_trips="folded" shows the effect
 [KLN]
 """,

@@ -160,8 +160,8 @@ an arithmetic shift to the right
 [ERR/EVRF022]
 
 integer-division: warning in divide, remainder
-integer division is off by one for some operands: before SDK 2.30 of any, since then of
-64 bits by a constant (6284 // 6284 is 0), which goes through an FP32 reciprocal
+integer division is off by one for some operands: before SDK 2.30 in every width, since
+then for 64 bits divided by a constant (6284 // 6284 is 0), by an FP32 reciprocal
 > SDK 2.30 or later, int32; integer_division="reciprocal" shows the effect
 [RN-CC 2.30.0; KLN]
 

@@ -186,7 +186,7 @@ a custom call that the compiler does not know
 [ERR/EVRF015, EHCA005]
 
 linear-algebra: error in custom_call
-linear algebra that JAX lowers for CPU, GPU and TPU alone
+linear algebra that JAX lowers for CPU, GPU and TPU only
 > compute it on the host; neuronjax runs it on the host too, where the policy says
 host_custom_calls
 [JAX: no lowering for platform neuron]

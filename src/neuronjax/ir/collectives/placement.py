@@ -57,7 +57,7 @@ class Group:
         cores = {tuple(self.locals[r] for r in ranks) for ranks in self.by_node}
         if len(self.by_node) in (1, self.size) or len(cores) == 1:
             return ""
-        return "the group has other ranks on one node than on another"
+        return "the group uses other logical cores on one node than on another"
 
     def among(self, ranks: Iterable[int]) -> Group:
         """Return the group of some of the ranks, renumbered from 0 in their order."""

@@ -149,7 +149,7 @@ def _requested(name: str, who: str, op: str, groups: Sequence[Group]) -> FoldPla
     if isinstance(plan, str):
         ranks = groups[0].size
         raise InvalidProgramError(
-            f"{op}: {who} asks for {name}, impossible over these {ranks} ranks: {plan}",
+            f"{op}: {who} asks for {name}, which {ranks} ranks cannot run: {plan}",
             remedy=f"legal here: {_legal(op, groups)}",
         )
     return plan

@@ -30,7 +30,7 @@ def activation(dst: NkiTensor, op: Any, data: NkiTensor, bias: Any = None, scale
     """dst = op(data * scale + bias), in FP32, and sums of it per partition."""
 
 def activation_reduce(dst: NkiTensor, op: Any, data: NkiTensor, reduce_op: Any, reduce_res: NkiTensor, bias: Any = None, scale: Any = 1.0, name: str | None = None) -> NkiInstruction:
-    """dst = op(data * scale + bias), reduce_res its sum per partition."""
+    """dst = op(data * scale + bias); reduce_res is its sum per partition."""
 
 def affine_select(dst: NkiTensor, pattern: Sequence[Sequence[int]], channel_multiplier: int, on_true_tile: NkiTensor, on_false_value: float, cmp_op: Any = 'equal', offset: int = 0, name: str | None = None) -> NkiInstruction:
     """dst = on_true_tile where the affine value <cmp_op> 0, else on_false_value."""
@@ -54,7 +54,7 @@ def dma_transpose(dst: NkiTensor, src: NkiTensor, axes: Sequence[int] | None = N
     """dst = src with its axes permuted: (1, 0), (2, 1, 0) or (3, 1, 2, 0)."""
 
 def dropout(dst: NkiTensor, data: NkiTensor, prob: Any, name: str | None = None) -> NkiInstruction:
-    """dst = data, elements replaced by 0 with a probability."""
+    """dst = data, where each element becomes 0 with probability prob."""
 
 def exponential(dst: NkiTensor, src: NkiTensor, max_value: Any = 0.0, reduce_res: NkiTensor | None = None, reduce_cmd: Any = reduce_cmd.idle, reduce_init: Any = 0.0, name: str | None = None) -> NkiInstruction:
     """dst = exp(src - max_value) on VectorE, summed in its accumulators."""
@@ -93,7 +93,7 @@ def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str |
     """Gathers within every partition by its own indices."""
 
 def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Sequence[int], name: str | None = None) -> NkiInstruction:
-    """Partition p of each quadrant of dst = partition shuffle_mask[p] of src's."""
+    """Partition p of each quadrant of dst = shuffle_mask[p] of the same one of src."""
 
 def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Any = engine.unknown, name: str | None = None) -> NkiInstruction:
     """dst = data.T, free dimensions taken as one; on TensorE if the memories allow."""
@@ -135,7 +135,7 @@ def rng(dst: NkiTensor, engine: Any = engine.vector, name: str | None = None) ->
     """dst = random bits; GpSimd has generators from NeuronCore-v3 on, dst in SBUF."""
 
 def scalar_tensor_tensor(dst: NkiTensor, data: NkiTensor, op0: Any, operand0: Any, op1: Any, operand1: NkiTensor, reverse0: bool = False, reverse1: bool = False, name: str | None = None) -> NkiInstruction:
-    """dst = (data <op0> operand0) <op1> operand1, the last a whole tile."""
+    """dst = (data <op0> operand0) <op1> operand1; operand1 is a whole tile."""
 
 def select_reduce(dst: NkiTensor, predicate: NkiTensor, on_true: NkiTensor, on_false: Any, reduce_res: NkiTensor | None = None, reduce_cmd: Any = reduce_cmd.idle, reduce_op: Any = 'maximum', reverse_pred: bool = False, name: str | None = None) -> NkiInstruction:
     """dst = on_true where the predicate is not 0, else on_false. The accumulators take the maximum of these values."""
@@ -162,7 +162,7 @@ def tensor_reduce(dst: NkiTensor, op: Any, data: NkiTensor, axis: int | Sequence
     """Reduces the last free axes of a tile on VectorE, in FP32 or on bit patterns."""
 
 def tensor_scalar(dst: NkiTensor, data: NkiTensor, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None, operand1: Any = None, reverse1: bool = False, engine: Any = engine.unknown, name: str | None = None) -> NkiInstruction:
-    """dst = (data <op0> operand0) <op1> operand1, operands one per partition."""
+    """dst = (data <op0> operand0) <op1> operand1, each operand one per partition."""
 
 def tensor_scalar_cumulative(dst: NkiTensor, src: NkiTensor, op0: Any, op1: Any, imm0: Any, imm1: Any = None, reduce_cmd: Any = reduce_cmd.reset_reduce, name: str | None = None) -> NkiInstruction:
     """register = op1(op0(src, imm0), register); dst takes every register value."""
@@ -177,4 +177,4 @@ def tensor_tensor_scan(dst: NkiTensor, data0: NkiTensor, data1: NkiTensor, initi
     """dst[i] = op1(op0(data0[i], dst[i - 1]), data1[i]) along the free axis."""
 
 def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: str | None = None) -> NkiInstruction:
-    """The k largest of every 16-partition snake, ascending, and their indices."""
+    """The k largest elements per 16 partitions, ascending, and their indices."""

@@ -126,7 +126,7 @@ class LoopReduction(Tile):
             if not turns:
                 refuse(
                     "nl.loop_reduce",
-                    "the value of a reduction, all of whose iterations a mask excludes",
+                    "a reduction without a value: a mask excludes every iteration",
                     "write tile[...] = nl.loop_reduce(...) to a tile with values",
                 )
             self._made = ndarray(self._value.shape, self._value.dtype)

@@ -76,8 +76,8 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
         refuse(
             "index",
             f"a tile of {key.index.size} indices of dimension {dynamic[0]}",
-            "several indices choose rows of a tensor in HBM, its first dimension after "
-            "numbers; one index needs index arrays or numbers in all other dimensions",
+            "with several indices, index the first dimension of a tensor in HBM "
+            "(numbers may precede it); with one, use index arrays or numbers elsewhere",
         )
     return _rows(t, key.index, keys[1:])
 

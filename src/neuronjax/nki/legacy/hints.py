@@ -47,8 +47,8 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
                 unsupported(
                     function.__name__,
                     f"{name}={kwargs[name]!r}",
-                    "leave it out if it changes no value; known to change none "
-                    f"are {', '.join(WITHOUT_EFFECT)}",
+                    "leave it out if it changes no value, as these do not: "
+                    f"{', '.join(WITHOUT_EFFECT)}",
                 )
         return function(*args, **kwargs)
 

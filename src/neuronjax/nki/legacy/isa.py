@@ -432,7 +432,7 @@ def _refuse_wide_transpose(source: NkiTensor) -> None:
     if source.storage.on_chip and itemsize(source.dtype) > 2:
         refuse(
             "nisa.dma_transpose",
-            f"{source.dtype} in SBUF, at which the compiler of the older style ends "
+            f"{source.dtype} in SBUF: the compiler of the older style fails on it "
             "(NCC_ISFV902)",
             "nisa.nc_transpose, or a dtype of 2 bytes",
         )

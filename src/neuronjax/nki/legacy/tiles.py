@@ -93,7 +93,7 @@ class Tile(WithoutValue):
         if box is not None:
             whole = np.broadcast_arrays(*arrays)
             arrays = [a[box.slices_of(a.shape)] for a in whole]
-        remedy = "leave them out by mask=, or shorten the index array"
+        remedy = "exclude these indices by mask=, or shorten the index array"
         return self.tensor.with_layout(layout_at(self.tensor, arrays, remedy))
 
     # ---- Indexing.

@@ -155,8 +155,8 @@ def _too_much(
         f"{limit:,}{banks}; the largest:\n" + "\n".join(lines),
         op=f"kernel {program.name}",
         location=at,
-        remedy="smaller tiles, a narrower dtype, or tiles allocated in the loop that "
-        "uses them, whose memory is used again; results written out earlier",
+        remedy="use smaller tiles or a narrower dtype; allocate tiles in the loop that "
+        "uses them, so that each iteration reuses their memory; write results earlier",
     )
 
 
@@ -181,7 +181,7 @@ def _check_addresses(tiles: list[_PlacedTile], limit: int, lives: LiveRanges) ->
                 f"{tile.storage.memory.upper()}, of which {limit:,} are usable",
                 op="ndarray",
                 location=tile.storage.location,
-                remedy=f"an address of at most {max(limit - tile.nbytes, 0):,}",
+                remedy=f"use an address of at most {max(limit - tile.nbytes, 0):,}",
             )
     ordered = sorted(
         ((segment, tile) for tile in fixed for segment in tile.lives),
@@ -220,5 +220,5 @@ def _overlap(
         f"{reader.location}",
         op="ndarray",
         location=lives.instructions[position].location,
-        remedy="addresses that do not overlap while both are in use, or no address=",
+        remedy="use addresses that do not overlap, or leave address= out",
     )
