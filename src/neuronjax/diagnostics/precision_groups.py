@@ -112,7 +112,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     if by not in _KINDS:
         raise InvalidProgramError(
             f"groups is {by!r}",
-            remedy=f"one of {', '.join(_KINDS)}, or selectors by name: "
+            remedy=f"use one of {', '.join(_KINDS)}, or selectors by name: "
             '{"head": {"param": "head/kernel"}}',
         )
     key, pattern = _KINDS[by]

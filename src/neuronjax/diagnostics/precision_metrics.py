@@ -105,8 +105,8 @@ def check_metric(metric: str | Metric) -> None:
     if isinstance(metric, str) and metric not in OF_ARRAYS:
         raise InvalidProgramError(
             f"metric is {metric!r}",
-            remedy=f"one of {', '.join(OF_ARRAYS)}, or a function of the reference's "
-            "outputs and the outputs",
+            remedy=f"use one of {', '.join(OF_ARRAYS)}, or a function of the "
+            "reference's outputs and the outputs",
         )
 
 

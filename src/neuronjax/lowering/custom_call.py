@@ -197,7 +197,9 @@ def _blocks(
         elements = _unpacked(op, context, elements, contract[0], element)
     if elements.type.dtype.name not in _FORMATS:
         raise _invalid(
-            op, f"elements of {elements.type.dtype}", f"one of {', '.join(_FORMATS)}"
+            op,
+            f"elements of {elements.type.dtype}",
+            f"use one of {', '.join(_FORMATS)}",
         )
     scales = _as_scales(context, scales)
     k, blocks = (v.type.shape[contract[0]] for v in (elements, scales))
@@ -226,7 +228,9 @@ def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) ->
     first."""
     if element not in _FORMATS:
         raise _invalid(
-            op, f"element_dtype {element!r} of packed operands", ", ".join(_FORMATS)
+            op,
+            f"element_dtype {element!r} of packed operands",
+            f"use one of {', '.join(_FORMATS)}",
         )
     shape = words.type.shape
     split, dtype = (*shape, _PACKED), get_format(element).dtype

@@ -62,5 +62,6 @@ def check_ranks(target: Target, ranks: int) -> None:
     enough = [f"{name} ({size})" for name, size in sizes.items() if size >= ranks]
     raise InvalidProgramError(
         f"{ranks} ranks, target {target.name} has {cores} logical NeuronCores",
-        remedy=f"fewer ranks, or a target with enough: {', '.join(enough) or 'none'}",
+        remedy="use fewer ranks, or a target with enough: "
+        f"{', '.join(enough) or 'none'}",
     )

@@ -452,7 +452,7 @@ def sliced_count(dim: int, size: int, start: int, end: int, step: int) -> int:
         refuse(
             "slice",
             f"[{start}:{end}:{step}] of dimension {dim} of size {size}",
-            f"0 <= start < end <= {size} and step >= 1",
+            f"use 0 <= start < end <= {size} and step >= 1",
         )
     return -(-(end - start) // step)
 

@@ -78,13 +78,14 @@ def _peak(core: Core, peak: str | float) -> float:
         return float(peak) * 1e12
     if peak not in PEAKS:
         raise InvalidProgramError(
-            f"peak {peak!r}", remedy=f"one of {', '.join(PEAKS)}, or TFLOPS as a number"
+            f"peak {peak!r}",
+            remedy=f"use one of {', '.join(PEAKS)}, or TFLOPS as a number",
         )
     flops = peak_flops_per_second(core, peak)
     if flops is None:
         held = [kind for kind in PEAKS if peak_flops_per_second(core, kind)]
         raise InvalidProgramError(
-            f"{core.chip.name} has no {peak} matmuls", remedy=f"one of {held}"
+            f"{core.chip.name} has no {peak} matmuls", remedy=f"use one of {held}"
         )
     return flops
 

@@ -35,7 +35,7 @@ def activate2(call: Request) -> Any:
     pair = tuple("bypass" if o is None else op_name(o) for o in call.of("op0", "op1"))
     if pair not in PAIRS:
         legal = "; ".join(" ".join(p) for p in sorted(PAIRS))
-        call.refuse(f"operators {pair[0]}, {pair[1]}", f"one of the pairs {legal}")
+        call.refuse(f"operators {pair[0]}, {pair[1]}", f"use one of the pairs {legal}")
     command, reduction = call.attributes["reduce_cmd"], call.attributes["reduce_op"]
     if command != "idle" and reduction is None:
         call.refuse(f"reduce_cmd {command} without reduce_op", "give reduce_op")
@@ -61,7 +61,9 @@ def tensor_scalar(call: Request) -> Any:
     if second is None:
         call.values["operand1"] = None
     elif (first in BITVEC) != (second in BITVEC):
-        call.refuse(f"{first} and {second}", "both bitvec or both arithmetic")
+        call.refuse(
+            f"{first} and {second}", "use bitvec operators for both, or arithmetic ones"
+        )
     return call.emit()
 
 
@@ -72,7 +74,7 @@ def tensor_reduce(call: Request) -> Any:
     kept = _kept_axes(call, axis, data.ndim)
     function = call.attributes["op"]
     if call.attributes["negate"] and function in BITVEC:
-        call.refuse(f"negate with {function}", "negate goes with arithmetic")
+        call.refuse(f"negate with {function}", "negate only arithmetic")
     rows = prod(data.shape[:kept])
     if dst.shape[0] != data.shape[0] or dst.size != rows:
         call.refuse(

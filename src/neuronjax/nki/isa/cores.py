@@ -106,8 +106,8 @@ def _check_gpsimd(call: Request, src: NkiTensor) -> None:
     if row > GPSIMD_LIMITS[size]:
         call.refuse(
             f"{row} bytes per partition of {src.dtype} by gpsimd_dma",
-            f"at most {GPSIMD_LIMITS[size]} ({GPSIMD_LIMITS[size] // size} elements), "
-            "or dma_engine.dma",
+            f"use at most {GPSIMD_LIMITS[size]} ({GPSIMD_LIMITS[size] // size} "
+            "elements), or dma_engine.dma",
         )
 
 

@@ -24,11 +24,11 @@ def local_gather(call: Request) -> Any:
             "give both the same multiple of 16 partitions",
         )
     if each not in _RUNS:
-        call.refuse(f"num_elem_per_idx {each}", f"one of {_RUNS}")
+        call.refuse(f"num_elem_per_idx {each}", f"use one of {_RUNS}")
     most = index.size // partitions * _CORE_PARTITIONS
     valid = most if asked is None else int(asked)
     if not 1 <= valid <= min(most, _MOST_INDICES):
-        call.refuse(f"{valid} indices per core", f"1 to {min(most, _MOST_INDICES)}")
+        call.refuse(f"{valid} indices per core", f"use 1 to {min(most, _MOST_INDICES)}")
     if dst.size != partitions * valid * each:
         remedy = f"give {valid * each} elements per partition"
         call.refuse(f"dst has shape {dst.shape}", remedy)
@@ -78,11 +78,11 @@ def topk(call: Request) -> Any:
     val_dst, src, n = call.of("val_dst", "src", "n")
     partitions, k = src.shape[0], per_partition(val_dst)
     if partitions % _CORE_PARTITIONS or val_dst.shape[0] != partitions:
-        call.refuse(f"{partitions} partitions", "the same multiple of 16 in all")
+        call.refuse(f"{partitions} partitions", "give all the same multiple of 16")
     if not 8 <= n < 65_536 or n > src.size // partitions * _CORE_PARTITIONS:
-        call.refuse(f"n is {n}", "8 to 65,535, and no more than src holds")
+        call.refuse(f"n is {n}", "use 8 to 65,535, and no more than src has")
     if not 1 <= k < 32_768 or k > n:
-        call.refuse(f"k is {k}", f"1 to {min(n, 32_767)}")
+        call.refuse(f"k is {k}", f"use 1 to {min(n, 32_767)}")
     return call.emit(n=int(n))
 
 
@@ -93,7 +93,7 @@ def nc_stream_shuffle(call: Request) -> Any:
     mask = tuple(int(m) for m in given)
     legal = {*range(_QUADRANT), _UNCHANGED}
     if len(mask) != _QUADRANT or not legal.issuperset(mask):
-        call.refuse(f"shuffle_mask {mask}", "32 integers from 0 to 31, or 255")
+        call.refuse(f"shuffle_mask {mask}", "give 32 integers, from 0 to 31 or 255")
     if dst.size * src.shape[0] != src.size * dst.shape[0]:
         call.refuse(
             f"dst has shape {dst.shape}, src {src.shape}",

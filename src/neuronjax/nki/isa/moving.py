@@ -89,7 +89,7 @@ def dma_transpose(call: Request) -> Any:
     if wanted is None or (axes is not None and tuple(axes) != wanted):
         call.refuse(
             f"axes {axes} of {src.ndim} dimensions",
-            "(1, 0) of two, (2, 1, 0) of three, (3, 1, 2, 0) of four",
+            "use (1, 0) for two, (2, 1, 0) for three, (3, 1, 2, 0) for four",
         )
     shape = tuple(src.shape[a] for a in wanted)
     if dst.size != src.size or dst.shape[0] != shape[0]:
@@ -103,16 +103,16 @@ def dma_compute(call: Request) -> Any:
     dst, scales, unique = call.of("dst", "scales", "unique_indices")
     srcs = call.values["srcs"] = list(call.values["srcs"])
     if not 1 <= len(srcs) <= _MOST_SOURCES:
-        call.refuse(f"{len(srcs)} sources", f"1 to {_MOST_SOURCES}")
+        call.refuse(f"{len(srcs)} sources", f"give 1 to {_MOST_SOURCES}")
     for n, source in enumerate(srcs):
         _check_elements(call, f"srcs[{n}]", source)
     if scales is not None and any(scale != 1.0 for scale in scales):
-        call.refuse(f"scales {list(scales)}", "all 1.0, or None")
+        call.refuse(f"scales {list(scales)}", "use 1.0 for all, or None")
     indirect = any(t.is_indirect() for t in (dst, *srcs))
     if indirect and (len(srcs) != 2 or not unique):
         call.refuse(
             f"{len(srcs)} sources, unique_indices={unique}, with indices",
-            "two sources and unique_indices=True",
+            "use two sources and unique_indices=True",
         )
     return call.emit()
 

@@ -20,7 +20,7 @@ def rand2(call: Request) -> Any:
     least, most = call.of("min", "max")
     numbers = isinstance(least, int | float) and isinstance(most, int | float)
     if numbers and least >= most:
-        call.refuse(f"min {least}, max {most}", "min below max")
+        call.refuse(f"min {least}, max {most}", "give min below max")
     return call.emit()
 
 
@@ -38,7 +38,7 @@ def set_rng_seed(call: Request) -> Any:
     """Refuse more than one seed."""
     seeds = call.values["src_seeds"]
     if seeds.size != 1:
-        call.refuse(f"src_seeds has shape {seeds.shape}", "shape (1, 1)")
+        call.refuse(f"src_seeds has shape {seeds.shape}", "give shape (1, 1)")
     return call.emit()
 
 
@@ -75,4 +75,4 @@ def _check_words(call: Request, name: str, engine: str) -> None:
             f"uint32 of shape (lanes, {words}) for {engine}",
         )
     if engine == "vector" and "xorwow" not in tracing.current().core.capabilities:
-        call.refuse("engine vector", "gpsimd: VectorE has XORWOW from trn3 on")
+        call.refuse("engine vector", "use gpsimd: VectorE has XORWOW from trn3 on")

@@ -421,7 +421,7 @@ def _refuse_broadcast(source: NkiTensor) -> None:
             "nisa.dma_copy",
             f"one row read for {source.shape[0]} partitions, which the compiler of the "
             "older style refuses (NCC_IBCG901, broadcast patterns)",
-            "nl.load the row once and broadcast_to it in SBUF",
+            "load the row once with nl.load, then use broadcast_to in SBUF",
         )
 
 
@@ -434,7 +434,7 @@ def _refuse_wide_transpose(source: NkiTensor) -> None:
             "nisa.dma_transpose",
             f"{source.dtype} in SBUF: the compiler of the older style fails on it "
             "(NCC_ISFV902)",
-            "nisa.nc_transpose, or a dtype of 2 bytes",
+            "use nisa.nc_transpose, or a dtype of 2 bytes",
         )
 
 

@@ -36,7 +36,7 @@ def formats_exist(i: KernelInstruction, trace: OnCore) -> None:
                 i,
                 f"{operand.label} {text(operand.access)}, a dtype that "
                 f"{trace.core.name} lacks",
-                f"target {', '.join(chips_with(capability))}, or use "
+                f"use target {', '.join(chips_with(capability))}, or "
                 f"{_nearest(operand.access.dtype)}",
             )
 
@@ -61,7 +61,7 @@ def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
                 "float32 tile",
             )
     if i.name == "tensor_scalar" and i.engine != "vector":
-        raise broken(i, f"{bitwise[0]} on the {i.engine} engine", "engine vector")
+        raise broken(i, f"{bitwise[0]} on the {i.engine} engine", "use engine vector")
 
 
 @advice("tensor_copy_predicated")

@@ -43,7 +43,7 @@ def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
             raise broken(
                 i,
                 f"{index.size} indices for {rows} rows of {text(access)}",
-                "an index for each row",
+                "give one index for each row",
             )
 
 
@@ -57,7 +57,7 @@ def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"hwdge from {text(source)} to {text(dst)}",
-            "one dtype: t.view(dtype) for the same bits, dge_mode swdge to convert",
+            "use one dtype: t.view(dtype) for the same bits, dge_mode swdge to convert",
         )
 
 
@@ -71,7 +71,7 @@ def transposes(i: KernelInstruction, trace: OnCore) -> None:
     elif i.attributes["dge_mode"] == "hwdge":
         _check_direct(i, source)
     elif i.attributes["dge_mode"] == "swdge":
-        raise broken(i, "swdge without indices", "dge_mode unknown or hwdge")
+        raise broken(i, "swdge without indices", "use dge_mode unknown or hwdge")
 
 
 def _check_direct(i: KernelInstruction, source: Access) -> None:
@@ -82,8 +82,8 @@ def _check_direct(i: KernelInstruction, source: Access) -> None:
         raise broken(
             i,
             f"src {text(source)}",
-            f"a first size of {', '.join(map(str, HARDWARE_ROWS))}, and times the "
-            "second last a multiple of 16",
+            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; its product "
+            "with the second last size must be a multiple of 16",
         )
     _check_elements(i, source)
 
@@ -91,10 +91,10 @@ def _check_direct(i: KernelInstruction, source: Access) -> None:
 def _check_elements(i: KernelInstruction, source: Access) -> None:
     if source.shape[-1] > TRANSPOSED_WIDTH:
         raise broken(
-            i, f"src {text(source)}", f"a last size of at most {TRANSPOSED_WIDTH}"
+            i, f"src {text(source)}", f"use a last size of at most {TRANSPOSED_WIDTH}"
         )
     if dtypes.itemsize(source.dtype) != TRANSPOSED_ITEMSIZE:
-        raise broken(i, f"src {text(source)}", "a dtype of 2 bytes, see t.view")
+        raise broken(i, f"src {text(source)}", "use a dtype of 2 bytes, see t.view")
 
 
 def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None:
@@ -102,29 +102,29 @@ def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None
     if "dma_transpose" not in trace.core.capabilities:
         raise missing(i, trace, "a gathering dma_transpose", "dma_transpose")
     if i.attributes["dge_mode"] == "hwdge":
-        raise broken(i, "hwdge with indices", "dge_mode unknown or swdge")
+        raise broken(i, "hwdge with indices", "use dge_mode unknown or swdge")
     _check_elements(i, source)
     assert source.dynamic is not None
     index = source.dynamic.index
     if source.storage.on_chip or not isinstance(index, Access):
-        raise broken(i, f"src {text(source)}", "a tensor in HBM, indices in SBUF")
+        raise broken(
+            i, f"src {text(source)}", "gather a tensor in HBM by indices in SBUF"
+        )
     rows, (partitions, *columns) = source.shape[0], index.shape
     if rows % 16 or index.size < rows:
         raise broken(
             i,
             f"{rows} rows by {index.size} indices",
-            "a multiple of 16 rows, and an index for each",
+            "use a multiple of 16 rows, and give an index for each",
         )
     several = any(count > 1 for count in columns)
     if partitions % 16 or not 16 <= partitions <= 128 or (several and partitions < 128):
         raise broken(
             i,
             f"indices of shape {list(index.shape)}",
-            "16 to 128 partitions, a multiple of 16; 128 if there are several columns",
+            "use 16, 32, ... or 128 partitions, and 128 if there are several columns",
         )
     if index.dtype != "uint32":
-        raise broken(i, f"indices {text(index)}", "uint32")
+        raise broken(i, f"indices {text(index)}", "use uint32")
     if len(source.shape) == 4 and 1 not in source.shape[1:3]:
-        raise broken(
-            i, f"src {text(source)}", "size 1 of its second or third dimension"
-        )
+        raise broken(i, f"src {text(source)}", "make its second or third dimension 1")

@@ -32,7 +32,9 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
     shown = " and ".join(op for op in ops if op)
     if i.engine == "gpsimd" and "rsqrt" not in ops:
         raise broken(
-            i, f"{shown} on GpSimd", "engine vector or scalar; GpSimd takes nl.rsqrt"
+            i,
+            f"{shown} on GpSimd",
+            "use engine vector or scalar; GpSimd takes nl.rsqrt",
         )
     capable = "scalar_engine_alu" in trace.core.capabilities
     if i.engine == "scalar" and not capable and ops not in SCALED:
@@ -76,5 +78,5 @@ def transposes_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"data {text(data)} on the {i.engine} engine",
-            f"at most [{most}, {most}]: transpose{other} in pieces",
+            f"use at most [{most}, {most}]: transpose{other} in pieces",
         )

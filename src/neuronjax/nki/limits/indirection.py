@@ -67,7 +67,9 @@ def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
     for access in scattered:
         if i.engine == "scalar" and access.storage.memory == "psum":
             raise broken(
-                i, f"ScalarE scatters to {text(access)}", "dst in SBUF, or VectorE"
+                i,
+                f"ScalarE scatters to {text(access)}",
+                "use a dst in SBUF, or VectorE",
             )
 
 
@@ -101,7 +103,7 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
             raise broken(
                 i,
                 f"the index {text(index)} starts at partition {start}",
-                f"a multiple of {QUADRANT}",
+                f"start at a multiple of {QUADRANT}",
             )
 
 
@@ -113,7 +115,7 @@ def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
         return
     if i.attributes["tile_position"] != (0, 0):
         raise broken(
-            i, "an .indirect() view in a tile of the array", "tile_position (0, 0)"
+            i, "an .indirect() view in a tile of the array", "use tile_position (0, 0)"
         )
     if i.attributes.get("is_transpose") and _is_gathered(moving):
         raise broken(i, "is_transpose with moving gathered", "gather stationary")

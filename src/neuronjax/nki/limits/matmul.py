@@ -32,7 +32,9 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
     for name in names:
         if name not in FLOATS:
-            raise broken(i, shown, f"{name} is none of {', '.join(sorted(FLOATS))}")
+            raise broken(
+                i, shown, f"{name} is not legal: use {', '.join(sorted(FLOATS))}"
+            )
     # A transpose copies bits, so the identity has the dtype of the data.
     if len(WIDE & {*names}) == 1 and not WIDE.issuperset(names):
         raise broken(
@@ -51,7 +53,7 @@ def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
     if i.attributes["is_transpose"] or dst.dtype == "float32":
         return
     if dst.dtype != "bfloat16":
-        raise broken(i, f"dst {text(dst)}", "float32, or bfloat16 on NeuronCore-v4")
+        raise broken(i, f"dst {text(dst)}", "use float32, or bfloat16 on NeuronCore-v4")
     if "bf16_psum" not in trace.core.capabilities:
         raise missing(i, trace, f"dst {text(dst)}", "bf16_psum", "a float32 dst")
 
@@ -68,13 +70,13 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"stationary {text(stationary)} has {stationary.shape[0]} partitions",
-            f"at most {rows}, the rows of the tile: split K and accumulate",
+            f"use at most {rows}, the rows of the tile: split K and accumulate",
         )
     if m > most:
         raise broken(
             i,
             f"stationary {text(stationary)} has {m} columns",
-            f"at most {most}: split it, one matmul per piece",
+            f"use at most {most}: split it, one matmul per piece",
         )
     widest = trace.core.max_moving_free
     if i.outputs[0].dtype == "bfloat16" and trace.core.max_moving_free_bf16:
@@ -83,7 +85,7 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"moving {text(moving)} has {n} columns",
-            f"at most {widest}: split it, one matmul per piece",
+            f"use at most {widest}: split it, one matmul per piece",
         )
 
 
@@ -97,9 +99,11 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
         legal = (32, *legal)
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
-        raise broken(i, asked, f"pairs, with sizes of {', '.join(map(str, legal))}")
+        raise broken(
+            i, asked, f"give pairs, with sizes of {', '.join(map(str, legal))}"
+        )
     if i.name == "nc_matmul_mx" and sizes[1] != legal[-1]:
-        raise broken(i, asked, f"all {legal[-1]} columns")
+        raise broken(i, asked, f"use all {legal[-1]} columns")
     for start, size in zip(position, sizes, strict=True):
         if start % size or not 0 <= start <= 128 - size:
             starts = ", ".join(str(s) for s in range(0, 128, size))
@@ -118,12 +122,14 @@ def double_row(i: KernelInstruction, trace: OnCore) -> None:
             raise broken(
                 i,
                 f"double_row with {text(access)}",
-                f"one of {', '.join(sorted(FP8))}, or perf_mode none",
+                f"use one of {', '.join(sorted(FP8))}, or perf_mode none",
             )
     if i.attributes["tile_size"][1] != 128:
-        raise broken(i, "double_row with a tile of columns", "tile_size (rows, 128)")
+        raise broken(
+            i, "double_row with a tile of columns", "use tile_size (rows, 128)"
+        )
     if i.attributes["is_transpose"]:
-        raise broken(i, "double_row with is_transpose", "perf_mode none")
+        raise broken(i, "double_row with is_transpose", "use perf_mode none")
 
 
 @limit("nc_matmul", "nc_transpose")
@@ -144,5 +150,5 @@ def one_bank(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"dst {text(dst)} takes bytes {first} to {last} of a partition of PSUM",
-            f"one bank: {bank} bytes from a multiple of {bank} on, {bank // 4} float32",
+            f"use one bank: {bank} bytes from a multiple of {bank} ({bank // 4} FP32)",
         )

@@ -83,7 +83,7 @@ def missing(
 ) -> InvalidProgramError:
     """Return the error of something that the core cannot do."""
     chips = ", ".join(chips_with(capability))
-    remedy = f"target {chips}" + (f", or {instead}" if instead else "")
+    remedy = f"use target {chips}" + (f", or {instead}" if instead else "")
     return broken(i, f"{what} on {trace.core.name}, which cannot", remedy)
 
 

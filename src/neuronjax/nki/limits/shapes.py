@@ -66,7 +66,7 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
             i,
             f"{operand.label} {text(access)} takes every "
             f"{stride / partition_elements(access):g}th partition",
-            "partitions one after another; nisa.dma_copy may skip some",
+            "use partitions one after another; nisa.dma_copy may skip some",
         )
     start = start_partition(access)
     legal = next((s for most, s in STARTS if count <= most), (0,))
@@ -76,7 +76,7 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
     raise broken(
         i,
         f"{operand.label} {text(access)} starts at partition {start}",
-        f"{count} partitions start at {' or '.join(map(str, legal))}, nearest "
+        f"start {count} partitions at {' or '.join(map(str, legal))}, nearest "
         f"{nearest}; nisa.dma_copy reaches every partition",
     )
 
@@ -97,7 +97,7 @@ def _check_dimensions(i: KernelInstruction, operand: OperandAccess) -> None:
             i,
             f"{operand.label} {text(operand.access)} has {len(merged)} free dimensions "
             "that do not follow one another in memory",
-            f"at most {FREE_DIMENSIONS}: split the instruction, or copy to a dense "
+            f"use at most {FREE_DIMENSIONS}: split the instruction, or copy to a dense "
             "tile first",
         )
 
@@ -136,5 +136,5 @@ def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
                 i,
                 f"{operand.label} {text(operand.access)} has {size} elements per "
                 "partition",
-                f"at most {allowed}: split the free dimension",
+                f"use at most {allowed}: split the free dimension",
             )
