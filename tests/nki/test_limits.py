@@ -165,9 +165,13 @@ BROKEN = {
         lambda: tile(64, 4, address=(96, 0)),
         r"64 partitions from partition 96",
     ),
-    "start": ("trn2", lambda: copy_at(8, 8), r"partition 8.*start at 0 or 32 or 64"),
+    "start": ("trn2", lambda: copy_at(8, 8), r"partition 8.*at 0 or 32 or 64"),
     "start of 64": ("trn2", lambda: copy_at(32, 64), r"partition 32.* 0 or 64"),
-    "start of 96": ("trn2", lambda: copy_at(32, 96), r"partition 32.*start at 0,"),
+    "start of 96": (
+        "trn2",
+        lambda: copy_at(32, 96),
+        r"partition 32.*96 partitions at 0,",
+    ),
     "fixed start": (
         "trn2",
         lambda: copy_at(0, 8, 8, address=(16, 0)),
@@ -201,7 +205,7 @@ BROKEN = {
     "integers": (
         "trn2",
         lambda: matmul(8, 8, 8, "int32"),
-        r"int32 is none of bfloat16",
+        r"int32 is not legal: use bfloat16",
     ),
     "two e4m3": (
         "trn3",

@@ -98,7 +98,9 @@ PARALLEL_INPUT = assumed(
     "row and column tiles run in parallel [ISA] while their moving rows fit the array's"
     " input, 2 x 128 [A2, A3, A4]; that this is the bound is not published",
 )
-ONE_ZERO = Constant(2, "ratio", "speed of an FP32 matmul with ones and zeros [ISA]")
+ONE_ZERO = Constant(
+    2, "ratio", "speedup of an FP32 matmul per operand with only 0 and 1 [ISA]"
+)
 FP32_TRANSPOSE_PASSES = Constant(
     2,
     "passes",
@@ -156,7 +158,9 @@ RECIPROCAL_PASSES_V2 = Constant(
     fitted_to="trn1, SiLU: VectorE is active for 74 % of the time [AO]",
 )
 BN_AGGR_PASSES = Constant(13 / 3, "cycles/element", "bn_aggr: 13 (N / 3) [V26]")
-MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
+MAX8_EXTRA = Constant(
+    144, "cycles", "added to max8 and match_replace8 in nki-library's model"
+)
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
@@ -231,7 +235,9 @@ DMA_ELEMENT = Constant(
     "start of one contiguous piece",
     fitted_to="trn1, 4-byte packet: 7 ns [PG, picture]",
 )
-DMA_SEMAPHORE = Constant(0.3e-6, "s", "end of DMA to dependent start [DM, picture]")
+DMA_SEMAPHORE = Constant(
+    0.3e-6, "s", "from a DMA's end to the start of what waits for it [DM, picture]"
+)
 HBM_LATENCY = assumed(
     0.12e-6,
     "s",

@@ -102,7 +102,7 @@ def _of_result(wrong: WrongResult) -> str:
 def _of_step(wrong: WrongResult) -> str:
     if wrong.unmoved > MOSTLY and wrong.step_error <= 1.0:
         return "was not taken"
-    off = f"is off by {short(wrong.step_error)} of itself"
+    off = f"has a relative error of {short(wrong.step_error)}"
     if wrong.unmoved > FEW:
         return f"{off}; {percent(wrong.unmoved)} of the numbers did not move"
     return f"{off}; formats and data explain {short(wrong.step_allowed)}"
@@ -126,7 +126,7 @@ def _why(fault: Fault) -> str:
     if fault.iteration:
         since = f" since iteration {'.'.join(map(str, fault.iteration))}"
     if fault.shows is not None and fault.shows.number != fault.record.number:
-        shows = f"; it shows at {_place(fault.shows)}, {fault.shows.line}"
+        shows = f"; the error shows at {_place(fault.shows)}, {fault.shows.line}"
     return f"it {fault.role} the error{since}: {fault.evidence}{shows}"
 
 

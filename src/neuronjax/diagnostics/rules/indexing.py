@@ -108,8 +108,8 @@ a gather of slices along the axis that it indexes
 [RN-CC, Supported Operators, footnote 2]
 
 update-slice-index: info in dynamic_update_slice
-dynamic_update_slice at an index known only at run time; the list of operators has it
-for constant indices
+dynamic_update_slice at an index known only at run time; the list of operators allows
+only constant indices
 > jnp.where(iota == i, update, x) where the compiler refuses it
 [RN-CC, Supported Operators, footnote 1]
 """,
