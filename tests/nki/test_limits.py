@@ -205,7 +205,7 @@ BROKEN = {
     "integers": (
         "trn2",
         lambda: matmul(8, 8, 8, "int32"),
-        r"int32 is not legal: use bfloat16",
+        r"int32 is none of bfloat16",
     ),
     "two e4m3": (
         "trn3",

@@ -65,9 +65,7 @@ _TENSOR_ENGINE = (
         flag("is_transpose", "whether a one-hot moving transposes the bits"),
         flag("is_stationary_onezero", "a hint that changes only the time"),
         flag("is_moving_onezero", "likewise"),
-        note(
-            "accumulate", "whether to add to dst; None: if a matmul wrote dst", _MAYBE
-        ),
+        note("accumulate", "whether to add to dst; None: if a matmul wrote it", _MAYBE),
         note(
             "tile_position", "first row and column of the array that are used", _PLACE
         ),

@@ -197,9 +197,7 @@ def _blocks(
         elements = _unpacked(op, context, elements, contract[0], element)
     if elements.type.dtype.name not in _FORMATS:
         raise _invalid(
-            op,
-            f"elements of {elements.type.dtype}",
-            f"use one of {', '.join(_FORMATS)}",
+            op, f"elements of {elements.type.dtype}", f"use {', '.join(_FORMATS)}"
         )
     scales = _as_scales(context, scales)
     k, blocks = (v.type.shape[contract[0]] for v in (elements, scales))
@@ -207,7 +205,7 @@ def _blocks(
         raise _invalid(
             op,
             f"{blocks} scales for {k} elements",
-            f"give one scale for each block of {BLOCK_SIZE}",
+            f"give one per {BLOCK_SIZE} elements",
         )
     source = matrix(context, elements, batch, contract)
     scale = matrix(context, scales, batch, contract)
@@ -228,9 +226,7 @@ def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) ->
     first."""
     if element not in _FORMATS:
         raise _invalid(
-            op,
-            f"element_dtype {element!r} of packed operands",
-            f"use one of {', '.join(_FORMATS)}",
+            op, f"element_dtype {element!r} when packed", f"use {', '.join(_FORMATS)}"
         )
     shape = words.type.shape
     split, dtype = (*shape, _PACKED), get_format(element).dtype

@@ -62,6 +62,5 @@ def check_ranks(target: Target, ranks: int) -> None:
     enough = [f"{name} ({size})" for name, size in sizes.items() if size >= ranks]
     raise InvalidProgramError(
         f"{ranks} ranks, target {target.name} has {cores} logical NeuronCores",
-        remedy="use fewer ranks, or a target with enough: "
-        f"{', '.join(enough) or 'none'}",
+        remedy=f"use fewer ranks, or a larger target: {', '.join(enough) or 'none'}",
     )

@@ -78,8 +78,7 @@ def _peak(core: Core, peak: str | float) -> float:
         return float(peak) * 1e12
     if peak not in PEAKS:
         raise InvalidProgramError(
-            f"peak {peak!r}",
-            remedy=f"use one of {', '.join(PEAKS)}, or TFLOPS as a number",
+            f"peak {peak!r}", remedy=f"use {', '.join(PEAKS)}, or TFLOPS as a number"
         )
     flops = peak_flops_per_second(core, peak)
     if flops is None:

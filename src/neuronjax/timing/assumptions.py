@@ -73,16 +73,13 @@ PROGRAM_SECONDS = assumed(
     "added to the instructions of every program: a line through measured times against"
     " bytes moved does not go through zero. What takes this time (first and last"
     " transfers, fetching instructions, ending) is not published",
-    fitted_to="time that does not grow with the bytes. trn2, LNC 1: 12 us in MLP decode"
-    " (12 us also in its published baselines), 20 in FP8 decode, 30 in prefill of few"
-    " rows [VL]; trn1: 22 us in Mamba",
+    fitted_to="trn2, LNC 1: 12 us of MLP decode (its baselines: also 12), 20 of FP8"
+    " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
 )
 
 # -- TensorE ---------------------------------------------------------------------------
 
-MATMUL_MINIMUM = Constant(
-    64, "cycles", "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
-)
+MATMUL_MINIMUM = Constant(64, "cycles", "MM_INIT_LATENCY [A2]; min(64, M) [V26]")
 FAST_LOAD = Constant(
     4,
     "ratio",
@@ -98,36 +95,25 @@ PARALLEL_INPUT = assumed(
     "row and column tiles run in parallel [ISA] while their moving rows fit the array's"
     " input, 2 x 128 [A2, A3, A4]; that this is the bound is not published",
 )
-ONE_ZERO = Constant(
-    2, "ratio", "speedup of an FP32 matmul per operand with only 0 and 1 [ISA]"
-)
+ONE_ZERO = Constant(2, "ratio", "FP32 speedup per operand of ones and zeros [ISA]")
 FP32_TRANSPOSE_PASSES = Constant(
     2,
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
-THROTTLE_SECONDS = Constant(
-    3e-6, "s", "time from half to full rate of TensorE, after idle time [GL]"
-)
-THROTTLE_LIMIT = Constant(
-    0.5, "fraction", "TensorE's lowest rate; less use than this lowers the rate [GL]"
-)
+THROTTLE_SECONDS = Constant(3e-6, "s", "from half to full rate after idle [GL]")
+THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; less use leads to it [GL]")
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "seconds of THROTTLE_SECONDS lost per second, multiplied by THROTTLE_LIMIT minus"
-    " TensorE's use, which is 0 while idle. No document says that the rows in use"
-    " matter",
+    "seconds of THROTTLE_SECONDS lost per second, times THROTTLE_LIMIT minus TensorE's"
+    " use (0 while idle). No document says that the rows in use matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
 # -- VectorE and ScalarE ---------------------------------------------------------------
 
-MINIMUM_INTERVAL = Constant(
-    64,
-    "cycles",
-    "least interval between instructions of VectorE or ScalarE: MIN_II [V26]",
-)
+MINIMUM_INTERVAL = Constant(64, "cycles", "MIN_II of VectorE and ScalarE [V26]")
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
@@ -158,9 +144,7 @@ RECIPROCAL_PASSES_V2 = Constant(
     fitted_to="trn1, SiLU: VectorE is active for 74 % of the time [AO]",
 )
 BN_AGGR_PASSES = Constant(13 / 3, "cycles/element", "bn_aggr: 13 (N / 3) [V26]")
-MAX8_EXTRA = Constant(
-    144, "cycles", "added to max8 and match_replace8 in nki-library's model"
-)
+MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
@@ -203,8 +187,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, and fewer for"
-    " narrow ones; V26 divides by this number where neuronjax multiplies by it, and so"
-    " predicts less time for larger elements",
+    " narrow ones; V26 divides by this number, by which larger gathers would be faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -235,9 +218,7 @@ DMA_ELEMENT = Constant(
     "start of one contiguous piece",
     fitted_to="trn1, 4-byte packet: 7 ns [PG, picture]",
 )
-DMA_SEMAPHORE = Constant(
-    0.3e-6, "s", "from a DMA's end to the start of what waits for it [DM, picture]"
-)
+DMA_SEMAPHORE = Constant(0.3e-6, "s", "DMA's end to its user's start [DM, picture]")
 HBM_LATENCY = assumed(
     0.12e-6,
     "s",
@@ -256,12 +237,8 @@ HBM_INTERLEAVE = assumed(
     " two channels; an interleave of 256 B or 1 KiB would give 205 or 51. Rows of 4 KiB"
     " of bmm, as far apart, move at 235 GB/s [AO]",
 )
-DMA_TRANSPOSE_SHARE = Constant(
-    0.9, "fraction", "rate of a transpose, of a copy's, from HBM to SBUF [A3]"
-)
-DMA_TRANSPOSE_ON_CHIP = Constant(
-    0.5, "fraction", "rate of a transpose, of a copy's, from SBUF to SBUF [A3]"
-)
+DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]")
+DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]")
 
 # -- kernels ---------------------------------------------------------------------------
 

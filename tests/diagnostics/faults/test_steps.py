@@ -66,8 +66,9 @@ def test_a_step_that_was_taken_elsewhere_is_not_said_to_be_missing():
     [wrong] = report.verdict.wrong
     assert wrong.step_error > wrong.step_allowed >= 0.5
     assert wrong.unmoved < 0.05
-    assert f"has a relative error of {wrong.step_error:.2g}" in str(report)
-    assert "was not taken" not in str(report)
+    page = " ".join(str(report).split())
+    assert f"has a relative error of {wrong.step_error:.2g}" in page
+    assert "was not taken" not in page
     assert report.faults[0].record.source == marked_line(phased)
     assert "absorption" not in [f.kind for f in report.faults]
 

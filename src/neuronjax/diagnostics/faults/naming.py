@@ -164,9 +164,7 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     share = e.result
     operands = e.operands.values()
     if share.nan and any(x.nonfinite and not x.nan for x in operands):
-        text = (
-            f"{share.nan} of {share.elements} numbers are NaN, which it makes from Inf"
-        )
+        text = f"{share.nan} of {share.elements} numbers are NaN, made from Inf"
         return FaultName("non-finite", text, INF_BEFORE)
     if not share.nonfinite or any(x.nonfinite for x in operands):
         return None
@@ -198,9 +196,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return None
     e = s.bounding
     if not e.cut_off:
-        text = (
-            f"rounding changes {percent(t.flattened)} of the numbers by their own size:"
-        )
+        text = f"rounding changes {percent(t.flattened)} of numbers by their own size:"
         return FaultName("coarse", f"{text} their scale does not fit them")
     largest = short(largest_operand(e))
     bound = short(min(e.result.largest, _largest(t)))

@@ -51,14 +51,12 @@ def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
         pools, _ = assign(program)
         held = sum(_bytes(prod(p.shape) * p.slots, p.dtype) for p in pools)
     if held > MOST_BYTES:
-        message = f"allocates {binary(held)}; the judge allows {binary(MOST_BYTES)}"
+        message = f"allocates {binary(held)}; {binary(MOST_BYTES)} are allowed"
         remedy = "allocate less, or judge a smaller case"
         yield Problem(rule="memory", location=str(path), message=message, remedy=remedy)
     count = values.executed(program.body)
     if count > MOST_INSTRUCTIONS:
-        message = (
-            f"executes {count:,} instructions; the judge allows {MOST_INSTRUCTIONS:,}"
-        )
+        message = f"executes {count:,} instructions; {MOST_INSTRUCTIONS:,} are allowed"
         remedy = "give its loops fewer iterations, or judge a smaller case"
         yield Problem(rule="time", location=str(path), message=message, remedy=remedy)
 

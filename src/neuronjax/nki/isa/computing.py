@@ -61,9 +61,7 @@ def tensor_scalar(call: Request) -> Any:
     if second is None:
         call.values["operand1"] = None
     elif (first in BITVEC) != (second in BITVEC):
-        call.refuse(
-            f"{first} and {second}", "use bitvec operators for both, or arithmetic ones"
-        )
+        call.refuse(f"{first} and {second}", "use both bitvec or both arithmetic")
     return call.emit()
 
 

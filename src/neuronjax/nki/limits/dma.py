@@ -107,9 +107,7 @@ def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None
     assert source.dynamic is not None
     index = source.dynamic.index
     if source.storage.on_chip or not isinstance(index, Access):
-        raise broken(
-            i, f"src {text(source)}", "gather a tensor in HBM by indices in SBUF"
-        )
+        raise broken(i, f"src {text(source)}", "use HBM, and SBUF for the indices")
     rows, (partitions, *columns) = source.shape[0], index.shape
     if rows % 16 or index.size < rows:
         raise broken(

@@ -32,9 +32,7 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
     shown = " and ".join(op for op in ops if op)
     if i.engine == "gpsimd" and "rsqrt" not in ops:
         raise broken(
-            i,
-            f"{shown} on GpSimd",
-            "use engine vector or scalar; GpSimd takes nl.rsqrt",
+            i, f"{shown} on GpSimd", "use vector or scalar; GpSimd takes only nl.rsqrt"
         )
     capable = "scalar_engine_alu" in trace.core.capabilities
     if i.engine == "scalar" and not capable and ops not in SCALED:

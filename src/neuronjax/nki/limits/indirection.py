@@ -67,9 +67,7 @@ def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
     for access in scattered:
         if i.engine == "scalar" and access.storage.memory == "psum":
             raise broken(
-                i,
-                f"ScalarE scatters to {text(access)}",
-                "use a dst in SBUF, or VectorE",
+                i, f"ScalarE scatters to {text(access)}", "use dst in SBUF, or VectorE"
             )
 
 

@@ -32,9 +32,7 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
     for name in names:
         if name not in FLOATS:
-            raise broken(
-                i, shown, f"{name} is not legal: use {', '.join(sorted(FLOATS))}"
-            )
+            raise broken(i, shown, f"{name} is none of {', '.join(sorted(FLOATS))}")
     # A transpose copies bits, so the identity has the dtype of the data.
     if len(WIDE & {*names}) == 1 and not WIDE.issuperset(names):
         raise broken(
@@ -99,9 +97,7 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
         legal = (32, *legal)
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
-        raise broken(
-            i, asked, f"give pairs, with sizes of {', '.join(map(str, legal))}"
-        )
+        raise broken(i, asked, f"give pairs, sizes of {', '.join(map(str, legal))}")
     if i.name == "nc_matmul_mx" and sizes[1] != legal[-1]:
         raise broken(i, asked, f"use all {legal[-1]} columns")
     for start, size in zip(position, sizes, strict=True):
@@ -125,9 +121,7 @@ def double_row(i: KernelInstruction, trace: OnCore) -> None:
                 f"use one of {', '.join(sorted(FP8))}, or perf_mode none",
             )
     if i.attributes["tile_size"][1] != 128:
-        raise broken(
-            i, "double_row with a tile of columns", "use tile_size (rows, 128)"
-        )
+        raise broken(i, "double_row with column tiles", "use tile_size (rows, 128)")
     if i.attributes["is_transpose"]:
         raise broken(i, "double_row with is_transpose", "use perf_mode none")
 
