@@ -114,7 +114,7 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
             if joint is not None and is_biased:
                 joint[stack][tile] += alike[tile] * (model.of_alike(n) * np.abs(v))
 
-        ends = [_ranges(n, _TILE) for n in shape[-2:]]
+        ends = [[slice(i, i + _TILE) for i in range(0, x, _TILE)] for x in shape[-2:]]
         in_threads(fill, [*itertools.product((...,), *ends)])
     terms = {s: _widened(t, -1, shape) for s, t in kept.items()}
     for source, term in kept_right.items():
@@ -128,25 +128,19 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Return the errors that a sum along an axis leaves unchanged, and the rest."""
-    kept = {s: t for s, t in shared.items() if _passes(t, axis)}
+    """Return the errors that all terms of a sum along an axis share, and the rest."""
+    kept = {}
+    for source, term in shared.items():
+        view = term.scale
+        if term.is_relative and 0 in (view.strides[axis], view.shape[axis] - 1):
+            kept[source] = term
     return kept, {s: t for s, t in shared.items() if s not in kept}
-
-
-def _passes(term: Shared, axis: int) -> bool:
-    """Return whether all terms of a sum along the axis share this error."""
-    view = term.scale
-    return term.is_relative and (view.strides[axis] == 0 or view.shape[axis] == 1)
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
     """Return the error for the result, whose elements along the axis share it."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
-
-
-def _ranges(n: int, step: int) -> list[slice]:
-    return [slice(i, i + step) for i in range(0, n, step)]
 
 
 class _Factor(NamedTuple):

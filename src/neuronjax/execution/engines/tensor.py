@@ -255,12 +255,7 @@ def has_host_kernels(rows: int = 0) -> bool:
 
 
 def contract(
-    lhs: Matrix,
-    rhs: Matrix,
-    order: FoldOrder,
-    *,
-    settles: bool = False,
-    start: jax.Array | None = None,
+    lhs: Matrix, rhs: Matrix, order: FoldOrder, settles: bool = False, start: Any = None
 ) -> jax.Array:
     """Return the sums of the tiles, added in order, float32 [batch, M, N].
 
@@ -275,12 +270,11 @@ def contract(
     from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
 
     if 0 in (lhs.batch, lhs.free, rhs.free, lhs.k):
-        nothing = jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
-        return nothing if start is None else start
+        return jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
     if lhs.free > rhs.free and rhs.free < FEW_COLUMNS and order.passes == 1:
         turned = None if start is None else jnp.swapaxes(start, 1, 2)
-        return jnp.swapaxes(fold(rhs, lhs, order, settles, turned), 1, 2)
-    return fold(lhs, rhs, order, settles, start)
+        return jnp.swapaxes(fold(rhs, lhs, turned, order, settles), 1, 2)
+    return fold(lhs, rhs, start, order, settles)
 
 
 def by_kernel(psum: Psum) -> bool:
@@ -289,16 +283,12 @@ def by_kernel(psum: Psum) -> bool:
 
 
 def accumulate(
-    lhs: Matrix,
-    rhs: Matrix,
-    order: FoldOrder,
-    psum: Psum,
-    start: jax.Array | None = None,
+    lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum, start: Any = None
 ) -> jax.Array:
     """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM, which
     holds `start` before, or nothing."""
     if by_kernel(psum):
-        return contract(lhs, rhs, order, settles=True, start=start)
+        return contract(lhs, rhs, order, True, start)
     shape = (lhs.batch, lhs.free, rhs.free)
     if 0 in (*shape, lhs.k):
         return jnp.zeros(shape, jnp.float32)
@@ -338,21 +328,14 @@ def _tiled(x: Matrix, count: int, k_tile: int) -> jax.Array:
 def array_passes(
     a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array
 ) -> list[jax.Array]:
-    """Return the results of the array's passes over a K tile, [batch, M, N] each."""
+    """Return the results of the array's passes over a K tile, [batch, M, N] each. Four
+    passes are one fold of stacked halves, which adds groups of rows as PSUM does
+    tiles."""
     if order.passes == 1:
         return [one_pass(a, b, order, zero)]
-    return four_passes(a, b, zero, order.group_rows)
-
-
-def four_passes(
-    a: Matrix, b: Matrix, zero: jax.Array, group_rows: int | None
-) -> list[jax.Array]:
-    """Return the products hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked
-    operands. The sums of groups of rows are added in order, as PSUM adds those of
-    tiles."""
     m, n = a.free, b.free
     operands = _stacked_halves(a), _stacked_halves(b)
-    groups = FoldOrder(group_rows or a.k)
+    groups = FoldOrder(order.group_rows or a.k)
     stacked = accumulate(*operands, groups, Psum(zero, zero, "rne", None))
     high, low = stacked[:, :m], stacked[:, m:]
     return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]

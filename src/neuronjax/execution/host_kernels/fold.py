@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,11 +33,7 @@ NARROW = 2
 
 
 def fold(
-    lhs: Matrix,
-    rhs: Matrix,
-    order: FoldOrder,
-    settles: bool,
-    start: jax.Array | None = None,
+    lhs: Matrix, rhs: Matrix, start: Any, order: FoldOrder, settles: bool
 ) -> jax.Array:
     """Return the result of `tensor.contract` for operands that are not empty."""
     sides = [_readable(x) for x in (lhs, rhs)]
@@ -60,8 +57,8 @@ def fold(
     arrays, structure = jax.tree.flatten((*sides, start))
 
     def again(*arrays: jax.Array) -> jax.Array:
-        left, right, first = structure.unflatten(arrays)
-        return fold(left, right, order, settles, first)
+        left, right, held = structure.unflatten(arrays)
+        return fold(left, right, held, order, settles)
 
     tables = [
         _table(x.array.dtype.name)

@@ -31,25 +31,28 @@ from neuronjax.numerics.float_format import get_format
 
 @executes("nc_matmul")
 def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return stationary.T @ moving, added to the contents of PSUM when accumulating."""
+    """Return what PSUM holds after stationary.T @ moving."""
     stationary, moving = x
     exact = "exact_transpose" in c.core.capabilities
     if i.attributes["is_transpose"] and exact:
         return (_passed_through(stationary, moving, i.outputs[0]),)
-    total = None
-    if c.previous:
-        stationary_columns = i.outputs[0].shape[0]
-        total = wide(c.previous[0]).reshape(1, stationary_columns, -1)
     # In double-row mode a cell holds both rows of its partition.
     rows = i.attributes["rows_per_cell"]
     left, right = (_matrix(wide(v), rows) for v in x)
     order = FoldOrder(left.k, rows_per_cell=rows, in_range=rows == 2)
     if any(v is not None and v.dtype == "float32" for v in i.inputs):
         order = FoldOrder(left.k, passes=4, group_rows=FP32_ROWS)
-    result = i.outputs[0]
+    return added(left, right, order, i.outputs[0], c)
+
+
+def added(
+    left: Matrix, right: Matrix, order: FoldOrder, result: OperandView, c: TileContext
+) -> Results:
+    """Return a product, added to what PSUM holds if the matmul accumulates."""
+    held = (wide(x).reshape(1, left.free, right.free) for x in c.previous)
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
     psum = Psum(c.zero, c.key, c.rounding, narrow)
-    return (accumulate(left, right, order, psum, total).reshape(result.shape),)
+    return (accumulate(left, right, order, psum, *held).reshape(result.shape),)
 
 
 def _matrix(x: jax.Array, rows: int = 1) -> Matrix:

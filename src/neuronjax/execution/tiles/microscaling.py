@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.tensor import Psum, accumulate, dequantized
+from neuronjax.execution.engines.tensor import dequantized
+from neuronjax.execution.tiles.matmul import added
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -25,8 +26,7 @@ from neuronjax.execution.tiles.registry import (
     TileContext,
     executes,
 )
-from neuronjax.execution.tiles.rounding import wide
-from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, get_format
+from neuronjax.numerics.float_format import FLOAT8_E8M0FNU
 from neuronjax.numerics.microscaling import (
     MX_FORMATS,
     MXFormat,
@@ -64,19 +64,11 @@ def quantize_mx(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_matmul_mx")
 def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return stationary.T @ moving of dequantized operands, added to PSUM when
-    accumulating."""
+    """Return what PSUM holds after stationary.T @ moving of dequantized operands."""
     split = 2 + i.attributes["stationary_scales"]
     left = _operand(x[0], _view(i, 0), x[2:split])
     right = _operand(x[1], _view(i, 1), x[split:])
-    result = i.outputs[0]
-    total = None
-    if c.previous:
-        total = wide(c.previous[0]).reshape(1, left.free, right.free)
-    narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    psum = Psum(c.zero, c.key, c.rounding, narrow)
-    order = FoldOrder(left.k, rows_per_cell=4)
-    return (accumulate(left, right, order, psum, total).reshape(result.shape),)
+    return added(left, right, FoldOrder(left.k, rows_per_cell=4), i.outputs[0], c)
 
 
 def _view(i: Signature, operand: int) -> OperandView:
