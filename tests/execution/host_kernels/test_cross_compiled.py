@@ -80,7 +80,8 @@ def test_loops_of_sums_are_vectors(name, machine):
     lines = [x.split()[0] for x in loop.splitlines() if x.startswith("\t")]
     vectors = re.findall(r"fm(?:la|ul)(?:\.4s)?\t.*", loop)
     iterations, rest = divmod(len(vectors), products)  # LLVM may unroll a short loop
-    assert iterations in (1, 2) and rest == 0
+    assert iterations in (1, 2)
+    assert rest == 0
     assert len(lines) <= 1.6 * len(vectors) + 8, lines
     assert "[sp" not in loop
     assert text.lower().count("fpcr") == 3  # read, set, and set again

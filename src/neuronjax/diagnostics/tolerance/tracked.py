@@ -46,7 +46,7 @@ REMEDY = "give an explicit tolerance for this reference"
 
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
-#: A library of NumPy's wheels, through which the functions of its OpenBLAS are found.
+#: A library of NumPy that links its OpenBLAS; another BLAS is left as it is.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
 
 # The arrays that are not yet stored (`pending.Pending`), by their `source`.
@@ -410,24 +410,19 @@ def in_threads(
         return list(map(work, todo))
     # NumPy's error state is in the context of the caller, which a thread lacks.
     contexts = [contextvars.copy_context() for _ in todo]
-    before = _threads_of_products(1)
+    before = _blas("get")
+    _blas("set", 1)
     try:
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             return list(threads.map(lambda c, b: c.run(work, b), contexts, todo))
     finally:
-        _threads_of_products(before)
+        _blas("set", before)
 
 
-def _threads_of_products(count: int) -> int:
-    """Set the number of threads of a matrix product; return the number before. Threads
-    of OpenBLAS wait in a busy loop, which takes half of the time of the others' work.
-    A NumPy with another library is left as it is."""
-    try:
-        before = _BLAS.scipy_openblas_get_num_threads64_()
-        _BLAS.scipy_openblas_set_num_threads64_(count)
-    except AttributeError:
-        return count
-    return before
+def _blas(verb: str, *count: int) -> int:
+    """Get or set the number of threads of OpenBLAS, which wait in a busy loop."""
+    name = f"scipy_openblas_{verb}_num_threads64_"
+    return getattr(_BLAS, name, lambda *_: 0)(*count)
 
 
 def model_of(operands: Any) -> ErrorModel:
