@@ -104,7 +104,7 @@ class Comparison(Displayed):
 
     @property
     def differing(self) -> tuple[OpRecord, ...]:
-        """Return ops with an error of their own, the worst first."""
+        """Return the ops that differ in isolation, the worst first."""
         return _worst_first((r for r in self.ops if r.errs), "isolation")
 
     def sorted(self, sort: str = "isolation") -> tuple[OpRecord, ...]:
