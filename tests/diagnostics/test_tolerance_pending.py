@@ -85,3 +85,16 @@ def test_results_between_are_not_stored(monkeypatch):
     found = error_bounds(softmax, [x])
     assert max(stored, default=0) < x.size
     assert found.value.shape == x.shape
+
+
+def test_products_in_threads_have_one_thread_each():
+    """Waiting threads of OpenBLAS would take processor time from the others."""
+    if not hasattr(tracked._BLAS, "scipy_openblas_get_num_threads64_"):
+        pytest.skip("NumPy has another library of matrix products")
+    threads = tracked._BLAS.scipy_openblas_get_num_threads64_
+    tracked._BLAS.scipy_openblas_set_num_threads64_(2)
+    assert tracked.in_threads(lambda _: threads(), [0, 1, 2]) == [1, 1, 1]
+    assert threads() == 2
+    with pytest.raises(ZeroDivisionError):
+        tracked.in_threads(lambda x: 1 / x, [1, 0])
+    assert threads() == 2

@@ -72,6 +72,19 @@ def slots_of_integers(queue):
     return jnp.zeros(1024).at[slot].add(1.0)
 
 
+def decoded_in(dtype):
+    """Return a greedy decoder that compares logits in a format."""
+
+    def decoded(h, table, turn):
+        def step(h, _):
+            token = jnp.argmax((h @ table.T).astype(dtype), axis=-1)  # here
+            return jnp.tanh(h @ turn + 0.5 * table[token]), token
+
+        return jax.lax.scan(step, h, None, length=6)[1]
+
+    return decoded
+
+
 FAR_IDS = np.array([7, 2**31 + 5, 2**32 - 9], np.uint32)
 CASES = [
     ("integer", ages, ages_in_signed, [np.uint32(9), np.uint32([8, 9, 10])]),
@@ -95,10 +108,21 @@ CASES = [
         slots_of_integers,
         [np.random.default_rng(2).integers(0, 2, 1200).astype(np.int32)],
     ),
+    # The loop's counter says where a choice is kept, not which it is.
+    (
+        "coarse",
+        decoded_in(jnp.bfloat16),
+        decoded_in(jnp.float32),
+        [
+            normal(6, 24),
+            normal(24) + normal(200, 24, seed=1, scale=0.02),
+            normal(24, 24, seed=2, scale=0.2),
+        ],
+    ),
 ]
 
 
-@pytest.mark.slow_cases("slots", "window", "best_two", "best")
+@pytest.mark.slow_cases("slots", "window", "best_two", "best", "decoded")
 @pytest.mark.parametrize(
     ("kind", "faulty", "healthy", "arguments"),
     CASES,

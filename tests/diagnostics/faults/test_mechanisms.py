@@ -179,6 +179,39 @@ def rotated_by_fp32(x):
     return rotated(x.astype(jnp.float32)).astype(x.dtype)
 
 
+def tone(start, pitch):
+    count = (start + jnp.arange(256)).astype(jnp.float32)
+    turns = pitch * count / 16_000 * 1.1 / 1.3 * 0.7  # here
+    return jnp.sin(2 * jnp.pi * turns)
+
+
+def windows(x):
+    """Only the quiet end is lost, so the norm of the difference is hardly off."""
+    total = jnp.cumsum(x * x)
+    power = total[8:] - total[:-8]  # here
+    return jnp.sqrt(jnp.maximum(power, 0) / 8)[-256:]
+
+
+def windows_apart(x):
+    places = jnp.arange(len(x) - 8)[:, None] + jnp.arange(1, 9)
+    return jnp.sqrt((x * x)[places].sum(1) / 8)[-256:]
+
+
+def moments_in(dtype):
+    """Return a function that scales steps by the root of second moments of a format."""
+
+    def descended(w, second, gradients):
+        def turn(state, g):
+            w, v = state
+            v = (0.999 * v.astype(jnp.float32) + 0.001 * g * g).astype(v.dtype)  # here
+            return (w - 0.01 * g * jax.lax.rsqrt(v.astype(jnp.float32)), v), None
+
+        start = (w, second.astype(dtype))
+        return jax.lax.scan(turn, start, gradients)[0][0]
+
+    return descended
+
+
 ENGINES = Policy(integer_path="fp32")
 POSITIVE = np.abs(normal(64, seed=3)) + 0.5
 OUTLIER = np.where(np.arange(128) == 7, 25, 1).astype(np.float32)
@@ -228,6 +261,23 @@ CASES = [
         ],
     ),
     ("cancellation", "fp32", scaled, scaled_centred, [OFFSET]),
+    # Every op rounds by as much, but the first are where the number is large.
+    ("coarse", "fp32", tone, None, [np.int32(9_000_003), np.float32(659)]),
+    (
+        "cancellation",
+        "fp32",
+        windows,
+        windows_apart,
+        [normal(2048) * np.where(np.arange(2048) < 1500, 1, 1e-3).astype(np.float32)],
+    ),
+    # The weights are as near as BF16 allows; the moments are off by a tenth.
+    (
+        "stagnation",
+        "fp32",
+        moments_in(jnp.bfloat16),
+        moments_in(jnp.float32),
+        [1 + normal(32), np.full(32, 0.1275, np.float32), normal(80, 32, scale=1e-2)],
+    ),
     (
         "stagnation",
         "fp32",

@@ -62,6 +62,13 @@ def ternary(x):
     return jnp.clip(jnp.round(x / size), -1, 1) * size
 
 
+def bounded_before_scale(x, largest):
+    """Numbers of the hundreds, bounded by the range of the format and then scaled."""
+    scale = 100 * largest / 448
+    low = (jnp.clip(100 * x, -448, 448) / scale).astype(E4M3)
+    return low.astype(jnp.float32) * scale
+
+
 def two(x, share):
     """The first of two quantizers, both of which clip in one function of JAX."""
     return fp8(x, amax(x) * share / 448) + fp8(x * x, amax(x * x) / 448)
@@ -133,6 +140,7 @@ DESTROYS = {
     "bounds before rounding": lambda x: bounded_first(x, amax(x) / 2),
     "fake": lambda x: fake(x, amax(x) / 3),
     "fake int4": lambda x: fake(x, amax(x) / 5, 7),
+    "bounds before scale": lambda x: bounded_before_scale(2 * x, 2 * amax(x)),
     "one of two": lambda x: two(x, 0.25),
     "saturating": lambda x: saturating(x, 0.75),
     "cast to int8": lambda x: cast_to_int8(x, amax(x) / 2),
@@ -155,6 +163,7 @@ HEALTHY = {
     "hard tanh": lambda x: jnp.clip(x, -1, 1).astype(E4M3).astype(jnp.float32),
     "relu6": lambda x: int8(jnp.clip(3 * x, 0, 6), 6.0),
     "clipped gradient": clipped_gradient,
+    "bounds before scale": lambda x: bounded_before_scale(x, amax(x)),
     "two": lambda x: two(x, 1),
     "sampled": sampled,
     "saturating": lambda x: saturating(x, 1),

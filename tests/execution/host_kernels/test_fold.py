@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from neuronjax.execution.engines import tensor
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
+from neuronjax.numerics.exact import opaque_zero
 from neuronjax.numerics.host_kernels import choice
 from tests.oracles import data, floats
 
@@ -48,9 +49,10 @@ def expected(
     rows: int = 1,
     passes: int = 1,
     group: int | None = None,
+    start: np.ndarray | None = None,
 ) -> np.ndarray:
     """[batch, M, N] of [batch, M, K] and [batch, K, N], operation by operation."""
-    k, total = lhs.shape[2], None
+    k, total = lhs.shape[2], start
     left, right = ([x] for x in (lhs, rhs))
     if passes == 4:
         left, right = halves(lhs), halves(rhs)
@@ -96,18 +98,27 @@ def one_sum(
 
 
 def contracted(
-    lhs: np.ndarray, rhs: np.ndarray, k_tile: int, orders=(False, True), **options
+    lhs: np.ndarray,
+    rhs: np.ndarray,
+    k_tile: int,
+    orders=(False, True),
+    start: np.ndarray | None = None,
+    **options,
 ) -> np.ndarray:
     """By a kernel; `orders` say whether K comes before the free axis."""
     a = Matrix(jnp.asarray(lhs.swapaxes(1, 2) if orders[0] else lhs), orders[0])
     b = Matrix(jnp.asarray(rhs if orders[1] else rhs.swapaxes(1, 2)), orders[1])
     order = FoldOrder(k_tile, apart=options.get("rows_per_cell") == 2, **options)
     call = jax.jit(
-        lambda x, y: tensor.contract(
-            Matrix(x, orders[0]), Matrix(y, orders[1]), order, canonical=True
+        lambda x, y, held: tensor.contract(
+            Matrix(x, orders[0]),
+            Matrix(y, orders[1]),
+            order,
+            canonical=True,
+            start=held,
         )
     )
-    return np.asarray(call(a.array, b.array))
+    return np.asarray(call(a.array, b.array, start))
 
 
 def draw(seed: int, shape: tuple[int, ...], kind: str, dtype: str) -> np.ndarray:
@@ -126,9 +137,10 @@ def draw(seed: int, shape: tuple[int, ...], kind: str, dtype: str) -> np.ndarray
     st.sampled_from(sorted(DTYPES)),
     st.sampled_from(["cancelling", "wide", "tiny", "special", "signed_zeros"]),
     st.tuples(st.booleans(), st.booleans()),
+    st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-def test_every_way_is_the_stated_sum(sizes, way, dtype, kind, orders, seed):
+def test_every_way_is_the_stated_sum(sizes, way, dtype, kind, orders, started, seed):
     batch, m, n, k = sizes
     rows, passes, group = way
     if passes == 1 and dtype == "float32":
@@ -136,11 +148,40 @@ def test_every_way_is_the_stated_sum(sizes, way, dtype, kind, orders, seed):
     lhs = draw(seed, (batch, m, k), kind, dtype)
     rhs = draw(seed + 1, (batch, k, n), "cancelling", dtype)
     options = dict(rows_per_cell=rows, passes=passes, group_rows=group)
-    got = contracted(lhs, rhs, 64, orders, **options)
+    start = draw(seed + 2, (batch, m, n), kind, "float32") if started else None
+    got = contracted(lhs, rhs, 64, orders, start, **options)
     wide = [floats.flush(x.astype(np.float32)) for x in (lhs, rhs)]
+    held = None if start is None else floats.flush(start)
     with np.errstate(all="ignore"):
-        wanted = expected(wide[0], wide[1], 64, rows, passes, group)
+        wanted = expected(wide[0], wide[1], 64, rows, passes, group, held)
     floats.same_bits(got, wanted)
+
+
+@pytest.mark.parametrize("kind", ["cancelling", "wide", "special", "signed_zeros"])
+@pytest.mark.parametrize("passes", [1, 4])
+@pytest.mark.parametrize("shape", [(30, 40, 90), (40, 3, 90), (2, 60, 70)])
+def test_a_tile_is_added_to_what_psum_holds(shape, passes, kind):
+    """By a kernel and by XLA's loop; pass by pass, in the order of the passes."""
+    m, n, k = shape
+    dtype = "float32" if passes == 4 else "bfloat16"
+    lhs, rhs = (draw(s, x, kind, dtype) for s, x in ((1, (1, m, k)), (2, (1, k, n))))
+    start = draw(3, (1, m, n), kind, "float32")
+    order = FoldOrder(k, passes=passes, group_rows=32 if passes == 4 else None)
+
+    def looped(a, b, held):
+        zero = opaque_zero()
+        left, right = Matrix(a, False), Matrix(b, True)
+        psum = tensor.Psum(zero, zero, "rne", None)
+        return tensor.accumulate(left, right, order, psum, held)
+
+    wide = [floats.flush(x.astype(np.float32)) for x in (lhs, rhs, start)]
+    with np.errstate(all="ignore"):
+        wanted = expected(wide[0], wide[1], k, 1, passes, order.group_rows, wide[2])
+    options = dict(passes=passes, group_rows=order.group_rows)
+    floats.same_bits(contracted(lhs, rhs, k, start=start, **options), wanted)
+    with choice.exportable():
+        loop = jax.jit(looped)(*wide)
+    floats.same_bits(np.asarray(loop), wanted)
 
 
 @pytest.mark.slow_except(

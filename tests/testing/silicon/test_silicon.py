@@ -19,8 +19,8 @@ from docs.made.silicon_kit.kit import kit_files as made_files
 from docs.made.silicon_kit.probes import PROBES
 from neuronjax import cli
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.engines import fold
-from neuronjax.execution.tiles import accumulators, matmul
+from neuronjax.execution.engines import fold, tensor
+from neuronjax.execution.tiles import accumulators
 from neuronjax.testing import check_silicon, write_silicon_kit
 from neuronjax.testing.silicon import inputs, probes
 from neuronjax.testing.silicon.questions_rounding import casts, others, subnormals
@@ -286,10 +286,11 @@ def test_the_emulator_confirms_itself(emulator):
 @pytest.mark.slow
 def test_a_changed_emulator_is_found_out(emulator, monkeypatch):
     """Tiles of 128 in VectorE, FP32 operands without the fourth pass."""
-    passes = matmul.four_passes
+    passes = tensor.four_passes
     tiled = functools.partial(fold.fold_axes, tile=128)
     monkeypatch.setattr(accumulators, "fold_axes", tiled)
-    monkeypatch.setattr(matmul, "four_passes", lambda *given: passes(*given)[:3])
+    monkeypatch.setattr(tensor, "by_kernel", lambda psum: False)
+    monkeypatch.setattr(tensor, "four_passes", lambda *given: passes(*given)[:3])
     report = emulator("vector_sum_1000,fp32_product")
     found = {f.question: (f.verdict, f.fits) for f in report.findings if f.elements}
     assert found == {

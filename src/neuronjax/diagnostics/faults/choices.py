@@ -31,8 +31,10 @@ def is_choice(flow: Flow, value: Value) -> bool:
     chosen = False
     for op in _whole_ops(flow, value):
         floats = any(_is_float(v) for v in op.operands)
-        if op.name not in _KEEPS or (floats and op.name == "stablehlo.convert"):
-            return False
+        behind = [op] if op.name in _KEEPS else _whole_ops(flow, op.results[0])
+        owes = any(_is_float(v) for op in behind for v in op.operands)
+        if owes and (op.name not in _KEEPS or op.name == "stablehlo.convert"):
+            return False  # a counter of a loop owes nothing to floats
         if op.name == "stablehlo.reduce" and not floats:
             return False  # a count
         chosen |= floats and op.name not in MOVING
@@ -49,7 +51,8 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
             worst = max(wrong, key=lambda t: t.worst.result.error)
             chooser = flow.trace(op.results[0])
             assert chooser is not None
-            yield flow.chain(worst, worst.worst)[-1][0], chooser
+            chain = flow.chain(worst, worst.worst)  # may close a loop
+            yield max(chain, key=lambda step: step[1].own)[0], chooser
 
 
 def is_chosen_from(flow: Flow, op: Op) -> bool:

@@ -182,7 +182,9 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only numbers outside the range of the results have changed."""
+    """Return whether only numbers outside the results' range changed, none its sign."""
+    if (x * bounded)[x != bounded].min(initial=0.0) < 0:
+        return False
     changed = x[x != bounded]
     above, below = changed[changed >= 0], changed[changed <= 0]
     is_above = above.min(initial=np.inf) >= bounded.max(initial=-np.inf)

@@ -124,9 +124,7 @@ class Flow:
         """Return the ops through whose results an Inf or NaN reaches a value, or an
         error that it causes, such as a quotient by Inf that is zero."""
 
-        def is_off(trace: OpTrace) -> bool:
-            return trace.is_broken or trace.first is not None
-
+        is_off = lambda t: t.is_broken or t.first is not None  # noqa: E731
         return self._through(value, is_off, lambda value: ())
 
     def _through(

@@ -180,9 +180,8 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     """Name the overflow of a contraction's operand in the cast of a policy."""
-    if t.cast is None or not e.result.nonfinite:
-        return None
-    if any(x.nonfinite for x in e.operands.values()):
+    broken = any(x.nonfinite for x in e.operands.values())
+    if t.cast is None or broken or not e.result.nonfinite:
         return None
     largest, limit, name = largest_operand(e), cast_limit(t), t.cast.format
     if largest <= limit:
@@ -196,21 +195,19 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if s.bounding is None:
         return None
     e = s.bounding
-    operands = e.operands.values()
     if not e.cut_off:
         text = f"{percent(t.flattened)} of the numbers are rounded by their own size: "
         return FaultName("coarse", f"{text}their scale does not fit them")
-    largest = short(max(x.largest for x in operands))
+    largest = short(largest_operand(e))
     bound = short(min(e.result.largest, _largest(t)))
     at = f" at {bound}" if bound != largest else ", on one side"
     return FaultName("saturation", f"numbers up to {largest} are cut off{at}")
 
 
 def _saturates(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    share = e.result
-    if not share.clipped:
+    if not e.result.clipped:
         return None
-    text = f"{percent(share.clipped)} of its numbers are cut off at {_end(t)}"
+    text = f"{percent(e.result.clipped)} of its numbers are cut off at {_end(t)}"
     return FaultName("saturation", text)
 
 

@@ -85,7 +85,10 @@ def quantizing(
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps = [last, *_before(graph, traces, last.path)]
-    bounds = [b for t in steps if (b := _bound(graph, t)) is not None]
+    dtype, least = op.results[0].type.dtype, 0.0
+    if is_short_float(dtype):
+        least = _NEAR_LARGEST * get_format(dtype.name).max_finite
+    bounds = [b for t in steps if (b := _bound(graph, t)) and b.limit >= least]
     roundings = [t for t in steps if rounds(t.path.op)]
     first = min(bounds, key=lambda b: b.limit, default=None)
     limits = [] if first is None else [first.limit]
@@ -97,7 +100,7 @@ def quantizing(
     ends_in_codes = roundings and any(1 <= n <= _LARGEST_CODE for n in limits)
     if not is_cast and not ends_in_codes:
         return
-    if first is not None and _costs_a_bit(op.results[0].type, bounds, first.limit):
+    if first is not None and _costs_a_bit(op.results[0].type, bounds):
         yield first.trace, first.evidence
     for trace in roundings:
         few = trace.flattened > FEW and _matters(graph, traces, trace)
@@ -120,6 +123,8 @@ def _before(
 
     Calls are distinguished, for all clipped values of a program may share a function.
     """
+    # The steps of codes are known; floats may be bounded before they are scaled.
+    scales = _SCALES if is_short_float(path.op.results[0].type.dtype) else frozenset()
     left = [(path.calls, v) for v in _same_size(path.op)]
     seen = set(left)
     while left:
@@ -131,7 +136,7 @@ def _before(
             found = [(calls[:-1], v) for v in outer]
         elif maker is not None and maker.callee:
             found = [((*calls, maker), v) for v in graph.sources[value]]
-        elif maker is not None and maker.name in _MEETS | _SHOWS:
+        elif maker is not None and maker.name in _MEETS | _SHOWS | scales:
             trace = traces.get(OpPath(calls, maker))
             if trace is not None and maker.name in _MEETS:
                 yield trace
@@ -164,18 +169,18 @@ def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
     return Bound(cut_off, evidence.operands[value].largest, limit, trace, evidence)
 
 
-def _costs_a_bit(type: TensorType, bounds: Sequence[Bound], limit: float) -> bool:
-    """Return whether bounds, the lowest of which has `limit`, make the error of a
-    quantizer that ends in `type` twice as large as it need be."""
-    cut_off = math.hypot(*(bound.cut_off for bound in bounds))
+def _costs_a_bit(type: TensorType, bounds: Sequence[Bound]) -> bool:
+    """Return whether bounds make the error of a quantizer that ends in `type` twice as
+    large as it need be."""
     if not is_short_float(type.dtype):
+        limit = min(bound.limit for bound in bounds)
+        cut_off = math.hypot(*(bound.cut_off for bound in bounds))
         largest = max(bound.largest for bound in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * largest / limit
-    if limit < _NEAR_LARGEST * get_format(type.dtype.name).max_finite:
-        return False
-    norm = min(bound.evidence.result.norm for bound in bounds)
-    own = _OF_FLOATS * unit_of(type.dtype) * norm
-    return math.hypot(cut_off, own) > A_BIT * own
+    # A scale may lie between two bounds, so each is measured by its own numbers.
+    parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
+    own = _OF_FLOATS * unit_of(type.dtype)
+    return math.hypot(own, *parts) > A_BIT * own
 
 
 def _matters(

@@ -280,8 +280,8 @@ class FaultSearch:
         between = chain[1:-1]
         is_own &= all(s.own < PART * s.result.error for _, s in between)
         is_own &= not any(is_function(t) for t, _ in between)
-        lost = buries(last, evidence)
-        if is_own and lost > OWN * min(shown.result.error, 1.0):
+        lost, share = buries(last, evidence), shown.result
+        if is_own and lost > OWN * min(max(share.error, share.lost), 1.0):
             return last
         # Only an offset that is equal for all elements is subtracted again.
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
@@ -290,7 +290,8 @@ class FaultSearch:
         periodic = [
             n for n, (t, _) in enumerate(chain[:-1]) if is_periodic(self._flow, t)
         ]
-        for trace, step in chain[periodic[0] + 1 :] if periodic else ():
+        # The op farthest back had the large number first.
+        for trace, step in reversed(chain[periodic[0] + 1 :] if periodic else ()):
             if step.own >= PART * step.result.error:
                 return trace
         for operand in self._flow.behind_step(last, evidence):
@@ -358,13 +359,14 @@ class FaultSearch:
     def _stagnating(self) -> Iterator[Suspect]:
         """Yield the sums in a loop that lose most of what is added to them."""
         for trace in self._recorder.traces.values():
-            if not trace.absorbs or trace.is_broken:
-                continue
             op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
-            loses = trace.left_behind >= part and op in self._carrying
+            loses = trace.absorbs and trace.left_behind >= part and not trace.is_broken
+            # Formats may excuse every result, but not the loss.
+            reaches = loses and (op in self._carrying if self.wrong else trace.first)
+            results = self._on(trace) if reaches else ()
             # In a loop an op depends on its own result.
-            if loses and any(op in self._flow.ops_behind(v) for v in op.operands):
-                yield Suspect(trace, "makes", self._on(trace), is_running=True)
+            if results and any(op in self._flow.ops_behind(v) for v in op.operands):
+                yield Suspect(trace, "makes", results, is_running=True)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
         """Yield the ops that lose a state's step, or that made the step wrong."""
@@ -434,10 +436,9 @@ class FaultSearch:
             wraps = trace.wrapped or (
                 trace.misread and is_magnitude(self._flow, trace.path.op)
             )
-            if wraps and not is_chosen_from(self._flow, trace.path.op):
-                results = self._on(trace)
-                if results:
-                    yield Suspect(trace, "makes", results)
+            results = self._on(trace) if wraps else ()
+            if results and not is_chosen_from(self._flow, trace.path.op):
+                yield Suspect(trace, "makes", results)
 
     def _misread(self) -> Iterator[Suspect]:
         """Yield the ops with a constant that their format holds as another number."""
@@ -452,11 +453,10 @@ class FaultSearch:
         """Yield the first op whose results all underflow, if that affects a result."""
         ask = self._flow, self._results, self._is_constant
         for trace in self._recorder.traces.values():
-            if vanishes(trace) and vanishes_on(trace, *ask):
-                results = self._on(trace)
-                if results:
-                    yield Suspect(trace, "makes", results)
-                    return
+            results = self._on(trace) if vanishes(trace) else ()
+            if results and vanishes_on(trace, *ask):
+                yield Suspect(trace, "makes", results)
+                return
 
     def _swallowed(self) -> Iterator[Suspect]:
         """Yield the causes of ops that make only Inf and NaN, if no result has any."""

@@ -188,14 +188,7 @@ def _sent(program: Program) -> Iterator[str]:
 
 
 def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:
-    share, step, of_step = wrong.share, wrong.step, {}
-    if step is not None:
-        of_step = {
-            "step": step.size,
-            "step_error": step.error,
-            "step_allowed": step.allowed,
-            "unmoved": step.unmoved,
-        }
+    share, step = wrong.share, wrong.step
     return WrongResult(
         name=name,
         how=wrong.how,
@@ -205,5 +198,8 @@ def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:
         nonfinite=share.nonfinite,
         elements=share.elements,
         lost=share.lost,
-        **of_step,
+        step=step.size if step else 0.0,
+        step_error=step.error if step else 0.0,
+        step_allowed=step.allowed if step else 0.0,
+        unmoved=step.unmoved if step else 0.0,
     )

@@ -142,24 +142,21 @@ class _Factor(NamedTuple):
     Attributes:
         unit: a power of two; it keeps squares within the range of FP32.
         scaled: the values.
-        own: independent errors; or None.
+        squares: squares of the values, see `_normal`.
+        own: squares of the independent errors; or None.
         joint: correlated errors; or None.
-        squares: squares of the values.
-        error_squares: squares of the independent errors; 0 if there are none.
     """
 
     unit: float
     scaled: np.ndarray
+    squares: np.ndarray
     own: np.ndarray | None
     joint: np.ndarray | None
-    squares: np.ndarray
-    error_squares: np.ndarray
 
     def of(self, part: Any) -> _Factor:
         """Return some rows or columns of the operand."""
-        arrays: tuple[Any, ...] = self[1:]
-        cut = (x[part] if np.ndim(x) else x for x in arrays)
-        return _Factor(self.unit, *cut)
+        cut: Any = (None if x is None else x[part] for x in self[2:])
+        return _Factor(self.unit, self.scaled[part], *cut)
 
 
 def _factor(
@@ -176,9 +173,9 @@ def _factor(
     unit = 2.0 ** math.floor(math.log2(largest)) if known else 1.0
     scale = np.float32(1 / unit)
     scaled = np.multiply(value, scale, dtype=np.float32, casting="same_kind")
-    own, joint = (None if e is None else e * scale for e in (own, joint))
-    errors = np.square(np.float32(0.0) if own is None else own)
-    factor = _Factor(unit, scaled, own, joint, np.square(scaled), errors)
+    own = None if own is None else _normal(np.square(own * scale))
+    joint = None if joint is None else _normal(joint * scale)
+    factor = _Factor(unit, scaled, _normal(np.square(scaled)), own, joint)
     return factor, are_one_value(value, axis)
 
 
@@ -212,19 +209,20 @@ def _errors(
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
     if a.own is None and b.own is None and a.joint is None and b.joint is None:
-        squares = _normal(a.squares) @ _normal(b.squares)
+        squares = a.squares @ b.squares
         handed = np.sqrt(rounding * squares) if rounding else None
         squares *= sums
         return squares, handed
-    squares = _normal((sums + rounding) * a.squares + a.error_squares)
-    handed = squares @ _normal(b.squares)
+    squares = (sums + rounding) * a.squares
+    squares = _normal(squares if a.own is None else squares + a.own)
+    handed = squares @ b.squares
     if b.own is not None:
-        handed += _normal(a.squares) @ _normal(b.error_squares)
+        handed += a.squares @ b.own
     np.sqrt(handed, out=handed)
     if a.joint is not None:
-        handed += _normal(a.joint) @ np.abs(b.scaled)
+        handed += a.joint @ np.abs(b.scaled)
     if b.joint is not None:
-        handed += np.abs(a.scaled) @ _normal(b.joint)
+        handed += np.abs(a.scaled) @ b.joint
     return np.float32(0.0), handed
 
 

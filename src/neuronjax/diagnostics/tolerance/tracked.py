@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextvars
+import ctypes
 import dataclasses
 import functools
 import inspect
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.linalg import _umath_linalg
 
 from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run, packed
@@ -44,6 +46,8 @@ REMEDY = "give an explicit tolerance for this reference"
 
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
+#: A library of NumPy's wheels, through which the functions of its OpenBLAS are found.
+_BLAS = ctypes.CDLL(_umath_linalg.__file__)
 
 # The arrays that are not yet stored (`pending.Pending`), by their `source`.
 UNSETTLED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -406,8 +410,24 @@ def in_threads(
         return list(map(work, todo))
     # NumPy's error state is in the context of the caller, which a thread lacks.
     contexts = [contextvars.copy_context() for _ in todo]
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        return list(threads.map(lambda c, b: c.run(work, b), contexts, todo))
+    before = _threads_of_products(1)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+            return list(threads.map(lambda c, b: c.run(work, b), contexts, todo))
+    finally:
+        _threads_of_products(before)
+
+
+def _threads_of_products(count: int) -> int:
+    """Set the number of threads of a matrix product; return the number before. Threads
+    of OpenBLAS wait in a busy loop, which takes half of the time of the others' work.
+    A NumPy with another library is left as it is."""
+    try:
+        before = _BLAS.scipy_openblas_get_num_threads64_()
+        _BLAS.scipy_openblas_set_num_threads64_(count)
+    except AttributeError:
+        return count
+    return before
 
 
 def model_of(operands: Any) -> ErrorModel:

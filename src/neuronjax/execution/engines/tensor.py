@@ -249,19 +249,27 @@ def has_host_kernels(rows: int = 0) -> bool:
 
 
 def contract(
-    lhs: Matrix, rhs: Matrix, order: FoldOrder, *, canonical: bool = False
+    lhs: Matrix,
+    rhs: Matrix,
+    order: FoldOrder,
+    *,
+    canonical: bool = False,
+    start: jax.Array | None = None,
 ) -> jax.Array:
     """Return the sums of the tiles, added in order, float32 [batch, M, N]. Operands
     have any float format, with or without scales, of at most 12 significant bits unless
     there are four passes. If `canonical`, zeros become +0 and NaNs one bit pattern, as
-    when they leave PSUM."""
+    when they leave PSUM. `start` is the contents of PSUM before, float32 [batch, M, N];
+    None if there are none."""
     from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
 
     if 0 in (lhs.batch, lhs.free, rhs.free, lhs.k):
-        return jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
+        nothing = jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
+        return nothing if start is None else start
     if lhs.free > rhs.free and rhs.free < FEW_COLUMNS and order.passes == 1:
-        return jnp.swapaxes(fold(rhs, lhs, order, canonical), 1, 2)
-    return fold(lhs, rhs, order, canonical)
+        swapped = None if start is None else jnp.swapaxes(start, 1, 2)
+        return jnp.swapaxes(fold(rhs, lhs, order, canonical, swapped), 1, 2)
+    return fold(lhs, rhs, order, canonical, start)
 
 
 def by_kernel(psum: Psum) -> bool:
@@ -269,10 +277,17 @@ def by_kernel(psum: Psum) -> bool:
     return psum.format is None and has_host_kernels()
 
 
-def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Array:
-    """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM."""
+def accumulate(
+    lhs: Matrix,
+    rhs: Matrix,
+    order: FoldOrder,
+    psum: Psum,
+    start: jax.Array | None = None,
+) -> jax.Array:
+    """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM, which
+    holds `start` before, or nothing."""
     if by_kernel(psum):
-        return contract(lhs, rhs, order, canonical=True)
+        return contract(lhs, rhs, order, canonical=True, start=start)
     shape = (lhs.batch, lhs.free, rhs.free)
     if 0 in (*shape, lhs.k):
         return jnp.zeros(shape, jnp.float32)
@@ -288,10 +303,11 @@ def accumulate(lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum) -> jax.Ar
         return psum.add(results, total, tile[2]), None
 
     if count == 1:
-        return add(None, (a[0], b[0], 0))[0]
+        return add(start, (a[0], b[0], 0))[0]
     # Adding the first result to +0 changes at most the sign of a zero.
     tiles = (a, b, jnp.arange(count))
-    return lax.scan(add, jnp.zeros(shape, jnp.float32), tiles)[0]
+    start = jnp.zeros(shape, jnp.float32) if start is None else start
+    return lax.scan(add, start, tiles)[0]
 
 
 def _tiled(x: Matrix, count: int, k_tile: int) -> jax.Array:

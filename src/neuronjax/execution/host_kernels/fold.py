@@ -31,7 +31,13 @@ PANELS = 1 << 20
 NARROW = 2
 
 
-def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, canonical: bool) -> jax.Array:
+def fold(
+    lhs: Matrix,
+    rhs: Matrix,
+    order: FoldOrder,
+    canonical: bool,
+    start: jax.Array | None = None,
+) -> jax.Array:
     """Return the result of `tensor.contract` for operands that are not empty."""
     sides = [_readable(x) for x in (lhs, rhs)]
     names = [x.array.dtype.name for x in sides]
@@ -45,17 +51,18 @@ def fold(lhs: Matrix, rhs: Matrix, order: FoldOrder, canonical: bool) -> jax.Arr
         narrow=lhs.free <= NARROW,
         lhs_scaled=lhs.scales is not None,
         rhs_scaled=rhs.scales is not None,
+        started=start is not None,
     )
     registers = fold_kernel.register_tile(kind, compiled.lanes())
     write = functools.partial(fold_kernel.write, kind=kind, registers=registers)
     result = jax.ShapeDtypeStruct((lhs.batch, lhs.free, rhs.free), jnp.float32)
     plan = _plan(sides[0], sides[1], order, canonical, registers)
     # JAX keeps a reference to `again`, so it must hold no arrays.
-    arrays, structure = jax.tree.flatten(tuple(sides))
+    arrays, structure = jax.tree.flatten((*sides, start))
 
     def again(*arrays: jax.Array) -> jax.Array:
-        left, right = structure.unflatten(arrays)
-        return fold(left, right, order, canonical)
+        left, right, first = structure.unflatten(arrays)
+        return fold(left, right, order, canonical, first)
 
     pairs = zip(names, stored, strict=True)
     tables = [_table(name) for name, how in pairs if how == "table"]

@@ -7,7 +7,7 @@
                 s = a[p, 0] * b[p, 0];  for j in 1 .. J-1: s = s + a[p, j] * b[p, j]
                 sum = sum + s                (J = 1: one fused multiply-add)
             tile = sum, or tile + sum
-        total = tile, or total + tile
+        total = tile, or total + tile    (the first one: tile, or start + tile)
 
 in FP32. Every element of the result is computed independently, so blocks, panels and
 threads change no bit. A block's operands are packed into panels as wide as the part of
@@ -90,6 +90,7 @@ class FoldKind:
         in_range: whether all products are known to be exact, for J > 1.
         narrow: whether the kernel is for one or two rows.
         lhs_scaled, rhs_scaled: whether blocks of 32 along K have E8M0 scales.
+        started: whether an operand holds the sums to which the first tile is added.
     """
 
     lhs: str
@@ -100,6 +101,7 @@ class FoldKind:
     narrow: bool
     lhs_scaled: bool = False
     rhs_scaled: bool = False
+    started: bool = False
 
     @property
     def name(self) -> str:
@@ -114,7 +116,7 @@ class FoldKind:
             scaled = getattr(self, f"{side}_scaled")
             names += [side, f"{side}_scales"] if scaled else [side]
         tables = (x for x in ("lhs", "rhs") if getattr(self, x) == "table")
-        return (*names, *(f"{x}_table" for x in tables))
+        return (*names, *["start"] * self.started, *(f"{x}_table" for x in tables))
 
 
 # Lanes -> rows in a cell -> how many rows of running sums, of two vectors each, are in
@@ -264,21 +266,23 @@ class _FoldBuilder:
     # -- the result --------------------------------------------------------------------
 
     def _merge(self) -> ir.Function:
-        """Build `void (ptr sums, ptr out, i64 stride, i64 rows, i64 columns, i1 first,
-        i1 last)`, which adds sums to a result. With `last` zeros become +0 and NaNs
-        one NaN, as when they leave PSUM."""
+        """Build `void (ptr sums, ptr before, ptr out, i64 stride, i64 rows, i64
+        columns, i1 first, i1 last)`, which writes sums, added to those before unless
+        they are the first. With `last` zeros become +0 and NaNs one NaN, as when they
+        leave PSUM."""
         function = self._function(
-            "merge", VOID, (POINTER, POINTER, I64, I64, I64, I1, I1)
+            "merge", VOID, (POINTER, POINTER, POINTER, I64, I64, I64, I1, I1)
         )
-        sums, out, stride, rows, columns, first, last = function.args
+        sums, before, out, stride, rows, columns, first, last = function.args
         c, registers = Code.of(function), self._registers
         with c.loop(rows) as r:
             source = c.at(sums, c.mul(r, int64(registers.columns)), WORD)
-            to = c.at(out, c.mul(r, stride), WORD)
+            of, to = (c.at(x, c.mul(r, stride), WORD) for x in (before, out))
             for n, lanes in c.strips(columns, registers.lanes):
                 place = c.at(to, n, WORD)
                 x = c.read(shaped(F32, lanes), c.at(source, n, WORD))
-                x = c.select(first, x, c.fadd(c.read(x.type, place), x))
+                old = c.read(x.type, c.at(of, n, WORD))
+                x = c.select(first, x, c.fadd(old, x))
                 settled = c.fadd(x, as_floats(c, c.like(x, 0)))
                 is_nan = c.fcmp_unordered("uno", settled, settled)
                 nan = as_floats(c, c.like(x, 0x7FC00000))
@@ -312,12 +316,15 @@ class _FoldBuilder:
         m0 = c.mul(c.sdiv(rest, p["blocks_n"]), p["block_m"])
         n0 = c.mul(c.srem(rest, p["blocks_n"]), p["block_n"])
         row = c.add(c.mul(batch, p["m"]), m0)
-        out = c.at(where["out"], c.add(c.mul(row, p["n"]), n0), WORD)
+        start, out = (
+            c.at(where.get(name, where["out"]), c.add(c.mul(row, p["n"]), n0), WORD)
+            for name in ("start", "out")
+        )
         sides = (
             self._side(where, "lhs", batch, m0, "m"),
             self._side(where, "rhs", batch, n0, "n"),
         )
-        self._tiles(sides, scratch, out)
+        self._tiles(sides, scratch, start, out)
         c.ret_void()
         return function
 
@@ -345,7 +352,11 @@ class _FoldBuilder:
         )
 
     def _tiles(
-        self, sides: tuple[_BlockOperand, _BlockOperand], scratch: Value, out: Value
+        self,
+        sides: tuple[_BlockOperand, _BlockOperand],
+        scratch: Value,
+        start: Value,
+        out: Value,
     ) -> None:
         """Write the loop over K tiles: pack panels, then add their products to the
         result."""
@@ -374,7 +385,8 @@ class _FoldBuilder:
                 row, column = (
                     c.mul(n, int64(x.width)) for n, x in ((na, lhs), (nb, rhs))
                 )
-                to = c.at(out, c.add(c.mul(row, p["n"]), column), WORD)
+                place = c.add(c.mul(row, p["n"]), column)
+                begin, to = (c.at(x, place, WORD) for x in (start, out))
                 there = [
                     c.smaller(int64(x.width), c.sub(x.there, at))
                     for x, at in ((lhs, row), (rhs, column))
@@ -393,8 +405,11 @@ class _FoldBuilder:
                     )
                     self._pass(a, b, scratch, in_range)
                     first = is_first if n == 0 else I1(0)
+                    before = c.select(first, begin, to)
+                    first = I1(0) if self._kind.started else first
                     last = is_last if n == self._kind.passes - 1 else I1(0)
-                    c.call(self._merged, [scratch, to, p["n"], *there, first, last])
+                    arguments = [scratch, before, to, p["n"], *there, first, last]
+                    c.call(self._merged, arguments)
 
     def _packed(
         self, side: _BlockOperand, t: Value, halves: Sequence[str], to: Value

@@ -13,12 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.tensor import (
-    Psum,
-    four_passes,
-    one_pass,
-    through_identity,
-)
+from neuronjax.execution.engines.tensor import Psum, accumulate, through_identity
 from neuronjax.execution.tiles.registry import (
     Bits,
     Operands,
@@ -41,30 +36,27 @@ def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
     exact = "exact_transpose" in c.core.capabilities
     if i.attributes["is_transpose"] and exact:
         return (_passed_through(stationary, moving, i.outputs[0]),)
-    return summed(i, _passes(i, stationary, moving, c.zero), c)
-
-
-def summed(i: Signature, passes: list[jax.Array], c: TileContext) -> Results:
-    """Return the results of the array, added to the contents of PSUM if `i` reads
-    them."""
-    result = i.outputs[0]
-    total = wide(c.previous[0]).reshape(passes[0].shape) if c.previous else None
-    narrow = None if result.dtype == "float32" else get_format(result.dtype)
-    total = Psum(c.zero, c.key, c.rounding, narrow).add(passes, total)
-    return (total.reshape(result.shape),)
-
-
-def _passes(
-    i: Signature, stationary: jax.Array, moving: jax.Array, zero: jax.Array
-) -> list[jax.Array]:
-    """Return the results of the array, [1, M, N] each."""
     # In double-row mode a cell holds both rows of its partition.
     rows = i.attributes["rows_per_cell"]
-    left, right = (_matrix(wide(x), rows) for x in (stationary, moving))
-    if any(v is not None and v.dtype == "float32" for v in i.inputs):
-        return four_passes(left, right, zero, FP32_ROWS)
+    left, right = (_matrix(wide(v), rows) for v in x)
     order = FoldOrder(left.k, rows_per_cell=rows, in_range=rows == 2)
-    return [one_pass(left, right, order, zero)]
+    if any(v is not None and v.dtype == "float32" for v in i.inputs):
+        order = FoldOrder(left.k, passes=4, group_rows=FP32_ROWS)
+    return summed(i, left, right, order, c)
+
+
+def summed(
+    i: Signature, left: Matrix, right: Matrix, order: FoldOrder, c: TileContext
+) -> Results:
+    """Return the results of the array, added to the contents of PSUM if `i` reads
+    them."""
+    total = None
+    if c.previous:
+        total = wide(c.previous[0]).reshape(1, left.free, right.free)
+    result = i.outputs[0]
+    narrow = None if result.dtype == "float32" else get_format(result.dtype)
+    psum = Psum(c.zero, c.key, c.rounding, narrow)
+    return (accumulate(left, right, order, psum, total).reshape(result.shape),)
 
 
 def _matrix(x: jax.Array, rows: int = 1) -> Matrix:

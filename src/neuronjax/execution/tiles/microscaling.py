@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from neuronjax.execution.engines.array_fold import FoldOrder, Matrix
-from neuronjax.execution.engines.tensor import dequantized, one_pass
+from neuronjax.execution.engines.tensor import dequantized
 from neuronjax.execution.tiles.matmul import summed
 from neuronjax.execution.tiles.registry import (
     Bits,
@@ -70,7 +70,7 @@ def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
     left = _operand(x[0], _view(i, 0), x[2:split])
     right = _operand(x[1], _view(i, 1), x[split:])
     order = FoldOrder(left.k, rows_per_cell=4)
-    return summed(i, [one_pass(left, right, order, c.zero)], c)
+    return summed(i, left, right, order, c)
 
 
 def _view(i: Signature, operand: int) -> OperandView:
