@@ -132,7 +132,7 @@ def group_table(
         )
         for g in groups
     )
-    title = f"by {heading}, the worst op of each"
+    title = f"{heading}s: ops, how many differ in isolation, and the worst errors"
     return _fixed_table(title, rows, heading, "ops|differ|isolated|in run")
 
 

@@ -159,5 +159,5 @@ def _transfers(schedule: KernelSchedule) -> Change:
         return dataclasses.replace(p, start_seconds=0.0, issue_seconds=0.0)
 
     seconds = what_if(schedule, _once(at_once))
-    what = "fewer, larger DMA transfers: none of them waits for its start"
+    what = "fewer, larger DMA transfers, so that their start takes no time"
     return _bound(schedule, "transfers", what, seconds)

@@ -184,9 +184,9 @@ class ProgramComparison(Displayed):
             "outputs",
             {
                 "output": TEXT,
-                "differ": NUMBER,
-                "of": NUMBER,
-                "ulp": NUMBER,
+                "differing": NUMBER,
+                "elements": NUMBER,
+                "largest ulp": NUMBER,
                 "relative L2": NUMBER,
             },
             map(_row, self.outputs),
@@ -239,10 +239,8 @@ class ProgramComparison(Displayed):
             yield Text("   no value before it has a counterpart in the other program")
             return
         near = first.equal_behind[:_NEAREST]
-        nearest = "; the nearest to it:" if near else ""
-        yield Text(
-            f"   values before it that are equal in both: {first.equal}{nearest}"
-        )
+        nearest = "; the last of these:" if near else ""
+        yield Text(f"   earlier values that are equal in both: {first.equal}{nearest}")
         for before, after in near:
             there = f" ({before.line})" if before.line != after.line else ""
             yield one_line(f"     {after}{there}")
@@ -264,7 +262,7 @@ class ProgramComparison(Displayed):
             return
         count = f"ops in both: {self.pairs}; edits: {len(self.edits)}"
         if not self.is_edit:
-            yield Text(f"{count}, too many to be one program and its edit")
+            yield Text(f"{count}, too many: the two count as different programs")
             return
         yield Text(count)
         because = () if self.first is None else self.first.because

@@ -26,7 +26,7 @@ FORMS: Mapping[str, str] = {
     "log(sum(exp(x)))": "jax.nn.logsumexp(x) for log(sum(exp(x)))",
     "log(1 + x)": "jnp.log1p(x) for log(1 + x)",
     "exp(x) / sum(exp(x))": "jax.nn.softmax(x) for exp(x) / sum(exp(x))",
-    "sum(x * x) / n - y * y": "jnp.var(x), which takes off the mean before it squares",
+    "sum(x * x) / n - y * y": "jnp.var(x), which subtracts the mean before it squares",
     "exp(x) - 1": "jnp.expm1(x) for exp(x) - 1",
     "1 - exp(x)": "-jnp.expm1(x) for 1 - exp(x)",
     "1 - cos(x)": "2 * jnp.sin(x / 2) ** 2 for 1 - cos(x)",

@@ -35,7 +35,7 @@ UNSCALED = "use a scale for each block of numbers, or a format with more digits"
 #: Advice besides a wider format.
 _BESIDES: Mapping[str, str] = {
     "overflow": "scale before it",
-    "absorption": "round it stochastically, which keeps the step on average",
+    "absorption": "round it stochastically, which keeps updates on average",
     "stagnation": "add in blocks",
 }
 _OF_RANGE = frozenset(("overflow", "underflow"))
@@ -182,8 +182,8 @@ class Remedy:
         if best.lost > FEW:
             left = f"{percent(best.lost)} of the numbers off by more than half"
         if best is whole:
-            what = f"scale the numbers by {short(best.factor)}"
-            return f"{what}, to the largest of {dtype.name}, which leaves {left}"
+            what = f"multiply by {short(best.factor)}, so that the largest number"
+            return f"{what} just fits {dtype.name}, which leaves {left}"
         (axis,) = set(range(x.ndim)) - set(best.axes)
         each = ("row", "column")[axis] if x.ndim == 2 else f"index of axis {axis}"
         return f"give every {each} a scale of its own, which leaves {left}"
