@@ -39,7 +39,7 @@ Askable = Callable[..., Any] | Lowered | Compiled | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Asked:
-    """The subject of a verb, for one target under one policy.
+    """The function or program that a verb is given, for one target under one policy.
 
     Attributes:
         step: the emulated function, or the lowered program.
@@ -58,10 +58,10 @@ class Asked:
         policy: str | Policy | None = None,
         **options: Any,
     ) -> Asked:
-        """Return an item as the subject, under the given target and policy or its own.
+        """Return the subject for an item, under the given target and policy or its own.
 
         Args:
-            item: the verb's argument.
+            item: the function, program or path that the verb was given.
             target: as `jit`; None for the item's own, otherwise "trn2".
             policy: as `jit`; None for the item's own, otherwise the SDK's defaults.
             **options: further keywords of `jit`; None keeps a function's own.

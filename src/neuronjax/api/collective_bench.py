@@ -221,7 +221,7 @@ def _devices(
 
 
 def element(dtype: str) -> tuple[str, int]:
-    """Return NumPy's name and the bytes of a dtype; nccom-test's names are accepted."""
+    """Return a dtype's NumPy name and its bytes; names of nccom-test are accepted."""
     name = _SHORT.get(dtype, dtype)
     try:
         return name, np.dtype(name).itemsize

@@ -99,7 +99,7 @@ def _leave(setting: Mapping[str, Any]) -> None:
 
 
 def _forget_jitted() -> None:
-    """Clear Equinox's caches, which hold functions that either `jax.jit` has made."""
+    """Clear Equinox's caches of functions made by JAX's own `jax.jit` or by ours."""
     equinox = sys.modules.get("equinox")
     if equinox is not None:
         equinox.clear_caches()

@@ -250,7 +250,7 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
 
 
 def carried(found: Profile) -> list[tuple[int, int]]:
-    """Return the bytes of argument and result of every state that the program updates.
+    """Return (bytes of the argument, bytes of the result) of every updated state.
 
     A result is state if an argument has its type and is not a parameter."""
     free: dict[str, list[int]] = {}

@@ -126,10 +126,10 @@ def search_precision(
         holdout: tuples of positional arguments that the search does not use. Its result
             must be within the tolerance on these too; otherwise steps are undone until
             it is. These runs do not count as evaluations.
-        variations: number of variations of the batch on which the result must be within
-            the tolerance too: their floats are changed by up to 2^-8 of their value,
-            which changes every rounding. They stand in for `holdout`, and show whether
-            the error is small by luck, but are no new data.
+        variations: number of changed copies of the batch on which the result must be
+            within the tolerance too: every float is changed by up to 2^-8 of its value,
+            which changes every rounding. Without `holdout` they show whether the error
+            is small by luck, but they are no new data.
         margin: the search multiplies errors by this factor, then compares them with the
             tolerance, because errors on new batches are larger than on its own.
         compiled: compile every program as a whole instead of op by op. The bits are the
@@ -144,9 +144,9 @@ def search_precision(
         A function of the same arguments that returns a `PrecisionSearch`.
 
     Raises:
-        InvalidProgramError: unknown words; when called, no output that `outputs`
-            selects, no op that a candidate could change, a baseline beyond the
-            tolerance, or a metric that returns NaN.
+        InvalidProgramError: an unknown keyword value; when called, no output that
+            `outputs` selects, no op that a candidate could change, a baseline beyond
+            the tolerance, or a metric that returns NaN.
         UnsupportedError: a candidate with delayed scaling; when called, one that the
             target lacks.
 

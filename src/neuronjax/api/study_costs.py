@@ -178,7 +178,7 @@ def labelled(
 ) -> dict[str, Policy]:
     """Return the policies that were studied on an instance's chip, by label.
 
-    The label, without a target that all have in common, becomes the policy's name.
+    Each policy is named by its label; a target that all labels share is left out.
 
     Args:
         numerics: label -> policy; None for the host.

@@ -187,7 +187,7 @@ Steps = list[CollectiveStep]
 
 
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
-    """Return the steps of a ring: the first sends a copy, all others send sums.
+    """Return the steps of a ring: the first step sends a copy, later steps send sums.
 
     ASSUMPTION: "ring" uses all the channels that the wires allow, "ring:2" two; the
     order of additions, one for "ring", does not change the time."""
@@ -434,8 +434,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows of one rank per node, multiplied by the ranks of the first chip
-    that has some, and moved to that chip."""
+    """Return the flows of one rank per node, moved to the first chip that has ranks and
+    multiplied by their number."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

@@ -281,8 +281,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return the seconds per byte of consecutive steps, by resource; a step counts for
-    its slowest one."""
+    """Return the seconds per byte of consecutive steps, by resource. A step's time is
+    added to its slowest resource."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)
@@ -364,6 +364,6 @@ def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) ->
     Decoded tokens and training steps follow each other in this way. The runtime
     prepares the next launch, with its wait for all ranks, while the program runs, so
     that only a launch that takes longer than the program delays it: on 32 ranks of trn1
-    a program with twelve exchanges of 8 MB takes 4.7 ms, and with one 5.3 [T16]."""
+    a program with twelve exchanges of 8 MB takes 4.7 ms, one with one 5.3 ms [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

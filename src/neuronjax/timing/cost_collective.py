@@ -2,7 +2,7 @@
 
 The CC-cores work in parallel to the engines, and wait only for the tensors that they
 read and write. A kernel's rank is a logical NeuronCore; its CC-cores run collectives in
-the kernel's order, those of its physical cores one after the other (ASSUMPTION).
+the kernel's order; collectives of its physical cores follow each other (ASSUMPTION).
 Tensors in SBUF take as long as tensors in HBM; parts whose lengths are known only at
 run time count as whole buffers (ASSUMPTION). `collectives.launch_seconds` includes the
 wait for all ranks.

@@ -65,7 +65,7 @@ class Contraction:
         psum_bytes: bytes of a sum in PSUM.
         flops_per_k: operations per stored row: 2, or more if zeros are not stored.
         stationary: "lhs", "rhs" or "" for the better one.
-        row_tiles, column_tiles: whether the array may be tiled.
+        row_tiles, column_tiles: whether the array may be divided into tiles.
     """
 
     batch: int
@@ -156,7 +156,7 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # The BF16 operations that would take as long, per operation and without padding.
+    # The number of BF16 operations that take as long as one operation, without padding.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(

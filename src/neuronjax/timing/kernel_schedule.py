@@ -315,8 +315,8 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return another entry of the window that can start now, or -1; and the time
-        at which it can."""
+        """Return an entry of the window after its first that can start now, and `now`;
+        or -1, and the time at which one can."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]

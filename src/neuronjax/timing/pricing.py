@@ -235,8 +235,8 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the busiest queue's load with a way added, plus the way's own time per
-        tile."""
+        """Return the load of the busiest queue after a way is added, plus the time of
+        one tile through the way, divided by the number of tiles."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)

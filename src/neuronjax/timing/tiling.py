@@ -134,8 +134,8 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
 
 
 class _Grouping:
-    """The grouping of a block's steps: each joins the region of its last operand, or a
-    new one."""
+    """The grouping of a block's steps: each step joins the region of its last operand,
+    or starts a new one."""
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core
@@ -190,7 +190,7 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a batched matmul's result has the size of a matmul's result in
-        the region, as gradients of scores, which are combined with the scores."""
+        the region. Gradients of scores do; they are combined with the scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types

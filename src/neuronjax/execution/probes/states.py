@@ -77,7 +77,7 @@ class _Carried(NamedTuple):
         exact: the states that it equals, perhaps after a cast.
         scaled: the states of which it is a multiple, by a single number.
         stepped: the states to which something was added, with this value as the sum.
-        writes: (state, identity of a write of the state from which it is computed).
+        writes: (state, identity of a write to it) of writes that yield the value.
     """
 
     exact: frozenset[Place] = frozenset()
