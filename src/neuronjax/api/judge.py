@@ -82,9 +82,9 @@ def judge(
         tolerance: The relative L2 error that each result may have. None for bounds
             derived from the reference, on every element and on the norm, for any order
             of addition; see `neuronjax.diagnostics.tolerance`. If a function of the
-            reference has no rule, the tolerance is NKIBench's 2e-5, and the verdict
-            says so. If it would accept an error of a tenth of a result, or a kernel
-            that does nothing, an otherwise faultless kernel is undecided.
+            reference has no rule, the tolerance is 2e-5 as in NKIBench, and the verdict
+            says so. If the tolerance would accept an error of a tenth of a result, or a
+            kernel that does nothing, an otherwise faultless kernel is undecided.
         timeout: Seconds allowed for tracing, and for execution if values decide the
             number of iterations of a loop on the device.
 

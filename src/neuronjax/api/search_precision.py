@@ -237,7 +237,7 @@ def _check_pattern(outputs: Chooser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """The way to run the function, and the outputs to measure."""
+    """How the function of a search is run, and which of its outputs are measured."""
 
     asked: Asked
     first: tuple[Any, ...]

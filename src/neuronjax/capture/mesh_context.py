@@ -137,8 +137,8 @@ def spread(
         function: the function that is jitted.
         shardings: `in_shardings` and `out_shardings`, if they are given.
         options: other keywords of `jax.jit`.
-        tree: the pytree of the results to match that of `out_shardings`; None to keep
-            the function's own.
+        tree: the pytree structure that results need to match `out_shardings`; None to
+            keep the function's own.
     """
 
     @functools.wraps(function)

@@ -76,7 +76,7 @@ class DynamicOffset:
     #: A register, or an access of integers: one, [P, 1] or [P, K].
     index: Register | Access
     stride: int  # elements per unit of the index
-    limit: int  # legal: 0 to limit - 1, for "scalar" as the first element's index
+    limit: int  # legal indices (for "scalar", of the first element) are below it
     group: int = 0  # partitions that share offsets, for "indirect"
 
 

@@ -173,7 +173,7 @@ def _manual_computation(rewriting: ComplexRewriting, op: Op, builder: Builder) -
 
 
 def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite a sort of both parts of each operand. Its comparator takes left and right
+    """Rewrite a sort: two parts replace an operand. The comparator takes left and right
     real part, then left and right imaginary part, operand after operand."""
     (region,) = op.regions
     inner = builder.child()

@@ -106,7 +106,7 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group, with the facts about its ranks and chips that algorithms use.
 
-    With `first_only`, only the first chip sends: over EFA all chips send alike."""
+    With `first_only`, only the first chip sends; over EFA the others send alike."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -311,7 +311,7 @@ def _star_gather(site: _GroupSite) -> Steps:
 
 
 def _single_step(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends all its data to all ranks, which add."""
+    """Return one step in which each rank sends all its data to all, and all add."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]

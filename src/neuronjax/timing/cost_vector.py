@@ -232,7 +232,7 @@ def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a constant: only stored ones (transfers are extra) and scalars are free."""
+    """Price a constant: free if it is a scalar or stored in HBM, otherwise a fill."""
     (result,) = i.results
     elements = prod(result.type.shape)
     if elements == 1 or is_stored(i):

@@ -1,8 +1,8 @@
 """Computes confidence intervals of predicted times from times measured on chips.
 
 `measured_times.json` holds measured times and this model's predictions of them, written
-by `python -m benchmarks.evidence`. A prediction is as uncertain as those of the most
-similar measured ones: of the same kind, of similar length, with the same queues busy.
+by `python -m benchmarks.evidence`. A prediction is as uncertain as the predictions of
+the most similar measured times: same kind, similar length, the same queues busy.
 Sources: hardware sheet 9.1 to 9.4, vendor's baselines, KDA.
 """
 
@@ -22,7 +22,7 @@ from neuronjax.timing.work import QUEUES, Core
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
 #: Number of measured times that make an interval, and its chance to cover another time:
-#: 19 times have 20 gaps around them; all but two at either end are in the interval.
+#: of the 20 gaps between and beside 19 times it covers 16, all but two at each end.
 ROWS, COVERED = 19, 0.8
 #: Distances, in units of the distance between an always busy queue and an idle one.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0

@@ -198,8 +198,8 @@ def order_left(seed, shape, sign=1):
     """BF16 [k, k]: ones, and 2^100 down the diagonal, with a sign.
 
     Row m of one operand is huge at m, column n of the other is hugely negative at n. In
-    the sum (m, n), an addend that is added between the two huge products is lost; the
-    result counts all other addends.
+    the sum (m, n), an addend that is added to the huge product before its negative
+    cancels it is lost; the result counts all other addends.
     """
     found = np.ones(shape, np.float32)
     np.fill_diagonal(found, sign * 2.0**100)

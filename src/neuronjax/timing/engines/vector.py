@@ -75,8 +75,8 @@ def _one_stream(task: LaneTask, core: Core) -> Pace:
 
 
 def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N if an operand is in PSUM or all have 16 bits (before v3 only for add,
-    subtract and multiply [V26]). Otherwise return the cycles of the input streams."""
+    """Return N if an operand is in PSUM, or if all tensors have 16 bits (before v3 only
+    in add, subtract, multiply [V26]). Otherwise return the input streams' cycles."""
     if any(s.in_psum for s in task.read):
         return Pace(longest(task.streams))
     modes = has(core, "vector_perf_modes")
