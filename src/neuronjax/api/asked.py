@@ -1,8 +1,8 @@
 """The subject of a verb (a public function such as `profile`): a function or a program.
 
-From every subject a verb gets the same: a captured program, its arrays, and the target
-and policy of the report. Target and policy are those given to the verb, else those with
-which the subject was made, else "trn2" and the SDK's defaults.
+Every subject gives a verb a captured program, its arrays, and the target and policy of
+the report. Target and policy are arguments of the verb, or else the ones with which the
+subject was made, or else "trn2" and the SDK's defaults.
 """
 
 from __future__ import annotations

@@ -182,8 +182,8 @@ def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _native_calls() -> dict[Any, int]:
-    """Return the user's functions that JAX itself has jitted. The value is the number
-    of argument types for which each has run as its own program."""
+    """Return a dict from user's functions that JAX itself has jitted to the number of
+    argument types for which they have run as programs of their own."""
     kind = type(NATIVE_JIT(abs))
     found: list[Any] = [f for f in gc.get_objects() if type(f) is kind]
     return {f: f._cache_size() for f in found if _line_of(f)}

@@ -61,7 +61,7 @@ class PricedTable(Displayed):
         return Records(cost.record for cost in self.costs)
 
     def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
-        """Return the row with the fewest dollars of those that fit, or else of all."""
+        """Return the cheapest row that fits in memory, or the cheapest if none fits."""
         return min([c for c in self.costs if c.fits] or self.costs, key=dollars)
 
     def check_memory(self) -> None:

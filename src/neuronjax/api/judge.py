@@ -64,7 +64,7 @@ def judge(
         candidate: A Python file with an NKI kernel, of the newer or the older style.
         reference: A Python file with `get_inputs()` and `forward(*inputs)` in NumPy
             and, if layouts differ, `transform_to_nki_inputs(inputs)` and
-            `transform_nki_outputs(results, expected)`. Without one nothing is compared,
+            `transform_nki_outputs(results, expected)`. Without it nothing is compared,
             and the candidate's own `get_inputs()` gives the types of its arguments.
         baseline: A kernel with the same arguments; the speedup is its predicted time
             divided by the candidate's.

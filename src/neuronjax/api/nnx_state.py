@@ -349,10 +349,10 @@ def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
 
 # -- variables that several modules share ----------------------------------------------
 
-# Tied embeddings, for example. To `jax.jit` a module is a pytree with one leaf for each
-# use of a shared variable, so each use would get a gradient of its own. `tied` keeps
+# To `jax.jit` a module is a pytree with one leaf for each use of a shared variable
+# (such as a tied embedding), so each use would get a gradient of its own. `tied` keeps
 # only the first use in the arguments of a traced function, and `untied` restores the
-# others inside it.
+# other uses inside it.
 
 
 @jax.tree_util.register_static

@@ -43,8 +43,8 @@ class CostToLoss:
         steps: optimizer steps to the same loss.
         step_seconds: seconds of one step, with the 80 % interval of similar programs.
         hours: rented hours.
-        dollars: total cost. Its interval combines, in quadrature, those of the ratio of
-            steps and of the seconds of a step.
+        dollars: total cost. Its interval combines, in quadrature, the intervals of the
+            ratio of steps and of the seconds of a step.
     """
 
     machine: str

@@ -175,8 +175,8 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
 
 # -- Devices in another order.
 
-#: A collective over axes of a mesh whose devices are not 0, 1, 2, ...: its channel, the
-#: axes, and the devices, listed or as shape and transposition of an array 0, 1, 2, ...
+#: Matches channel, axes and devices of a collective over axes of a mesh with reordered
+#: devices: a list, or the shape and the transposition of an array 0, 1, 2, ...
 ORDERED = re.compile(
     r"channel_id=(\d+), replica_groups=mesh\[([^\]]*)\], "
     r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"

@@ -4,12 +4,12 @@
 
 The messages of a step, from all groups at once, are routed over the wires of the node,
 so that groups contend; steps follow each other. `collectives.selection` chooses the
-algorithm, for numerics and time alike; an all-gather runs that of a reduce-scatter of
-its size (ASSUMPTION), an all-to-all sends directly, a collective-broadcast is an
-all-gather (compiler 2.29). Compute that shares HBM or DMA rings is not modelled here. A
-program with collectives also waits once per launch for all ranks of its groups: 1 to 5
-ms in the only published measurement (T16 of `benchmarks/validate_collectives.py`); the
-previous launch may still run meanwhile.
+algorithm, for numerics and time alike. An all-gather runs the algorithm of a
+reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, and a
+collective-broadcast is an all-gather (compiler 2.29). Compute that shares HBM or DMA
+rings is not modelled here. A program with collectives also waits once per launch for
+all ranks of its groups: 1 to 5 ms in the only published measurement (T16 of
+`benchmarks/validate_collectives.py`). The previous launch may still run meanwhile.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _algorithm(
     algorithm: str | None,
     placement: Placement,
 ) -> str:
-    """Return the name of the algorithm, that of the fold plan if there is one."""
+    """Return the algorithm of the fold plan, or else the one that is selected."""
     if plan is not None:
         return plan.algorithm
     if op == "all_to_all":

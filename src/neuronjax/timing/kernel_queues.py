@@ -38,7 +38,7 @@ class IssueQueue:
         free: the time at which it can issue again.
         wake: the time at which the scheduler visits it next.
         last: the entry that it issued last.
-        window: the number of next entries of which it issues the first that can start.
+        window: of this many next entries, it issues the first that can start.
     """
 
     __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")

@@ -91,8 +91,8 @@ class PricedUnit:
     sources: dict[int, Work] = field(default_factory=dict)
 
     def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
-        """Return groups of loads that start together, in order: whether they stream
-        with the tiles, and the loads."""
+        """Return the groups of loads that start together, in order. Each group is
+        (whether the loads stream with the tiles, the loads)."""
         groups: dict[tuple[bool, int], list[PricedMove]] = {}
         for move in self.loads:
             streams = self.pieces > 1 and not move.movement.is_whole
