@@ -148,7 +148,7 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return the function from bytes to time. More than `_MOST_LISTED` ranks must be
+    """Return a function from bytes to time. More than `_MOST_LISTED` ranks must be
     all ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]

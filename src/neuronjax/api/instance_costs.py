@@ -1,7 +1,7 @@
 """Programs on priced instances: the common parts of `estimate` and `estimate_serving`.
 
-An estimate's machines, policies and prices; the profile of a program on each machine;
-the number of copies that a machine runs; their need of HBM; and the table.
+They are: an estimate's machines, policies and prices; the profile of a program on each
+machine; the number of copies that a machine runs; the HBM that they need; the table.
 """
 
 from __future__ import annotations
@@ -267,8 +267,8 @@ def carried(found: Profile) -> list[tuple[int, int]]:
 
 
 def slower_notes(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[str]:
-    """Yield a note for each program that is slower with fewer bits than with more, with
-    the rules for parts of the model that make it faster, if there are any."""
+    """Yield a note for each program that is slower with fewer bits than with more. It
+    names rules for parts of the model with which the program is faster, if any."""
     for narrow in profiles:
         wider = [
             wide

@@ -9,7 +9,7 @@ import jax
 
 from neuronjax.numerics.host_kernels.kept_files import cache_folder, host_fingerprint
 
-#: A program that compiles faster is not stored: reading it would save nothing.
+#: A program that compiles in less time is not stored: reading it would save nothing.
 LEAST_SECONDS = 0.1
 _FOLDER = "jax_compilation_cache_dir"
 

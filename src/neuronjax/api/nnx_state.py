@@ -358,7 +358,7 @@ def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Tie:
-    """A placeholder for a repeated variable: the leaf number of the first one."""
+    """A placeholder for a repeated variable: the leaf number of its first use."""
 
     number: int
 

@@ -75,7 +75,7 @@ class Profile(Displayed):
         """The contents of SBUF and HBM when each is fullest, and what spills.
 
         Results take the place of arguments that the function donates
-        (`donate_argnums`); for a loaded program it is unknown which these are."""
+        (`donate_argnums`). Which arguments a loaded program donates is unknown."""
         return shown_memory(self.timeline.memory, self.core)
 
     def check_memory(self) -> None:

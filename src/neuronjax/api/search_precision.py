@@ -51,7 +51,7 @@ from neuronjax.report.progress import SearchProgress
 from neuronjax.report.setting import policy_name, setting_line
 
 NATIVE = "native"
-#: Options of `jit`: a search reuses its arguments, and measures by itself.
+#: Options of `jit` in a search, which reuses its arguments and measures by itself.
 _KEPT = {"donate_argnums": (), "donate_argnames": (), "collect": False}
 #: A search needs at least two runs: the reference and the baseline.
 _FEWEST = 2

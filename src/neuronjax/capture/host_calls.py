@@ -226,8 +226,8 @@ def _sample(name: str, ordered: bool) -> Any:
 def _of_this_host(context: Any, x: Any) -> list[Any]:
     """Lower the identity that precedes a kernel compiled for this host.
 
-    It refuses here, because only lowering, not tracing, shows whether a program is for
-    another machine.
+    An export is refused here, because only lowering, not tracing, shows whether a
+    program is for another machine.
 
     Raises:
         UnsupportedError: the program is lowered for `jax.export`.

@@ -69,7 +69,7 @@ def one_stream(
     on_gpsimd: bool = True,
 ) -> tuple[Way, ...]:
     """Return the ways to execute an operation on one tensor, one per engine. ScalarE
-    needs a single instruction, the others `times`."""
+    needs a single instruction, other engines need `times` instructions."""
     queues: list[tuple[Queue, float]] = [("vector", times)]
     if on_scalar:
         queues.append(("scalar", 1))
@@ -90,8 +90,8 @@ def streams(
     on_vector: bool = True,
     ops: tuple[str, ...] = (),
 ) -> tuple[Way, ...]:
-    """Return the ways to execute an operation on two or more tensors of one shape. From
-    the third on, each operand is first copied to the result."""
+    """Return the ways to execute an operation on two or more tensors of one shape. Each
+    operand after the second costs an additional copy."""
     read = [p for p in range(len(i.operands)) if p not in reading.scalars]
     queues: list[Queue] = ["vector"] if on_vector else []
     if not reading.in_psum:

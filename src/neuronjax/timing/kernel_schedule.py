@@ -88,8 +88,8 @@ def schedule_kernel(
     """Return the schedule of a kernel.
 
     The programs of a grid run on `lnc` physical cores; None is one core per program, up
-    to those of a logical core. `trips` is the iteration count of device loops that do
-    not specify it, by "file.py:12".
+    to the cores of a logical core. `trips` is the iteration count of device loops that
+    do not specify it, by "file.py:12".
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
