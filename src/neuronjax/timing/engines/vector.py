@@ -157,7 +157,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 N cycles, as published; before v3 2.6 N, which fit measured counters."""
+    """Return 8 N cycles, as published; 2.6 N before v3, which fit measured counters."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
