@@ -51,8 +51,8 @@ class Capture:
 
 _state = threading.local()
 _numbers = itertools.count()
-#: The number of a capture. JAX caches traces of library functions with the lines of
-#: their first callers; as a context of JAX the number separates each capture's traces.
+#: The number of a capture, as a part of JAX's cache key: without it, a library function
+#: would keep the lines of its first caller, which may belong to another capture.
 _CAPTURE = jax.make_user_context(default_value=None)
 
 
@@ -146,8 +146,8 @@ class Traced:
 
     @property
     def closes_over_tracers(self) -> bool:
-        """Whether the function uses values of an enclosing trace other than its
-        arguments, before which JAX has put them."""
+        """Whether the function uses values of an enclosing trace that are not its
+        arguments; JAX passes such values in front of the arguments."""
         return len(self.stage.jaxpr.in_avals) != len(self.types)
 
     @property
