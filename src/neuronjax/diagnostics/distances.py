@@ -25,7 +25,7 @@ from neuronjax.diagnostics.differences import alike
 from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 
-# Smaller than the size from which a BLAS starts threads for a dot product.
+# Elements per block: too few for a BLAS to start threads for a dot product.
 BLOCK_ELEMENTS = 1 << 13
 #: Elements per task of a thread, and the largest number of threads.
 PART_ELEMENTS = 1 << 17

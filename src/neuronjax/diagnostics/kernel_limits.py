@@ -123,7 +123,7 @@ def _free(p: KernelPrice) -> KernelPrice:
 def _once(
     change: Callable[[KernelPrice], KernelPrice],
 ) -> Callable[[int, KernelPrice], KernelPrice]:
-    """Return a change that is computed only once for entries that share a price."""
+    """Return a function of (entry, price) that calls `change` once for each price."""
     known: dict[int, KernelPrice] = {}
 
     def changed(_: int, p: KernelPrice) -> KernelPrice:

@@ -36,9 +36,9 @@ _REPEATS = frozenset(
 
 
 class Compared(NamedTuple):
-    """The errors of one execution of an op on a device, which is 0 outside of a mesh.
+    """The errors of one execution of an op on a device (0 outside of a mesh).
 
-    They are None if one of the two lanes did not run."""
+    An error between two lanes is None if one of them did not run."""
 
     isolation: Errors | None = None
     accumulation: Errors | None = None
@@ -167,7 +167,7 @@ class LaneErrors:
             is_seen = is_pair and self.perturbed is not None
             return self._errors(left, right, views, value, is_seen)
 
-        # The reference first: an array that becomes the baseline's is then shared.
+        # First, so that arrays that the baseline shares with the reference are known.
         base = errors(self.reference, self.baseline)
         return Compared(
             errors(self.isolated, self.rounded or self.reference),

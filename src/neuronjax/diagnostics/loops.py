@@ -1,8 +1,8 @@
 """Loops with a static trip count, such as those of `lax.scan` and `fori_loop`.
 
 A counted loop compares one of its carries with a loop-invariant bound, and adds a
-constant to that carry. When any other loop ends depends on data. Facts are those of
-`facts.py`.
+constant to that carry. The trip count of any other loop depends on data. Facts are
+those of `facts.py`.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class SummationTree:
     """The tree of the additions that a sum consists of.
 
     Attributes:
-        root: nested tuples of indices; two children are an addition, more are addends
-            that the implementation adds at once, without losing any.
+        root: nested tuples of indices. A tuple of two is an addition; a longer one has
+            addends that the implementation adds at once, without losing any.
         is_compensated: whether the error of an addition is restored later, as in
             Kahan's sum, or the sum has more bits than the dtype. The tree then has the
             order of additions, but the result is not rounded after each.
@@ -286,7 +286,7 @@ def _key(node: Node) -> Any:
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether leaves begin like 2, 3, 1: as 3, 2, 1 they are a range."""
+    """Return whether leaves begin like 2, 3, 1, which as 3, 2, 1 become a range."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False

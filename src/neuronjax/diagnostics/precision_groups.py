@@ -146,7 +146,7 @@ def _in_scope(name: str) -> str:
     return f"(?:^|[/(]){parts}[/)]"
 
 
-#: Way of grouping -> functions: an op to its group's name, a name to its pattern.
+#: Way of grouping -> functions from op to name of its group, and from name to pattern.
 _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
     "module": (lambda op: op.module, _whole),
     "param": (_param, _whole),

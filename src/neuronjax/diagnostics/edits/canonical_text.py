@@ -96,7 +96,7 @@ class _Writer:
     A value without a number is written as its type.
 
     Attributes:
-        functions: the functions that a name may mean.
+        functions: the functions that calls refer to, by name.
         array: returns the text of an array.
     """
 

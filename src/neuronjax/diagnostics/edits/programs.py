@@ -163,8 +163,8 @@ class _Describing:
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
-        """Return the first difference that is not mere movement, else the first at all.
-        `paths` are those of the values that the program after returns."""
+        """Return the first difference of an op that computes, else of one that moves
+        numbers. `paths` are those of the second program's results."""
         off = [match for match in self._found.values() if match.differs]
         if not off:
             return None

@@ -84,8 +84,8 @@ class RunValue:
 
     @property
     def is_distinctive(self) -> bool:
-        """Return whether another value is unlikely to be equal by chance, as whole
-        scalars and arrays of one repeated number often are."""
+        """Return whether an unrelated value is unlikely to be equal; not so for whole
+        numbers, and for arrays of one repeated number."""
         array = self.parts[0]
         if array.size == 1:
             return array.dtype.kind not in "biu" and array.item() % 1 != 0
@@ -93,7 +93,7 @@ class RunValue:
 
 
 def gathered(parts: Sequence[np.ndarray], shape: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield each array of a shape of which `parts` may be the parts on devices.
+    """Yield each array of this shape that may have been split over devices as `parts`.
 
     Devices with the same part hold the same bits. Neighbours on an axis of the mesh are
     a fixed number of devices apart."""

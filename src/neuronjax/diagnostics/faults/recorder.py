@@ -164,8 +164,8 @@ class OpTrace:
 
     @property
     def absorbs(self) -> bool:
-        """Return whether sums lose addends that are a part of the rounding error; a
-        converged series loses its last terms without harm."""
+        """Return whether most sums lose an addend, and the lost addends are at least
+        `PART` of the rounding error, unlike the last terms of a converged series."""
         return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
 
 

@@ -247,8 +247,8 @@ class FaultSearch:
             yield Suspect(worst, "makes" if own else "amplifies", results)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return the step that amplifies an error most, after earlier steps whose
-        factor is at least the square root of its factor."""
+        """Return the step of a chain that amplifies an error most, by a factor f, after
+        all earlier steps that amplify it by at least sqrt(f)."""
         # Ops that move numbers compute nothing, though they may drop large numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
@@ -324,7 +324,7 @@ class FaultSearch:
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
         """Yield each op that leads to an Inf or NaN, with the op where that shows."""
-        if is_too_large(shown, evidence):  # regardless of earlier roundings
+        if is_too_large(shown, evidence):  # whatever was rounded before
             yield shown, None
             return
         maker = flushed(self._flow, shown, evidence) or self._absorbed(shown) or shown
@@ -341,7 +341,7 @@ class FaultSearch:
         if evidence.result.nonfinite_reference or not evidence.result.nan:
             return
         if flushed(self._flow, shown, evidence) or self._absorbed(shown):
-            return  # a zero operand explains more than its error does
+            return  # the zero that the operand became is the cause, not its error
         for trace in self._flow.behind_step(shown, evidence):
             before = trace.worst if trace.first is None else trace.first[2]
             is_off = trace.first is not None or before.result.lost
@@ -409,14 +409,14 @@ class FaultSearch:
         return {trace.path.op for trace in inside if trace is not None}
 
     def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
-        """Yield the ops that round whole numbers on which wrong results depend, or that
-        become integers again, as indices do."""
+        """Yield the ops that round whole numbers, if a wrong result depends on these
+        numbers, or if they are cast to integers again, as indices are."""
         rounding = [t for t in self._recorder.traces.values() if t.rounds_whole]
         for trace in rounding:
             on = self._on(trace)
             counts = is_integer(self._flow, trace.path.op)
             results = on if counts else tuple(n for n in on if n in wrong)
-            if results:  # the first op behind it that rounds is at fault
+            if results:  # the earliest op on which it depends that rounds is at fault
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)

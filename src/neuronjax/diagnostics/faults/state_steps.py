@@ -147,7 +147,7 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
                 wide(x) - perturbed(start, unit, draw) - move
                 for draw, x in enumerate(others)
             ]
-            # The reference may round an element that it should not move: no step.
+            # A move by no more than a float64 rounding is no step.
             moves = np.abs(move) > NOISE * np.abs(start)
             squares = (_square(x[moves]) for x in errors)
             total += [np.count_nonzero(stays), *squares]

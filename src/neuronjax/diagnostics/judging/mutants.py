@@ -22,8 +22,8 @@ from neuronjax.diagnostics.tolerance import Tolerance
 from neuronjax.diagnostics.tolerance.fresh import names_changed
 from neuronjax.diagnostics.tolerance.judged import flat_blocks
 
-#: Most runs of a reference, and most numbers that all runs may read. A reference with
-#: inputs above `case.LARGE_INPUTS` is not run.
+#: Largest number of runs of a reference, and of numbers that all runs read. A reference
+#: with inputs above `case.LARGE_INPUTS` is not run.
 _MOST_RUNS = 24
 _MOST_READ = 1 << 30
 
@@ -198,8 +198,8 @@ class _ChangedRun:
     def _while(self, condition: Any) -> Any:
         """Return whether a loop goes on; the changed one lacks its last iteration.
 
-        The unchanged run tells how many iterations there are. An error ends a loop that
-        does not end because of a change.
+        The number of iterations is known from the unchanged run. A loop that the change
+        makes endless is ended by an error.
         """
         site = self._noted(_SHORT_LOOP) if condition else None
         if site is None:

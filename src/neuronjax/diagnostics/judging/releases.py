@@ -20,9 +20,9 @@ from neuronjax.nki.releases.reports import reports_met
 from neuronjax.nki.releases.uses import uses_of_file
 
 RULE = "nki-release"
-#: Rule for advice that the emulator applies rules of a newer release.
+#: Id of the advice that the emulator applies rules of a newer release.
 NEWER_RULE = "nki-newer-rule"
-#: Rule for behaviour seen on a chip or a compiler that differs from the documentation.
+#: Id of problems from behaviour of a chip or compiler against the documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 

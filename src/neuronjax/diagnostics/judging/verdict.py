@@ -138,8 +138,8 @@ class KernelVerdict(Displayed):
             forbidden was tried, and the kernel is correct if there is a reference.
         undecided: why a kernel is not accepted though nothing is wrong, and what to do:
             the tolerance passes large errors, or a kernel that does nothing. Else "".
-        correct: whether all seeds are correct; None if nothing was compared, or nothing
-            was wrong by a tolerance that is too wide to decide.
+        correct: whether all seeds are correct; None if nothing was compared, or if all
+            pass but the tolerance is too wide to decide.
         tolerance: source of the seeds' tolerances: "derived" from the reference,
             "given", or why none could be derived; "" if nothing was compared.
         seeds: one comparison per seed.

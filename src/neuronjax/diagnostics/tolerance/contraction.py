@@ -204,7 +204,7 @@ def _errors(
 ) -> tuple[Any, Any]:
     """Return two errors of scaled values: the part n u^2 / 3 Q of the squared rounding
     error, and the scale of propagated operand errors. If operands have errors, the
-    second includes the first, which is 0; if not, the second may be None."""
+    second includes the first, returned as 0; if not, the second may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

@@ -145,8 +145,8 @@ RULES: dict[Any, ElementRule] = {
 _QUOTIENTS = (np.divide, np.reciprocal)
 _SELECT = ElementRule(_chosen, error="exact")
 
-# (function, index of the operand, whether its shared error is relative) -> (whether the
-# result's is relative, factor). Other shared errors become correlated ones, `joint`.
+# (function, index of an operand, whether its shared error is relative) -> (whether that
+# of the result is relative, factor on the error). Other shared errors become `joint`.
 _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
     (np.add, 0, False): (False, 1.0),
     (np.add, 1, False): (False, 1.0),

@@ -181,7 +181,7 @@ def extreme(function: Any, sign: int) -> Any:
 
 
 def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
-    """Return the largest error of the elements that may be the largest."""
+    """Return the largest error among the elements that may be the maximum."""
     reach = spread * scale
     least = np.max(v - reach, axis=-1, keepdims=True)
     return np.max(np.where(v + reach >= least, scale, 0.0), axis=-1)
