@@ -167,7 +167,7 @@ class LaneErrors:
             is_seen = is_pair and self.perturbed is not None
             return self._errors(left, right, views, value, is_seen)
 
-        # First, so that arrays that the baseline shares with the reference are known.
+        # First: this may give the reference the baseline's array, which others share.
         base = errors(self.reference, self.baseline)
         return Compared(
             errors(self.isolated, self.rounded or self.reference),
@@ -209,7 +209,7 @@ class LaneErrors:
     ) -> Errors:
         """Return the errors of a value in two lanes; equal arrays become one.
 
-        If `is_seen`, the walk's witness needs the figures, which `asked` gets.
+        If `is_seen`, also store the figures in `asked`, for the walk's witness.
         """
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]

@@ -150,7 +150,7 @@ class ParallelWalk(OpWalk):
         return lanes
 
     def leader(self, name: str) -> str:
-        """Return the reference for lanes that get its values."""
+        """Return "reference" for lanes that get its values; `name` for the others."""
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:

@@ -81,8 +81,8 @@ class SummationProbe:
     exact_units: int
 
 
-#: Probes by dtype of addends and sums: `huge` is a power of two whose last place
-#: exceeds all units together. 2**p units are exact in a significand of p bits.
+#: Probes by dtype of addends and sums: `huge` is a power of two whose ULP exceeds the
+#: sum of all units. Up to 2**p units are exact in a significand of p bits.
 PROBES = {
     "float32": SummationProbe(huge=2.0**100, unit=1.0, exact_units=2**24),
     "bfloat16": SummationProbe(huge=2.0**100, unit=1.0, exact_units=2**8),

@@ -31,7 +31,7 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.report.places import OpPlace
 
-#: The tensors and arguments from which a value is computed, and the ops that do so.
+#: The tensors and arguments from which a value is computed, and the ops on that path.
 _Origin = tuple[tuple[str, ...], tuple[OpPlace, ...]]
 
 
@@ -107,12 +107,12 @@ class DumpWalk:
         ]
 
     def _hearing(self, take: Callable[[Key, Held], Held]) -> Made:
-        """Return a listener for a walk that replaces values by tensors of the dump."""
+        """Return a function that replaces a walk's values by what `take` returns."""
 
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
         ) -> Mapping[Value, Held]:
-            # Values inside of loops are not matched.
+            # Values in loops are computed many times, so they have no single tensor.
             return {
                 value: take((path.calls, value), held)
                 for value, held in found.items()

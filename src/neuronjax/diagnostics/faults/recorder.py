@@ -96,7 +96,7 @@ class OpTrace:
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of `own` and the norm of the result.
         left_out: the sum of the root mean squares of lost addends.
-        left_behind: the same sum, each relative to the norm of the result.
+        left_behind: the same sum, with each term relative to the norm of the result.
         wrapped, misread: the sums over all executions.
         rounds_whole: whether any execution rounds whole numbers.
     """

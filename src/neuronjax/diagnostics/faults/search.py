@@ -63,7 +63,7 @@ from neuronjax.ir.value_sources import ValueSources
 NEARBY = 6
 #: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
-#: A bound that changes numbers by this factor replaces them.
+#: A bound that changes the norm of numbers by this factor replaces them.
 REPLACED = 4.0
 
 
@@ -186,8 +186,8 @@ class FaultSearch:
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return (moment, op) for each op on the way to a wrong result that is off,
-        with the first moment when it is. Ops that make Inf or NaN come first."""
+        """Return (first execution with a large error, op) for the ops on the way to
+        wrong results; those that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
         # An exponential may rightly overflow, so that a quotient by it is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
@@ -361,7 +361,7 @@ class FaultSearch:
         for trace in self._recorder.traces.values():
             op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
             loses = trace.absorbs and trace.left_behind >= part and not trace.is_broken
-            # Formats may excuse every result, but not the loss.
+            # The loss is a fault even where the formats excuse every result's error.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
             # In a loop an op depends on its own result.

@@ -101,7 +101,7 @@ def _is_same(wrong: np.ndarray, right: np.ndarray) -> bool:
 
 
 def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]]:
-    """Yield results of a kernel that computes nothing, one wrong result at a time."""
+    """Yield the right results with one of them replaced by zeros or by an input."""
     for number, result in enumerate(right):
         which = f"result {number} is " if len(right) > 1 else "the result is "
         given = {"zeros": np.zeros(result.shape)}

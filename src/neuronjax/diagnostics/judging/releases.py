@@ -85,10 +85,10 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return the part of the verdict for a `ReleaseMeeting`, and a problem or None."""
+    """Return "limits", "hazards" or "advice", and the problem of a meeting or None."""
     d = m.difference
     if m.holds_in(release):
-        emulated = m.older and OLDER in release.styles  # by the rules of that release
+        emulated = m.older and OLDER in release.styles  # by the rules of `release`
         if d.effect == "order" and emulated:
             return "advice", None
         return _KINDS[d.effect], _problem(m, RULE, d.remedy)

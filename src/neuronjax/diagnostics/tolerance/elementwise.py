@@ -47,7 +47,7 @@ class ElementRule:
     Attributes:
         slopes: maps result, operands and their largest errors to slopes.
         error: "exact", "stored" (one rounding), or the name of an elementary function.
-        is_absolute: whether the function's error at results below 1 is that at 1.
+        is_absolute: whether results below 1 have the absolute error of a result of 1.
         is_curved: whether the slopes depend on the operands' largest errors.
     """
 

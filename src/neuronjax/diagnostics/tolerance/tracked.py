@@ -252,7 +252,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
             parent[place] = self
 
     def _forget_sharing(self) -> None:
-        """Make shared errors correlated: elements that are assigned no longer share."""
+        """Make shared errors correlated: assigned elements do not share them."""
         if self.shared:
             self.joint = np.asarray(self.correlated(), np.float32)
             self.shared = {}
