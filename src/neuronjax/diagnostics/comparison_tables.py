@@ -21,7 +21,7 @@ _PART_WIDTH = 13
 
 
 def short(value: float) -> str:
-    """Return a value with two significant digits; all digits from 100 to a million."""
+    """Return a value with two significant digits, or as an integer from 100 to 1e6."""
     if value == 0:
         return "0"
     return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.2g}"

@@ -168,7 +168,7 @@ def with_storage(
 
 
 class _Behind:
-    """Finds what a value is computed from, back to the nearest saved tensors."""
+    """Finds the ops that compute a value, back to the nearest saved tensors."""
 
     def __init__(self, program: Program, known: Mapping[Key, Match]) -> None:
         self._graph = ValueSources(program)
@@ -177,8 +177,8 @@ class _Behind:
         self._arguments = dict(zip(arguments, program.argument_names, strict=True))
 
     def look(self, key: Key) -> _Origin:
-        """Return the nearest saved tensors and arguments behind a value, and the ops
-        that compute it from these, without moves, in the order of the program."""
+        """Return the nearest saved tensors and arguments on which a value depends, and
+        the ops that compute it from these, without moves, in program order."""
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}

@@ -150,7 +150,7 @@ class ProgramComparison(Displayed):
         target: the name of the target.
         setting: target, logical core, numerics and SDK, as every report begins.
         policy: the policy under which both were emulated.
-        tolerance: relative L2 error up to which values are the same; 0 for any bit.
+        tolerance: relative L2 error up to which values are the same; 0 for equal bits.
         pairs: number of pairs of ops in the alignment.
         compared: number of ops of `against` whose values the function computes too.
         edits: in the order of `against`, removed ops last.

@@ -61,7 +61,7 @@ class Witness:
     ) -> None:
         """Observe an op after both runs have executed it; `own` is its own error. If it
         `repeats`, its result has every number of its operand equally often. In a mesh
-        this is called for every device whose numbers differ from earlier ones."""
+        this is called for every device whose numbers differ from earlier devices'."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device holds the same results of an op as device `done`."""

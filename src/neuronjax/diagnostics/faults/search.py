@@ -283,7 +283,7 @@ class FaultSearch:
         lost, share = buries(last, evidence), shown.result
         if is_own and lost > OWN * min(max(share.error, share.lost), 1.0):
             return last
-        # Only an offset that is equal for all elements is subtracted again.
+        # A later subtraction can cancel only an offset that all elements share.
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
         if is_own and is_offset and lost > OF_OFFSET:
             return last

@@ -138,7 +138,7 @@ def _wrong(
 class _ChangedRun:
     """One run of a reference, with a change at one place or none.
 
-    `usual` are the `turns` of an unchanged run; it is empty for the unchanged run.
+    `usual` are the `turns` of the unchanged run; for that run itself it is empty.
 
     Attributes:
         turns: number of executions of each place that a mutant can change, in the order
@@ -196,7 +196,7 @@ class _ChangedRun:
                 yield turn
 
     def _while(self, condition: Any) -> Any:
-        """Return whether a loop goes on; the changed one lacks its last iteration.
+        """Return whether a loop goes on; end a changed loop before its last iteration.
 
         The number of iterations is known from the unchanged run. A loop that the change
         makes endless is ended by an error.

@@ -123,7 +123,7 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Return the errors that a sum along an axis leaves unchanged, and the rest."""
+    """Return the shared errors that a sum along an axis leaves unchanged; the rest."""
     views = {s: t.scale for s, t in shared.items() if t.is_relative}
     same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
     kept = {s: t for s, t in shared.items() if s in same}
@@ -131,7 +131,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return the error for the result, whose elements along the axis share it."""
+    """Return a shared error, broadcast to the result, as one that the axis shares."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 

@@ -33,7 +33,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 from neuronjax.ir.instruction import unrepeated
 
-# In place of a zero divisor: below all normal FP32 numbers.
+# Replaces a divisor that is zero; smaller than all normal FP32 numbers.
 _TINY = 1e-38
 _BIAS = 0.5
 

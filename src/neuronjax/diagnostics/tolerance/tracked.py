@@ -158,7 +158,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
-        """Return `runs`, numbers with the runs on the last axis, with these errors."""
+        """Return `runs` (last axis: the run), tracked with the errors of this array."""
         errors = self.own, self.joint, self.shared
         return Tracked(packed(runs), model, self.dtype, *errors)
 
@@ -276,7 +276,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _flat(args: tuple[Any, ...]) -> Any:
-    """Return a shape or axes passed as one tuple or as numbers; None for neither."""
+    """Return a shape or axes, given as one tuple or as numbers; None if not given."""
     if not args or args == (None,):
         return None
     return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
@@ -326,7 +326,7 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
     if array.dtype == object:
         raise _leaves(f"meets a {type(x).__name__}, which is no number")
     hold = np.copy if model.draw is None else model.draw.held
-    if array.dtype.kind in "iub":  # copied: the reference may write to its own
+    if array.dtype.kind in "iub":  # copied: the reference may write to the array
         return Tracked(hold(array), model, array.dtype)
     value = array.astype(carrier_of(array.shape))
     is_weak = isinstance(x, float) and not isinstance(x, np.generic)
