@@ -160,8 +160,8 @@ def _errs(errors: Errors) -> bool:
 
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
-    """Return whether an op exceeds the tolerance. Booleans, and casts of booleans, do
-    so only if it is 0; otherwise the numbers that they select show their errors."""
+    """Return whether an op exceeds the tolerance. Booleans and casts of booleans do so
+    only at tolerance 0: their errors show in the numbers that they select."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op

@@ -62,7 +62,7 @@ class ParallelWalk(OpWalk):
         heard: receives the errors of every op.
         isolates: whether ops are also run on the reference's values.
         replaced: ops that the reference executes for the actual lane.
-        witness: observes the values; for a wider reference, also on perturbed data.
+        witness: observes the values, and for a wider reference those on perturbed data.
         stage: name of this walk in the progress display.
         draw: number of the random perturbation of the data.
         is_again: whether an earlier walk has run the program's host calls that only

@@ -70,7 +70,7 @@ class Correspondence:
         # Value of the second run -> the corresponding value of the first.
         self._partners: dict[RunValue, RunValue] = {}
         self._taken: set[RunValue] = set(returned.values())
-        # The same, to values of the first run that equal it once added over devices.
+        # The same, but values of the first run that must first be added over devices.
         self._partial: dict[RunValue, Sequence[RunValue]] = {}
         self._pairs: dict[FlatOp | None, AlignedPair] = {}
         if alignment.is_edit:
@@ -145,7 +145,7 @@ class Correspondence:
         return [o for o in others if values_beside(o, value) is not None]
 
     def _partner(self, value: RunValue) -> RunValue | None:
-        """Return the first run's partner of a value of the second run, or None."""
+        """Return the first run's value that should equal one of the second, or None."""
         alike = self._candidates(value)
         aligned = self._aligned(value)
         if aligned in alike:

@@ -34,7 +34,7 @@ def is_choice(flow: Flow, value: Value) -> bool:
         behind = [op] if op.name in _KEEPS else _whole_ops(flow, op.results[0])
         owes = any(_is_float(v) for op in behind for v in op.operands)
         if owes and (op.name not in _KEEPS or op.name == "stablehlo.convert"):
-            return False  # a loop's counter, which depends on no float, is allowed
+            return False  # arithmetic on what floats decided, unlike a loop's counter
         if op.name == "stablehlo.reduce" and not floats:
             return False  # a count
         chosen |= floats and op.name not in MOVING

@@ -263,7 +263,7 @@ class FaultSearch:
         return [*reversed(before), chain[worst]]
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether an op loses more than the op that shows the error rounds away.
+        """Return whether an op loses more than the op with the error loses by rounding.
         A cast to fewer digits also counts if both ops round to the same format."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
@@ -341,7 +341,7 @@ class FaultSearch:
         if evidence.result.nonfinite_reference or not evidence.result.nan:
             return
         if flushed(self._flow, shown, evidence) or self._absorbed(shown):
-            return  # the zero that the operand became is the cause, not its error
+            return  # the cause is a zero among the operands, not an operand's error
         for trace in self._flow.behind_step(shown, evidence):
             before = trace.worst if trace.first is None else trace.first[2]
             is_off = trace.first is not None or before.result.lost

@@ -107,7 +107,7 @@ class VerdictTimes:
         speedup: the baseline's predicted time over this; None without a baseline.
         engine_activity: share of the time in which each queue works.
         hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
-        mfu: FLOP of the kernel's matmuls over TensorE's largest number in that time.
+        mfu: FLOP of the kernel's matmuls, as a share of TensorE's peak in that time.
         instructions: number of executed instructions.
         changes: the changes that would save most: what, and at most how many ms.
     """

@@ -131,7 +131,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return a shared error, broadcast to the result, as one that the axis shares."""
+    """Return the error of the result, whose elements along the axis share it."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 

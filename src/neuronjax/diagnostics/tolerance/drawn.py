@@ -136,7 +136,7 @@ class Spread:
         self.count += 1
 
     def is_no_help(self, found: Tolerance, quantile: float) -> bool:
-        """Return whether two runs or more were made and narrow no bound of the norm."""
+        """Return whether several runs were made but give no smaller bound of the norm."""
         norm = quantile * math.sqrt(self._norm / max(1, self.count))
         return self.count > 1 and norm >= found.l2_bound
 

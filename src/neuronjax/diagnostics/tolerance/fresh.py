@@ -27,7 +27,7 @@ _MAKERS = (
 
 
 class _ArrayType(type):
-    """A stand-in for the type `np.ndarray`; its instances are tracked arrays too."""
+    """A stand-in for `np.ndarray` that makes tracked arrays, also its instances."""
 
     model: ErrorModel
 
