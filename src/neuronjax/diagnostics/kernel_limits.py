@@ -65,7 +65,7 @@ def profiler(
         )
         roofs(schedule.core, options["peak"])  # refuses an unknown peak
         if "PSUM" in schedule.found.short:
-            from neuronjax.nki.limits.addresses import peak_bytes  # imported by kernels
+            from neuronjax.nki.limits.addresses import peak_bytes  # kernels import it
 
             peak_bytes(program, spills=chosen.older, memories=("psum",))
         timeline = kernel_timeline(schedule)

@@ -117,7 +117,7 @@ class _Describing:
         self._alignment, self._found = alignment, found
 
     def edits(self) -> list[Edit]:
-        """Return the edits in the order of the program after, removed ops last."""
+        """Return the edits in the order of the second program, removed ops last."""
         pairs = [p for p in self._alignment.pairs if p.how != "same"]
         edited = self._edits(pairs, self._alignment.added)
         removed = self._edits(removed=self._alignment.removed)

@@ -110,7 +110,7 @@ def _reduced(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def _cumulative(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the results of an op such as `jnp.cumsum`; None for any other windows."""
+    """Return the results of an op such as `jnp.cumsum`; None for any other op."""
     function, sizes = _of_region(op), op.attributes["window_dimensions"]
     long = [n for n, size in enumerate(sizes) if size > 1]
     if function is None or len(x) != 2 or len(long) != 1:

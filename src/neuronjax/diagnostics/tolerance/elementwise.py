@@ -382,7 +382,7 @@ def _rounding(
     model: ErrorModel,
     dtype: Any,
 ) -> tuple[float, float]:
-    """Return the relative error that a result adds: independent part, common part."""
+    """Return the relative error that a function adds: independent and common part."""
     unit = model.of_result(dtype).unit
     name = rule.error
     if function is np.power:
