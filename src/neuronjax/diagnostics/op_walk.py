@@ -348,7 +348,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # the result shares an operand's buffer
+                if at[value] not in written:  # its buffer is that of another value
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:

@@ -420,7 +420,7 @@ def in_threads(
 
 def _threads_of_products(count: int) -> int:
     """Set the number of threads of a matrix product; return the number before. Threads
-    of OpenBLAS wait in a busy loop, so that other threads take twice as long.
+    of OpenBLAS wait in a busy loop, which slows other threads down.
     A NumPy with another library is left as it is."""
     try:
         before = _BLAS.scipy_openblas_get_num_threads64_()
