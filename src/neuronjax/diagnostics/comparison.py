@@ -238,8 +238,8 @@ class Comparison(Displayed):
         )
 
     def summary(self) -> dict[str, Scalar]:
-        """Return a flat dict: "rel_l2", "p99" and "max" of the worst result, and
-        "results/loss/max" of each; "faults", a number, and "faults/underflow"."""
+        """Return a flat dict: errors of the worst result ("max") and of each result
+        ("results/loss/max"), and numbers of faults ("faults", "faults/underflow")."""
         kinds = Counter(fault.kind for fault in self.faults)
         return {
             **super().summary(),
@@ -283,7 +283,7 @@ class Comparison(Displayed):
             if worst in self._shown():
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
-            if is_fine and error > 1:  # the result should be 0, and is a rounding error
+            if is_fine and error > 1:  # a rounding error in place of 0
                 largest += ", which makes no result wrong"
         return Text(
             f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"

@@ -89,7 +89,7 @@ class FirstDifference:
         index: the index of the element that differs most.
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
-        equal_behind: the nearest ops behind it with equal values, in both programs.
+        equal_behind: the nearest of these ops on which it depends, in both programs.
         because: the edits on which it depends, its own included.
     """
 
@@ -150,7 +150,7 @@ class ProgramComparison(Displayed):
         target: the name of the target.
         setting: target, logical core, numerics and SDK, as every report begins.
         policy: the policy under which both were emulated.
-        tolerance: relative L2 error up to which values are the same; 0 for any bit.
+        tolerance: relative L2 error up to which values are the same; 0 for equal bits.
         pairs: number of pairs of ops in the alignment.
         compared: number of ops of `against` whose values the function computes too.
         edits: in the order of `against`, removed ops last.

@@ -61,7 +61,7 @@ MISREAD = "use a constant that the format holds, or apply it in float32"
 #: Advice where an op makes NaN from Inf.
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
 _SUMS = frozenset(("reduce", "reduce_window"))
-#: A sum absorbs addends if it is at least this many times as large as the smaller one.
+#: A sum at least this many times as large as its smaller addend absorbs it.
 LARGER = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 #: Nouns for ops, used in sentences.

@@ -51,7 +51,7 @@ def tried_op(suspect: Suspect, kind: str) -> OpTrace:
     trace, shown = suspect.trace, suspect.amplifier
     if shown is None:
         return trace
-    if suspect.bounding is not None:  # the fault bounds numbers, or their scale
+    if suspect.bounding is not None:  # the op at fault bounds numbers, or their scale
         ours, theirs = (t.path.op.results[0].type.shape for t in (trace, shown))
         return trace if ours == theirs else shown
     return shown if kind in ("coarse", "integer") else trace
@@ -95,7 +95,7 @@ class Remedy:
             ops = {self.suspect.trace.path.op, self.shown.path.op}
             form = better_form(self.graph, ops, self.suspect.trace.path.scope, kind)
         known = form or IN_FP32.get(kind, KINDS[kind])
-        is_broken = self.shown.shown.result.nonfinite_reference  # in float64 too
+        is_broken = self.shown.shown.result.nonfinite_reference  # even in float64
         if not self._is_narrow() or is_broken or kind == "saturation":
             return known
         if self.execution is None:
@@ -211,5 +211,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # a bound is smaller
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # others are bounds
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype
