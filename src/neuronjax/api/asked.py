@@ -1,8 +1,8 @@
 """The subject of a verb (a public function such as `profile`): a function or a program.
 
-From every subject a verb gets the same: a captured program, its arrays, and the target
-and policy of the report. Target and policy are those given to the verb, else those with
-which the subject was made, else "trn2" and the SDK's defaults.
+Every subject gives a verb a captured program, its arrays, and the target and policy of
+the report. Target and policy are arguments of the verb, or else the ones with which the
+subject was made, or else "trn2" and the SDK's defaults.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Askable = Callable[..., Any] | Lowered | Compiled | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Asked:
-    """The subject of a verb, for one target under one policy.
+    """The function or program that a verb is given, for one target under one policy.
 
     Attributes:
         step: the emulated function, or the lowered program.
@@ -58,10 +58,10 @@ class Asked:
         policy: str | Policy | None = None,
         **options: Any,
     ) -> Asked:
-        """Return an item as the subject, under the given target and policy or its own.
+        """Return the subject for an item, under the given target and policy or its own.
 
         Args:
-            item: the verb's argument.
+            item: the function, program or path that the verb was given.
             target: as `jit`; None for the item's own, otherwise "trn2".
             policy: as `jit`; None for the item's own, otherwise the SDK's defaults.
             **options: further keywords of `jit`; None keeps a function's own.

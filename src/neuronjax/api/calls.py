@@ -60,8 +60,8 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function made from an emulated one, such as its gradient, for a verb.
-    The verb's policy applies to all of it; the emulated function's own is ignored."""
+    """Return a function made from an emulated one, such as its gradient, for a report.
+    The report's policy applies to all of it; that of the emulated one is ignored."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -291,9 +291,9 @@ def boundary(function: T) -> T:
     """Return a function whose errors have only the user's frames in their tracebacks.
     The same holds for functions that it returns.
 
-    Frames of neuronjax and JAX are left out, as JAX does with its own; for an
-    interrupt, frames of all libraries. `JAX_TRACEBACK_FILTERING=off` shows all. The
-    cause of one of our own errors is dropped, because its message says all."""
+    Frames of neuronjax and JAX are left out; after an interrupt, frames of all
+    libraries are. `JAX_TRACEBACK_FILTERING=off` shows all frames. The cause of one of
+    our own errors is dropped, because its message says all."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

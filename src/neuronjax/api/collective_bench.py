@@ -148,7 +148,7 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return the function from bytes to time. More than `_MOST_LISTED` ranks must be
+    """Return a function from bytes to time. More than `_MOST_LISTED` ranks must be
     all ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
@@ -221,7 +221,7 @@ def _devices(
 
 
 def element(dtype: str) -> tuple[str, int]:
-    """Return NumPy's name and the bytes of a dtype; nccom-test's names are accepted."""
+    """Return a dtype's NumPy name and its bytes; names of nccom-test are accepted."""
     name = _SHORT.get(dtype, dtype)
     try:
         return name, np.dtype(name).itemsize

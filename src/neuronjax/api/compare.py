@@ -93,7 +93,7 @@ def compare(
     same diverge. Both are captured and emulated under one policy, on the same
     arguments. Values of the two programs are matched if both return them under the same
     name, if the same op computes them from matched values, if their elements are equal,
-    or if one line computes both; the parts of devices are gathered. The first matched
+    or if one line computes both; parts of an array on several devices are first joined.
     values that differ are named, with both lines. The ops are also aligned by a longest
     common subsequence, and the edits are listed.
 
@@ -125,8 +125,8 @@ def compare(
         tolerance: the run has diverged if the relative L2 error of an op's result, in
             accumulation, is larger. None: judge by roundings against double precision;
             0 with `against`, or if the reference is the policy itself; otherwise 0.1.
-        explain: search the smallest set of ops that explains the first divergence, each
-            trial a run up to there, and try remedies on the first ops at fault.
+        explain: search the smallest set of ops that explains the first divergence, by
+            runs up to that point, and try remedies on the first ops at fault.
         rounding_seed: the call index of stochastic rounding, the same in all runs.
             Delayed scaling reads the history that the function was given
             (`with_amax_history`); without one its scales are 1, as in a first step.
@@ -140,7 +140,7 @@ def compare(
     Raises:
         InvalidProgramError: unknown target, policy or reference; `against` together
             with a reference or baseline; two programs with different targets or
-            policies of which none is given; a saved program with other arguments.
+            policies, if none is given; a saved program with other arguments.
     """
     reference = _resolved(reference)
     static: dict[str, Any] = dict(

@@ -51,8 +51,8 @@ def compare_dump(
         function: as `compare`. A PyTorch model is its exported StableHLO:
             `nj.load("model.mlir", policy="bf16")`.
         dump: a mapping from names to arrays; or a path: `.npy`, `.npz`, `.safetensors`,
-            or a folder of `.npy`. Files are untrusted; none is unpickled. A tensor in a
-            narrower format than the program's is taken as rounded when it was saved.
+            or a folder of `.npy`. Files are untrusted; none is unpickled. A tensor with
+            a narrower format than in the program is assumed to be rounded for the file.
         target: as `compare`.
         policy: as `compare`.
         names: tensor name -> value name, if they do not match. Values have the names in

@@ -99,7 +99,7 @@ def _leave(setting: Mapping[str, Any]) -> None:
 
 
 def _forget_jitted() -> None:
-    """Clear Equinox's caches, which hold functions that either `jax.jit` has made."""
+    """Clear Equinox's caches of functions made by JAX's own `jax.jit` or by ours."""
     equinox = sys.modules.get("equinox")
     if equinox is not None:
         equinox.clear_caches()
@@ -182,8 +182,8 @@ def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _native_calls() -> dict[Any, int]:
-    """Return the user's functions that JAX itself has jitted. The value is the number
-    of argument types for which each has run as its own program."""
+    """Return a dict from user's functions that JAX itself has jitted to the number of
+    argument types for which they have run as programs of their own."""
     kind = type(NATIVE_JIT(abs))
     found: list[Any] = [f for f in gc.get_objects() if type(f) is kind]
     return {f: f._cache_size() for f in found if _line_of(f)}

@@ -438,7 +438,7 @@ def _alarms(found: Found) -> list[str]:
 
 
 def _trainers(chip: ChipSpec) -> str:
-    """Return the names of chips to train on instead of one that only serves."""
+    """Return the names of chips for training, in place of one only for serving."""
     every = [other for other in CHIPS.values() if not other.serves_only]
     alike = [other for other in every if other.core is chip.core]
     named = ", ".join(other.name for other in alike or every)

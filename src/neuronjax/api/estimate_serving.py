@@ -71,8 +71,8 @@ def estimate_serving(
         decode: a function that makes one token for every sequence of a batch. Its
             arguments that have the type of a result and are not parameters are the KV
             cache, which is updated in place. A step is priced for the full length of
-            the cache, and is launched while the previous one runs; a prefill waits for
-            its launch.
+            the cache. Its launch overlaps with the previous step; the time of a prefill
+            includes the launch.
         prompt_tokens: tokens of one request.
         output_tokens: tokens of one answer; the first is computed by the prefill.
         batch: sequences that a copy decodes together, as in `decode`'s arguments.

@@ -1,7 +1,7 @@
 """Programs on priced instances: the common parts of `estimate` and `estimate_serving`.
 
-An estimate's machines, policies and prices; the profile of a program on each machine;
-the number of copies that a machine runs; their need of HBM; and the table.
+They are: an estimate's machines, policies and prices; the profile of a program on each
+machine; the number of copies that a machine runs; the HBM that they need; the table.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PricedTable(Displayed):
         return Records(cost.record for cost in self.costs)
 
     def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
-        """Return the row with the fewest dollars of those that fit, or else of all."""
+        """Return the cheapest row that fits in memory, or the cheapest if none fits."""
         return min([c for c in self.costs if c.fits] or self.costs, key=dollars)
 
     def check_memory(self) -> None:
@@ -250,7 +250,7 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
 
 
 def carried(found: Profile) -> list[tuple[int, int]]:
-    """Return the bytes of argument and result of every state that the program updates.
+    """Return (bytes of the argument, bytes of the result) of every updated state.
 
     A result is state if an argument has its type and is not a parameter."""
     free: dict[str, list[int]] = {}
@@ -267,8 +267,8 @@ def carried(found: Profile) -> list[tuple[int, int]]:
 
 
 def slower_notes(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[str]:
-    """Yield a note for each program that is slower with fewer bits than with more, with
-    the rules for parts of the model that make it faster, if there are any."""
+    """Yield a note for each program that is slower with fewer bits than with more. It
+    names rules for parts of the model with which the program is faster, if any."""
     for narrow in profiles:
         wider = [
             wide

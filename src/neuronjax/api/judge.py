@@ -64,7 +64,7 @@ def judge(
         candidate: A Python file with an NKI kernel, of the newer or the older style.
         reference: A Python file with `get_inputs()` and `forward(*inputs)` in NumPy
             and, if layouts differ, `transform_to_nki_inputs(inputs)` and
-            `transform_nki_outputs(results, expected)`. Without one nothing is compared,
+            `transform_nki_outputs(results, expected)`. Without it nothing is compared,
             and the candidate's own `get_inputs()` gives the types of its arguments.
         baseline: A kernel with the same arguments; the speedup is its predicted time
             divided by the candidate's.
@@ -72,8 +72,8 @@ def judge(
             `nki_kernel`, or the only one.
         target: as `jit`.
         nki: The NKI release whose rules apply: 0.3 to 0.6, or neuronxcc-2.26 or older.
-            A feature that it lacks is a limit, one that it computes differently a
-            hazard, and one for which the emulator follows the newest release instead an
+            A feature that it lacks is reported as a limit; one that it computes
+            differently, as a hazard; one that is emulated as in the newest release, as
             advice. None for everything that the emulator knows of both styles.
         grid: The launch grid; an empty one is a single program.
         seeds: The seeds of the inputs. If the kernel contains as many constants as a
@@ -82,9 +82,9 @@ def judge(
         tolerance: The relative L2 error that each result may have. None for bounds
             derived from the reference, on every element and on the norm, for any order
             of addition; see `neuronjax.diagnostics.tolerance`. If a function of the
-            reference has no rule, it is NKIBench's 2e-5, and the verdict says so. If
-            the tolerance would accept an error of a tenth of a result, or a kernel that
-            does nothing, an otherwise faultless kernel is undecided, and not accepted.
+            reference has no rule, the tolerance is 2e-5 as in NKIBench, and the verdict
+            says so. If the tolerance would accept an error of a tenth of a result, or a
+            kernel that does nothing, an otherwise faultless kernel is undecided.
         timeout: Seconds allowed for tracing, and for execution if values decide the
             number of iterations of a loop on the device.
 
@@ -216,7 +216,7 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
     """Return the verdict's fields for a traced candidate."""
     program = candidate.kernel.program
     found: dict[str, Any] = {"kernel": candidate.name, "hazards": (), "tolerance": ""}
-    # First, because the checks below need memory for a map of every tensor.
+    # This comes first: the checks below need memory for a map of every tensor.
     found["limits"] = tuple(running.too_large(program, job.candidate))
     if found["limits"]:
         return found

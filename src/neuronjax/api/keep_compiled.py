@@ -9,7 +9,7 @@ import jax
 
 from neuronjax.numerics.host_kernels.kept_files import cache_folder, host_fingerprint
 
-#: A program that compiles faster is not stored: reading it would save nothing.
+#: A program that compiles in less time is not stored: reading it would save nothing.
 LEAST_SECONDS = 0.1
 _FOLDER = "jax_compilation_cache_dir"
 
@@ -17,8 +17,8 @@ _FOLDER = "jax_compilation_cache_dir"
 def keep_compiled(folder: str | os.PathLike[str] | None = None) -> Path:
     """Keep compiled programs on disk, in JAX's persistent compilation cache.
 
-    Call this before the first program is compiled. A later process that compiles the
-    same program for the same kind of machine reads it instead. The bits are the same,
+    Call this before the first program is compiled. A later process reads a stored
+    program instead of compiling it, on the same kind of machine. The bits are the same,
     because the machine code is. Capture and lowering are repeated in every process.
 
     Args:

@@ -1,7 +1,7 @@
 """Lowered and compiled programs: the results of `jit(f).lower(...)` and `load(...)`.
 
 A `Lowered` is a program before XLA: StableHLO and the instructions of one chip under
-one policy. A `Compiled` is callable; the `CallEntry` of its maker flattens arguments.
+one policy. A `Compiled` is callable; its arguments are flattened by a `CallEntry`.
 """
 
 from __future__ import annotations

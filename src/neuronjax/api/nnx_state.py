@@ -168,7 +168,7 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 
 def once(function: Callable[..., Any], arguments: Any) -> Any:
-    """Return a function's arguments; for a `WithState`, shared variables only once."""
+    """Return a function's arguments; for a `WithState`, each shared variable once."""
     own = isinstance(function, WithState) and not isinstance(function, AsInJax)
     return tied(arguments) if own else arguments
 
@@ -219,8 +219,8 @@ class _SteppedCall:
         variables: the arrays of the modules after the call, by their paths.
         written: the variables that the function has written.
         returned: the paths of the variables that are also results.
-        rebuilt: the paths of variables that the call has created; ["what is static"] if
-            it has only changed the structure of the arguments.
+        rebuilt: the paths of variables that the call has created; if it has changed
+            only the structure of the arguments, "what is static", for a message.
     """
 
     result: Any
@@ -297,15 +297,15 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
 
 
 def _holds_modules(arguments: Any) -> bool:
-    """Return whether a pytree holds modules or variables. A call of fifty arrays asks
-    it in microseconds; `is_leaf` takes a hundred."""
+    """Return whether a pytree holds modules or variables. For fifty arrays this takes
+    microseconds, because the answer is cached by pytree structure."""
     return "flax.nnx" in sys.modules and _has_modules(jax.tree.structure(arguments))
 
 
 @functools.lru_cache(maxsize=256)
 def _has_modules(tree: Any) -> bool:
     nnx: Any = sys.modules["flax.nnx"]
-    kind, _ = tree.node_data() or (nnx.State, None)  # a leaf holds none, as a state
+    kind, _ = tree.node_data() or (nnx.State, None)  # a leaf or a state: False
     if issubclass(kind, nnx.Pytree | nnx.Variable):
         return True
     return not issubclass(kind, nnx.State) and any(map(_has_modules, tree.children()))
@@ -349,16 +349,16 @@ def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
 
 # -- variables that several modules share ----------------------------------------------
 
-# Tied embeddings, for example. To `jax.jit` a module is a pytree with one leaf for each
-# use of a shared variable, so each use would get a gradient of its own. `tied` keeps
+# To `jax.jit` a module is a pytree with one leaf for each use of a shared variable
+# (such as a tied embedding), so each use would get a gradient of its own. `tied` keeps
 # only the first use in the arguments of a traced function, and `untied` restores the
-# others inside it.
+# other uses inside it.
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Tie:
-    """A placeholder for a repeated variable: the leaf number of the first one."""
+    """A placeholder for a repeated variable: the leaf number of its first use."""
 
     number: int
 

@@ -33,7 +33,7 @@ from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-#: The iterations of loops in which values decide them, by "file.py:12" or ordinal.
+#: Trip counts of loops whose ends depend on values, by "file.py:12" or ordinal.
 Trips = Mapping[str | int, int]
 
 
@@ -60,8 +60,8 @@ def profile(
         peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
         batch_argnums: the arguments whose leading axis is the batch. With them
             `Profile.limits` also prices other batch sizes.
-        trips: the number of iterations of loops in which values decide it, by the
-            user's line ("train.py:12"); by default it is 1, and a note says so.
+        trips: the trip counts of loops whose ends depend on values, by the user's line
+            ("train.py:12"); the default is 1, and a note says so.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

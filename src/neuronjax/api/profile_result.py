@@ -75,7 +75,7 @@ class Profile(Displayed):
         """The contents of SBUF and HBM when each is fullest, and what spills.
 
         Results take the place of arguments that the function donates
-        (`donate_argnums`); for a loaded program it is unknown which these are."""
+        (`donate_argnums`). Which arguments a loaded program donates is unknown."""
         return shown_memory(self.timeline.memory, self.core)
 
     def check_memory(self) -> None:
@@ -150,8 +150,8 @@ class Profile(Displayed):
         return UsageGroups("op", usages.grouped(self.timeline, usages.op_name))
 
     def by_source(self) -> UsageGroups:
-        """Return time and bytes by `file:line` of the user's program; a line of a
-        notebook, whose cells have no file, by number of the cell: `In[3]:12`."""
+        """Return time and bytes by `file:line` of the user's program. `In[3]:12` is
+        line 12 of cell 3 of a notebook."""
         return UsageGroups("source", usages.grouped(self.timeline, usages.source_line))
 
     def by_module(self) -> UsageGroups:

@@ -1,4 +1,4 @@
-"""Prices and displays of a lowered program, by the time model and the reports.
+"""Predicts the times of a lowered program, and displays it.
 
 `api.lowered` imports this file when it is first used, so `jit` needs no time model.
 """

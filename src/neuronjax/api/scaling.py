@@ -46,7 +46,7 @@ class ScalePoint:
         communication_seconds: communication time of one device, hidden or not.
         exposed_seconds: communication time that compute does not hide.
         bubble_seconds: time that a device waits for other pipeline stages.
-        barrier_seconds: time by which the launch on all devices exceeds the step.
+        barrier_seconds: extra time if the launch on all devices outlasts the step.
         step_seconds: total time of the step.
         efficiency: compute time divided by step time.
         algorithm: algorithm of the all-reduce of the gradients; "" for one copy.

@@ -51,7 +51,7 @@ from neuronjax.report.progress import SearchProgress
 from neuronjax.report.setting import policy_name, setting_line
 
 NATIVE = "native"
-#: Options of `jit`: a search reuses its arguments, and measures by itself.
+#: Options of `jit` in a search, which reuses its arguments and measures by itself.
 _KEPT = {"donate_argnums": (), "donate_argnames": (), "collect": False}
 #: A search needs at least two runs: the reference and the baseline.
 _FEWEST = 2
@@ -126,10 +126,10 @@ def search_precision(
         holdout: tuples of positional arguments that the search does not use. Its result
             must be within the tolerance on these too; otherwise steps are undone until
             it is. These runs do not count as evaluations.
-        variations: number of variations of the batch on which the result must be within
-            the tolerance too: their floats are changed by up to 2^-8 of their value,
-            which changes every rounding. They stand in for `holdout`, and show whether
-            the error is small by luck, but are no new data.
+        variations: number of changed copies of the batch on which the result must be
+            within the tolerance too: every float is changed by up to 2^-8 of its value,
+            which changes every rounding. Without `holdout` they show whether the error
+            is small by luck, but they are no new data.
         margin: the search multiplies errors by this factor, then compares them with the
             tolerance, because errors on new batches are larger than on its own.
         compiled: compile every program as a whole instead of op by op. The bits are the
@@ -144,9 +144,9 @@ def search_precision(
         A function of the same arguments that returns a `PrecisionSearch`.
 
     Raises:
-        InvalidProgramError: unknown words; when called, no output that `outputs`
-            selects, no op that a candidate could change, a baseline beyond the
-            tolerance, or a metric that returns NaN.
+        InvalidProgramError: an unknown keyword value; when called, no output that
+            `outputs` selects, no op that a candidate could change, a baseline beyond
+            the tolerance, or a metric that returns NaN.
         UnsupportedError: a candidate with delayed scaling; when called, one that the
             target lacks.
 
@@ -237,7 +237,7 @@ def _check_pattern(outputs: Chooser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """The way to run the function, and the outputs to measure."""
+    """How the function of a search is run, and which of its outputs are measured."""
 
     asked: Asked
     first: tuple[Any, ...]

@@ -34,7 +34,7 @@ from neuronjax.policy import Policy
 
 #: Number of lowered programs that are cached.
 _KEPT = 32
-#: The most groups of which `fastest_mixture` tries mixtures.
+#: `fastest_mixture` tries no mixtures if there are more groups than this.
 _MOST_MIXED = 16
 
 
@@ -137,8 +137,8 @@ class SearchedProgram:
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
-        """Yield, for each group, the identity of the program in which it has candidate
-        `number` and all others have the baseline; or the error that refuses that."""
+        """Yield, for each group, the identity of the program where this group alone has
+        candidate `number`, the others the baseline; or the error that refuses it."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))
@@ -178,9 +178,9 @@ def fastest_mixture(
 ) -> tuple[Policy | None, float]:
     """Return the fastest mixture of two policies that is found, and its seconds.
 
-    Starting from either policy, each module in turn gets the other one if that is
-    predicted to save time. Modules whose paths differ in list indices alone get the
-    same one. The policy returned is None if one of the two alone is the fastest.
+    Starting from either policy, each module in turn gets the other policy if that is
+    predicted to save time. Modules whose paths differ only in list indices get the same
+    policy. The policy returned is None if one of the two alone is the fastest.
     Seconds are 0 if rules cannot express a mixture or there are too many parts."""
     named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
     try:

@@ -95,9 +95,9 @@ def study(
             share of the baseline's improvement from its first step to its end. It is
             never less than the scatter of the baseline's final values over the seeds.
         until_sure: stop running a policy once its verdict is decided. Intervals are
-            wider then, because each look at them may be wrong.
-        find_fault: whether to repeat a policy's first diverging run up to that step,
-            and to name the first fault that statistics show.
+            wider then, because each additional test may be wrong.
+        find_fault: whether to repeat a policy's first diverging run up to where it
+            diverges, and to name the first fault that statistics show.
         at: a training step of the real size and its arguments, `(step, *arguments)`, as
             arrays or `jax.ShapeDtypeStruct`s. It is priced, not run: the result
             contains the dollars to the same loss.
@@ -221,7 +221,7 @@ def _faults_before_divergence(
             steps = run[: [*map(int, run)].index(step) + 1]
             try:
                 words = known[machine] or every.fault(machine, seed, steps, bars)
-            except Exception as error:  # the user's own; the study is worth keeping
+            except Exception as error:  # an error of `train` must not end the study
                 words = f"the run could not be repeated: {error!r}"
             seen[machine.label] = f"seed {seed}, {words}"
     return seen

@@ -43,8 +43,8 @@ class CostToLoss:
         steps: optimizer steps to the same loss.
         step_seconds: seconds of one step, with the 80 % interval of similar programs.
         hours: rented hours.
-        dollars: total cost. Its interval combines, in quadrature, those of the ratio of
-            steps and of the seconds of a step.
+        dollars: total cost. Its interval combines, in quadrature, the intervals of the
+            ratio of steps and of the seconds of a step.
     """
 
     machine: str
@@ -153,7 +153,7 @@ def study_costs(
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
-    """Return the seconds of a step, with the program's interval scaled to it."""
+    """Return the seconds of a step, with the interval of the program's time scaled."""
     whole = cost.step_seconds
     if found is None or found.confidence is None:
         return Interval(whole, whole, whole)
@@ -163,7 +163,7 @@ def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
 
 
 def _ratio(verdict: TrainingVerdict | None) -> Interval | None:
-    """Return the ratio of steps; None if the policy diverges or was not compared."""
+    """Return the ratio of steps, 1 without a verdict; None if the policy diverges."""
     if verdict is None or verdict.kind == "baseline":
         return _ONE
     return None if verdict.kind == "diverges" else verdict.steps_ratio
@@ -178,7 +178,7 @@ def labelled(
 ) -> dict[str, Policy]:
     """Return the policies that were studied on an instance's chip, by label.
 
-    The label, without a target that all have in common, becomes the policy's name.
+    Each policy is named by its label; a target that all labels share is left out.
 
     Args:
         numerics: label -> policy; None for the host.

@@ -143,8 +143,8 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the function without statistics, but collect
-        statistics in a copy with another state."""
+        """Return an attribute of the function that collects no statistics. But the
+        copies that `with_amax_history` and `with_rounding_seed` make collect them."""
         if name not in ("with_amax_history", "with_rounding_seed"):
             return getattr(self.collecting.with_options(collect=None), name)
         own = getattr(self.collecting, name)

@@ -250,8 +250,8 @@ def _hlo_module(data: bytes) -> bytes:
 def _from_exported(
     exported: Exported, file: str, types: Sequence[Any] | None = None
 ) -> Artifact:
-    """Return the program of a jax.export artifact, checked against its signature. If
-    that has symbolic sizes, `types` of the flat arguments give them values."""
+    """Return the program of a jax.export artifact, checked against its signature. The
+    `types` of the flat arguments give values to symbolic sizes of the signature."""
     shapes = types and [_physical(types[i])[0] for i in exported.kept]
     index = exported.platform_index
     code = parsing.parse(exported.module, "portable artifact", index, shapes)

@@ -80,8 +80,8 @@ _BYTES = re.compile(r'^dense<"0x([0-9A-Fa-f]*)">')
 
 
 def _printed_elements(text: str, dtype: np.dtype) -> np.ndarray:
-    """Return the elements of a printed constant, which MLIR prints exactly: many as
-    bytes, few as decimal numbers, or hexadecimal ones for NaN and Inf."""
+    """Return the elements of a printed constant. MLIR prints many elements as bytes,
+    few as exact decimal numbers, and NaN and Inf as hexadecimal ones."""
     raw = _BYTES.match(text)
     if raw:
         return np.frombuffer(bytes.fromhex(raw.group(1)), dtype)

@@ -14,7 +14,7 @@ from typing import IO
 
 from neuronjax.errors import InternalError
 
-#: Longest wait for a killed process group, in which a process stays until it is reaped.
+#: Longest wait until all processes of a killed group have been reaped.
 GONE_SECONDS = 1.0
 
 

@@ -201,7 +201,7 @@ class _Decoder:
             attributes = self._attributes_of(operation, name)
             results = tuple([self._value(r) for r in operation.results])
         except NeuronJaxError as error:
-            if error.location is not None:  # that of an inner op
+            if error.location is not None:  # the error of an inner op
                 raise
             raise error.changed(op=name, location=location.source) from error
         return Op(name, operands, results, attributes, regions, location)

@@ -1,11 +1,10 @@
 """Reads `jax.export` artifacts: a portable StableHLO program and its signature.
 
 The artifact is untrusted, so it is read here and not by `jax.export.deserialize`, which
-follows any offset. Slots and codes are those of JAX's schema (jax/_src/export/
-serialization_generated.py, serialization versions 2 to 12, which only ever add fields);
-JAX's manual of export documents the fields under "Module calling convention". That
-function is called only for pytree nodes of registered types, after all offsets have
-been checked.
+follows any offset. `deserialize` is called only for pytree nodes of registered types,
+after all offsets have been checked. Slots and codes are those of JAX's schema
+(jax/_src/export/serialization_generated.py, serialization versions 2 to 12, which only
+add fields); JAX's manual of export documents them under "Module calling convention".
 """
 
 from __future__ import annotations

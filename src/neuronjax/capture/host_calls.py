@@ -47,7 +47,7 @@ LINEAR_ALGEBRA = (
 
 @functools.cache
 def keep_whole(platform: str) -> None:
-    """Register the lowerings for a platform, once; others keep JAX's own."""
+    """Register the lowerings for a platform, once; other platforms keep JAX's own."""
     for primitive in (*LINEAR_ALGEBRA, geqrf()):
         on_platform(platform, primitive, functools.partial(_host_call, primitive))
     for primitive in {equation.primitive for equation in _callbacks(ordered=False)}:
@@ -209,7 +209,7 @@ def _jaxprs(value: Any) -> Iterator[Any]:
 
 
 def _order(name: str, ordered: bool) -> dict[str, Any]:
-    """Return the parameters that make a callback ordered, or not; else {}."""
+    """Return the parameters that make a callback ordered or not; {} for other ops."""
     sample = _sample(name, ordered)
     parameters = {} if sample is None else sample.params
     return {k: v for k, v in parameters.items() if k in ("ordered", "effect")}
@@ -226,8 +226,8 @@ def _sample(name: str, ordered: bool) -> Any:
 def _of_this_host(context: Any, x: Any) -> list[Any]:
     """Lower the identity that precedes a kernel compiled for this host.
 
-    It refuses here, because only lowering, not tracing, shows whether a program is for
-    another machine.
+    An export is refused here, because only lowering, not tracing, shows whether a
+    program is for another machine.
 
     Raises:
         UnsupportedError: the program is lowered for `jax.export`.

@@ -42,8 +42,8 @@ class MeshContext:
 
     Attributes:
         mesh: the mesh around the function, or None.
-        devices: the mesh over which results are placed: that of `jax.set_mesh`, or of
-            an argument; without devices if arguments are traced; None for no mesh.
+        devices: the mesh over which results are placed: that of `jax.set_mesh`, or that
+            of an argument, without devices if arguments are traced; None for no mesh.
         shardings: the sharding of every flat argument that is not static; () for none.
     """
 
@@ -137,8 +137,8 @@ def spread(
         function: the function that is jitted.
         shardings: `in_shardings` and `out_shardings`, if they are given.
         options: other keywords of `jax.jit`.
-        tree: the pytree of the results to match that of `out_shardings`; None to keep
-            the function's own.
+        tree: the pytree structure that results need to match `out_shardings`; None to
+            keep the function's own.
     """
 
     @functools.wraps(function)
@@ -173,8 +173,8 @@ def _is_on_one_device(leaf: Any) -> bool:
 
 
 def _sharding(leaf: Any) -> NamedSharding | None:
-    """Return an argument's sharding over a mesh, a tracer's from its type. Return None
-    for a tracer, or a mesh of one device, whose axes are not Explicit."""
+    """Return an argument's sharding over a mesh. Without Explicit axes, return None for
+    a tracer and for a mesh of one device."""
     if isinstance(leaf, Tracer):
         over = jax.typeof(leaf).sharding
         return over if AxisType.Explicit in over.mesh.axis_types else None

@@ -121,7 +121,7 @@ class _Worker:
             self._await_start()
         deadline = time.monotonic() + PATIENCE * header["seconds"]
         line = json.dumps(header).encode() + b"\n"
-        self._log.seek(self._log.truncate(0))  # this moves the child's position too
+        self._log.seek(self._log.truncate(0))  # the child shares this position
         try:
             head = _LENGTH.pack(len(line) + len(data)) + line
             for part in (head, data):

@@ -33,7 +33,7 @@ PASSES = (
 )
 PARTITIONED, LATER = "*.after_spmd-partitioning.*.hlo.pb", "*cpu_after_optimizations*"
 POLL_SECONDS = 0.005
-#: Limits of any file: the answer, a dump, the log.
+#: Limits of any file (answer, dump, log): bytes, and bytes per byte of the program.
 FILE_BYTES, FILE_BYTES_PER_BYTE = 64 << 20, 64
 # XLA reads the flags when it is loaded. A dump in the directory shows that the
 # partitioner has ended.
@@ -111,7 +111,7 @@ def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
         return _hlo.HloModule.from_serialized_hlo_module_proto(proto)
     if error.exists():
         raise RuntimeError(error.read_text())
-    os.kill(os.getpid(), os.WTERMSIG(ended[1]) or signal.SIGABRT)  # die in the same way
+    os.kill(os.getpid(), os.WTERMSIG(ended[1]) or signal.SIGABRT)  # by the same signal
     raise RuntimeError("XLA's partitioner died")
 
 
@@ -175,8 +175,8 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
 
 # -- Devices in another order.
 
-#: A collective over axes of a mesh whose devices are not 0, 1, 2, ...: its channel, the
-#: axes, and the devices, listed or as shape and transposition of an array 0, 1, 2, ...
+#: Matches channel, axes and devices of a collective over axes of a mesh with reordered
+#: devices: a list, or the shape and the transposition of an array 0, 1, 2, ...
 ORDERED = re.compile(
     r"channel_id=(\d+), replica_groups=mesh\[([^\]]*)\], "
     r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"
@@ -264,7 +264,7 @@ def show(module: ir.Module) -> None:
 
 
 def printing(op: Any, results: list[Any]) -> None:
-    """Replace a printing call by one with these results. `hide` gives it one, because
+    """Replace a printing call by one with these results. `hide` gives it one result:
     XLA would turn a call without results into one that returns an empty tuple."""
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())

@@ -60,8 +60,8 @@ def portable_artifact(
         )
 
 
-# A path loses its folders before the last of these, by which `decode` recognizes
-# libraries, or all its folders.
+# Of a path, only the part from the last of these folders on is kept, because `decode`
+# recognizes libraries by them; of a path without them, only the file name.
 _LIBRARY = "/(?:neuronjax|site-packages|dist-packages)/"
 _FOLDERS = f"^.*(?={_LIBRARY})|^(?!.*{_LIBRARY}).*/"
 

@@ -117,7 +117,7 @@ def _primitive(message: str) -> str:
 
 def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str | None]]:
     """Yield every equation of a jaxpr and of jaxprs inside it, with the user's line.
-    Equations of a jitted library function may have none; they get that of the call."""
+    Equations of a jitted library function without a line get that of its call."""
     for equation in jaxpr.eqns:
         source = source_line(equation) or outer
         yield equation, source
@@ -197,7 +197,7 @@ _REFUSALS = (
 )
 
 
-#: JAX's text about the line, or advice that a mesh without devices cannot follow.
+#: Matches JAX's text about the line, and advice that is wrong without devices.
 _ADVICE = re.compile(
     r"\s+(This error occurs at source|You can define|Use `jax\.set_mesh|Please |"
     r"Check the |`in_specs` is an optional)(?s:.)*"

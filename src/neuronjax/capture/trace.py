@@ -51,8 +51,8 @@ class Capture:
 
 _state = threading.local()
 _numbers = itertools.count()
-#: The number of a capture. JAX caches traces of library functions with the lines of
-#: their first callers; as a context of JAX the number separates each capture's traces.
+#: The number of a capture, as a part of JAX's cache key: without it, a library function
+#: would keep the lines of its first caller, which may belong to another capture.
 _CAPTURE = jax.make_user_context(default_value=None)
 
 
@@ -146,8 +146,8 @@ class Traced:
 
     @property
     def closes_over_tracers(self) -> bool:
-        """Whether the function uses values of an enclosing trace other than its
-        arguments, before which JAX has put them."""
+        """Whether the function uses values of an enclosing trace that are not its
+        arguments; JAX passes such values in front of the arguments."""
         return len(self.stage.jaxpr.in_avals) != len(self.types)
 
     @property
@@ -284,7 +284,7 @@ def not_transposed(x: jax.Array, name: str) -> jax.Array:
 
 def _refuse_transpose(*_: Any, name: str) -> NoReturn:
     raise UnsupportedError(
-        f"jax.linear_transpose of {name}: a chip only runs its value and its gradient",
+        f"jax.linear_transpose of {name}: a chip computes only values and gradients",
         location=program_line(),
         remedy="use the second result of jax.vjp(f, *arguments), which is the same for "
         "a linear function; or emulate the transpose, "
@@ -295,7 +295,7 @@ def _refuse_transpose(*_: Any, name: str) -> NoReturn:
 def _refuse_forward_mode(*_: Any, name: str) -> NoReturn:
     raise UnsupportedError(
         "forward-mode differentiation (jvp, linearize, jacfwd, hessian) of "
-        f"{name}: a chip only runs its value and its gradient",
+        f"{name}: a chip computes only values and gradients",
         location=program_line(),
         remedy="use jax.grad, jax.vjp or jax.jacrev; jacrev(jacrev(f)) for a Hessian; "
         "or emulate forward mode too, nj.jit(lambda x, t: jax.jvp(f, (x,), (t,)))",

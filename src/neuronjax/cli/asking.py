@@ -213,8 +213,8 @@ def compare_dump(
     """Find the op at which tensors of a real chip or another framework go wrong.
 
     Tensors are matched to the program's values by name, or else by a unique shape. The
-    exit status is 0 if all are legal, 1 if one is not or none was compared, and 2 if an
-    input cannot be read.
+    exit status is 0 if every tensor is within its error bounds, 1 if one is not or none
+    was compared, and 2 if an input cannot be read.
 
     Examples:
 

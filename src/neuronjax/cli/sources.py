@@ -63,7 +63,7 @@ InputsOption = Annotated[
         help="An .npz file of the arguments, by name or as arr_0, arr_1, ...",
     ),
 ]
-#: The option's text, once or several times; None if it is not given.
+#: The text of --args, or one text for each --args; None without the option.
 Shapes = str | Sequence[str] | None
 SeedOption = Annotated[int, typer.Option(help="The seed of random inputs.")]
 
@@ -320,7 +320,7 @@ def _dtype(name: str) -> np.dtype:
 def with_values(
     types: Sequence[Any], names: Sequence[str], inputs: Path | None, seed: int
 ) -> list[jax.Array]:
-    """Return the arrays of a file; without one `types`, each type as a random array.
+    """Return the arrays of a file, or `types` with a random array for each type.
 
     Raises:
         InvalidProgramError: an array is missing in the file, or has another shape.

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# Whether equal values are one object is the compiler's choice, so they get no number.
+# Values of these types get no number: the compiler may make equal ones one object.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
 

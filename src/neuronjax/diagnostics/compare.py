@@ -160,8 +160,8 @@ def _errs(errors: Errors) -> bool:
 
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
-    """Return whether an op exceeds the tolerance. Booleans, and numbers converted from
-    booleans, can only exceed 0; an error in them shows where they select numbers."""
+    """Return whether an op exceeds the tolerance. Booleans and casts of booleans do so
+    only at tolerance 0: their errors show in the numbers that they select."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -344,7 +344,7 @@ def compare_sides(
         causes = _explanation(recorder, setting, sides, arguments, tolerance)
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
-            # An ordinary rounding is no cause: any other FP32 op's has the same effect.
+            # An ordinary rounding is no cause: that of any FP32 op has the same effect.
             errors = {c: records[c].isolation.relative_l2 for c in causes}
             ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PLAIN = ("name", "target", "policy", "reference", "baseline", "tolerance")
-SORTS = ("isolation", "accumulation", "order")
+SORTS = {"isolation": "isolation", "accumulation": "the run", "order": "the run"}
 _NAMES = ("number", "op", "module", "phase", "label", "source")
 _SHOWN_ROWS, _SHOWN_RECORDS = 12, 40
 _SHOWN_CAUSES = 6
@@ -104,7 +104,7 @@ class Comparison(Displayed):
 
     @property
     def differing(self) -> tuple[OpRecord, ...]:
-        """Return ops with an error of their own, the worst first."""
+        """Return the ops that differ in isolation, the worst first."""
         return _worst_first((r for r in self.ops if r.errs), "isolation")
 
     def sorted(self, sort: str = "isolation") -> tuple[OpRecord, ...]:
@@ -147,7 +147,7 @@ class Comparison(Displayed):
         """Return the first `rows` ops of `sorted` as a Rich table, 80 columns wide."""
         found = self.sorted(sort)
         shown = found[:rows]
-        title = f"{len(shown)} of {len(found)} ops, by {sort}"
+        title = f"ops that differ in {SORTS[sort]}: {len(shown)} of {len(found)}"
         return op_table(title, shown)
 
     def by_module(self) -> Records:
@@ -238,8 +238,8 @@ class Comparison(Displayed):
         )
 
     def summary(self) -> dict[str, Scalar]:
-        """Return a flat dict: "rel_l2", "p99" and "max" of the worst result, and
-        "results/loss/max" of each; "faults", a number, and "faults/underflow"."""
+        """Return a flat dict: errors of the worst result ("max") and of each result
+        ("results/loss/max"), and numbers of faults ("faults", "faults/underflow")."""
         kinds = Counter(fault.kind for fault in self.faults)
         return {
             **super().summary(),
@@ -274,21 +274,21 @@ class Comparison(Displayed):
     def _headline(self) -> Text:
         unrounded = ", unrounded" if self.reference == "float64" else ""
         worst = next(iter(self.sorted("accumulation")), None)
-        largest = "no error in the run"
+        rounding = sum(1 for r in self.ops if r.only_rounds)
+        more = f", by rounding alone: {rounding}" if rounding else ""
+        largest = f"no op differs in the run{', except by rounding' * bool(more)}"
         if worst is not None:
             error = worst.accumulation.relative_l2
             largest = f"the largest error in the run is {short(error)}"
             if worst in self._shown():
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
-            if is_fine and error > 1:  # the result should be 0, and is a rounding error
+            if is_fine and error > 1:  # a rounding error in place of 0
                 largest += ", which makes no result wrong"
-        rounding = sum(1 for r in self.ops if r.only_rounds)
-        more = f", {rounding} that only round on write" if rounding else ""
         return Text(
             f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"
-            f"{len(self.ops)} ops, {len(self.differing)} with an error of "
-            f"their own{more}; {largest}"
+            f"{len(self.ops)} ops; differing from the reference in isolation: "
+            f"{len(self.differing)}{more}; {largest}"
         )
 
     def _shown(self) -> Iterator[OpRecord]:
@@ -300,7 +300,7 @@ class Comparison(Displayed):
             yield self.first_divergence.record
 
     def _divergence(self) -> list[Text]:
-        limit = "any bit" if self.tolerance == 0 else f"relative L2 {self.tolerance:g}"
+        limit = f"relative L2 above {self.tolerance:g}" if self.tolerance else "any bit"
         first = self.first_divergence
         if first is None:
             return [Text(f"no divergence ({limit})", style="green")]

@@ -16,12 +16,12 @@ from neuronjax.report.tables import NUMBER, RIGHT, WORD, Look, new_table
 
 #: Ratio above which the vendor's three-way comparison calls an error unexpected.
 R_RATIO = 1.2
-#: Least width of the column of model parts, beside ops and lines of the largest width.
+#: Least width of the column of model parts, in characters.
 _PART_WIDTH = 13
 
 
 def short(value: float) -> str:
-    """Return a value with two significant digits; all digits from 100 to a million."""
+    """Return a value with two significant digits, or as an integer from 100 to 1e6."""
     if value == 0:
         return "0"
     return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.2g}"
@@ -60,7 +60,7 @@ def _fixed_table(
     numbers: str,
     apart: int = 2,
 ) -> Table:
-    """Return a table of 80 columns, of which modules get what the other cells leave."""
+    """Return a table 80 characters wide; modules get the width that the rest leaves."""
     return new_table(
         title,
         {name: WORD | _LOOKS.get(name, {}) for name in names.split("|")}
@@ -74,7 +74,7 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
-#: Lines are cut first, to this width: only the parts distinguish layers.
+#: Source lines are cut to this width before parts are: only parts distinguish layers.
 _LEAST_LINE = 14
 #: Width that three columns of figures leave for names.
 _NAMES_WIDTH = 47
@@ -97,7 +97,7 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     lines = min(lines, max(_LEAST_LINE, room - parts))
     room -= lines
     apart = 2 if room >= _PART_WIDTH else 1
-    room += 6 * (2 - apart)  # six gaps of one character fewer
+    room += 6 * (2 - apart)  # each of six gaps may be one character narrower
     rows = (
         (
             str(r.number),
@@ -132,7 +132,7 @@ def group_table(
         )
         for g in groups
     )
-    title = f"by {heading}, the worst op of each"
+    title = f"{heading}s: ops, how many differ in isolation, and the worst errors"
     return _fixed_table(title, rows, heading, "ops|differ|isolated|in run")
 
 
@@ -151,5 +151,5 @@ def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         )
         for row in worse[:6]
     )
-    title = f"ops with more than {R_RATIO} x the expected error against the baseline"
+    title = f"errors against the baseline, where actual > {R_RATIO} x expected"
     return _fixed_table(title, cells, "#|op|module", "expected|actual|ratio")

@@ -15,7 +15,7 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 class Compilations:
     """XLA's compilations: the number of programs, and the total compile time.
 
-    A run op by op compiles one for each kind and shape of op that is not exact."""
+    A run op by op compiles a program per kind and shape of ops that are not exact."""
 
     programs: int = 0
     seconds: float = 0.0

@@ -25,7 +25,7 @@ from neuronjax.diagnostics.differences import alike
 from neuronjax.numerics.host_kernels import choice
 from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 
-# Smaller than the size from which a BLAS starts threads for a dot product.
+# Elements per block: too few for a BLAS to start threads for a dot product.
 BLOCK_ELEMENTS = 1 << 13
 #: Elements per task of a thread, and the largest number of threads.
 PART_ELEMENTS = 1 << 17
@@ -86,7 +86,7 @@ def figures(
         return measured_now()
     pair = id(actual), id(reference)
     if pair not in known:
-        # The entry is removed with either array, before a new array can get its id.
+        # The entry is removed when an array is freed, before a new one can get its id.
         arrays, ended = (actual, reference), lambda _: known.pop(pair, None)
         known[pair] = [], [weakref.ref(x, ended) for x in arrays]
     measured, _ = known[pair]
@@ -244,8 +244,8 @@ def _different(
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
     """Return the spacing of a format at the larger of two magnitudes.
 
-    It is 2^(exponent - mantissa_bits), at least that of the smallest normal number. A
-    float64 number with only its exponent field is a power of two.
+    It is 2^(exponent - mantissa_bits), but not less than at the smallest normal number.
+    A float64 number with only its exponent field is a power of two.
     """
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD

@@ -40,7 +40,7 @@ def smallest_set(
     The most suspicious candidates come first, and a set is assumed to explain what any
     part of it explains. Return an empty set if all candidates together do not explain.
     """
-    left = itertools.count(MOST_TRIALS, -1)  # trials fail once the count is 0
+    left = itertools.count(MOST_TRIALS, -1)  # at 0, all further trials fail
 
     def trial(chosen: Sequence[Hashable]) -> bool:
         return next(left) > 0 and explains(chosen)

@@ -65,7 +65,7 @@ def profiler(
         )
         roofs(schedule.core, options["peak"])  # refuses an unknown peak
         if "PSUM" in schedule.found.short:
-            from neuronjax.nki.limits.addresses import peak_bytes  # imported by kernels
+            from neuronjax.nki.limits.addresses import peak_bytes  # kernels import it
 
             peak_bytes(program, spills=chosen.older, memories=("psum",))
         timeline = kernel_timeline(schedule)
@@ -123,7 +123,7 @@ def _free(p: KernelPrice) -> KernelPrice:
 def _once(
     change: Callable[[KernelPrice], KernelPrice],
 ) -> Callable[[int, KernelPrice], KernelPrice]:
-    """Return a change that is computed only once for entries that share a price."""
+    """Return a function of (entry number, price) that calls `change` once per price."""
     known: dict[int, KernelPrice] = {}
 
     def changed(_: int, p: KernelPrice) -> KernelPrice:
@@ -159,5 +159,5 @@ def _transfers(schedule: KernelSchedule) -> Change:
         return dataclasses.replace(p, start_seconds=0.0, issue_seconds=0.0)
 
     seconds = what_if(schedule, _once(at_once))
-    what = "fewer, larger DMA transfers, so that none waits for its start"
+    what = "fewer, larger DMA transfers, so that their start takes no time"
     return _bound(schedule, "transfers", what, seconds)

@@ -36,9 +36,9 @@ _REPEATS = frozenset(
 
 
 class Compared(NamedTuple):
-    """The errors of one execution of an op on a device, which is 0 outside of a mesh.
+    """The errors of one execution of an op on a device (0 outside of a mesh).
 
-    They are None if one of the two lanes did not run."""
+    An error between two lanes is None if one of them did not run."""
 
     isolation: Errors | None = None
     accumulation: Errors | None = None
@@ -167,7 +167,7 @@ class LaneErrors:
             is_seen = is_pair and self.perturbed is not None
             return self._errors(left, right, views, value, is_seen)
 
-        # The reference first: an array that becomes the baseline's is then shared.
+        # First: this may give the reference the baseline's array, which others share.
         base = errors(self.reference, self.baseline)
         return Compared(
             errors(self.isolated, self.rounded or self.reference),
@@ -209,7 +209,7 @@ class LaneErrors:
     ) -> Errors:
         """Return the errors of a value in two lanes; equal arrays become one.
 
-        If `is_seen`, the walk's witness needs the figures, which `asked` gets.
+        If `is_seen`, also store the figures in `asked`, for the walk's witness.
         """
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]

@@ -1,8 +1,8 @@
 """Loops with a static trip count, such as those of `lax.scan` and `fori_loop`.
 
 A counted loop compares one of its carries with a loop-invariant bound, and adds a
-constant to that carry. When any other loop ends depends on data. Facts are those of
-`facts.py`.
+constant to that carry. The trip count of any other loop depends on data. Facts are
+those of `facts.py`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
 def carried(
     op: Op, index: int, initial: Sequence[Fact], functions: Functions, trips: int | None
 ) -> Fact:
-    """Return the fact that is true of a carry in all trips: a counter has bounds."""
+    """Return the fact that holds for a carry in all trips: for a counter, bounds."""
     if invariant(op, index):
         return initial[index]
     type, first = op.operands[index].type, initial[index].scalar

@@ -35,7 +35,7 @@ class Errors:
         nonfinite_reference: number of NaN and Inf in the reference.
         nonfinite_changed: number of elements with a NaN or Inf on one side only, or
             with different ones.
-        max_ulp: largest error; Inf if a NaN or Inf has changed.
+        max_ulp: largest error in ULPs; Inf if a NaN or Inf has changed.
         sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: sums over the
             elements that are finite on both sides.
     """

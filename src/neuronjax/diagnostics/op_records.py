@@ -23,7 +23,7 @@ CONSTANT = MOVING | {"stablehlo.convert"}
 
 
 def figures(of: Any, *kinds: str) -> dict[str, Any]:
-    """Return flat figures of the attributes `kinds`, which are `Errors` or None."""
+    """Return the figures of the attributes `kinds` (`Errors`, or None) in one dict."""
     errors = {kind: getattr(of, kind) for kind in kinds}
     return {
         f"{kind}_{name}": value
@@ -137,7 +137,7 @@ class FirstDivergence:
         errors: errors in accumulation of that execution.
         causes: the op alone, if its error in isolation exceeds the tolerance too; else
             the smallest set found of ops that bring the error within the tolerance if
-            the reference executes them; empty if no set was found. The op alone again,
+            the reference executes them; empty if no set was found. The op alone too,
             unverified, if it amplifies the errors of many ops or of ordinary roundings.
         verified: whether a run has confirmed the causes.
     """

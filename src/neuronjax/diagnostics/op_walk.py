@@ -62,7 +62,7 @@ class ParallelWalk(OpWalk):
         heard: receives the errors of every op.
         isolates: whether ops are also run on the reference's values.
         replaced: ops that the reference executes for the actual lane.
-        witness: observes the numbers, with a wider reference also perturbed ones.
+        witness: observes the values, and for a wider reference those on perturbed data.
         stage: name of this walk in the progress display.
         draw: number of the random perturbation of the data.
         is_again: whether an earlier walk has run the program's host calls that only
@@ -150,7 +150,7 @@ class ParallelWalk(OpWalk):
         return lanes
 
     def leader(self, name: str) -> str:
-        """Return the reference for lanes that get its values."""
+        """Return "reference" for lanes that get its values; `name` for the others."""
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
@@ -325,8 +325,8 @@ class ParallelWalk(OpWalk):
     def _substitute(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
-        """Execute the actual instructions, then substitute values that include the
-        effect of the replaced ops for their results."""
+        """Execute the actual instructions, then replace their results by values that
+        include the effect of the replaced ops."""
         op, actual, enter = path.op, self.actual, self.reference.executor.enter
         known, is_replaced = views[actual], path in self._replaced
         at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
@@ -348,7 +348,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # another value's buffer
+                if at[value] not in written:  # its buffer is that of another value
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:

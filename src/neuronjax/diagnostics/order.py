@@ -29,8 +29,8 @@ class SummationTree:
     """The tree of the additions that a sum consists of.
 
     Attributes:
-        root: nested tuples of indices; two children are an addition, more are addends
-            that the implementation adds at once, without losing any.
+        root: nested tuples of indices. A tuple of two is an addition; a longer one has
+            addends that the implementation adds at once, without losing any.
         is_compensated: whether the error of an addition is restored later, as in
             Kahan's sum, or the sum has more bits than the dtype. The tree then has the
             order of additions, but the result is not rounded after each.
@@ -81,8 +81,8 @@ class SummationProbe:
     exact_units: int
 
 
-#: Probes by dtype of addends and sums: `huge` is a power of two whose last place
-#: exceeds all units together. 2**p units are exact in a significand of p bits.
+#: Probes by dtype of addends and sums: `huge` is a power of two whose ULP exceeds the
+#: sum of all units. Up to 2**p units are exact in a significand of p bits.
 PROBES = {
     "float32": SummationProbe(huge=2.0**100, unit=1.0, exact_units=2**24),
     "bfloat16": SummationProbe(huge=2.0**100, unit=1.0, exact_units=2**8),
@@ -141,7 +141,7 @@ class _Prober:
     probe: SummationProbe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """Return the children of a node of `limit` leaves that have the given leaves.
+        """Return the children with the given leaves, of a node of `limit` leaves.
 
         Leaves whose smallest common subtree has `limit` leaves are in different
         children. If `limit` is None, return one child: the tree of the leaves.
@@ -286,7 +286,7 @@ def _key(node: Node) -> Any:
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether leaves begin like 2, 3, 1: as 3, 2, 1 they are a range."""
+    """Return whether leaves begin like 2, 3, 1, which as 3, 2, 1 become a range."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False

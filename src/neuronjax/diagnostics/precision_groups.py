@@ -129,7 +129,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the last path of a parameter inside a pytree, or else the last path.
+    """Return the op's last parameter path inside a pytree, or else its last path.
 
     The last path is the right operand's: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
@@ -146,7 +146,7 @@ def _in_scope(name: str) -> str:
     return f"(?:^|[/(]){parts}[/)]"
 
 
-#: Way of grouping -> functions: an op to its group's name, a name to its pattern.
+#: Way of grouping -> functions from op to name of its group, and from name to pattern.
 _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
     "module": (lambda op: op.module, _whole),
     "param": (_param, _whole),

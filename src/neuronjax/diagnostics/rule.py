@@ -23,7 +23,7 @@ class Verdict:
         detail: added to the rule's title; "" for nothing.
         severity: replaces the rule's severity; None to keep it.
         remedy: replaces the rule's remedy; "" to keep it.
-        at: the op that the finding names, inside the examined one; None for the latter.
+        at: the op that the finding names, inside the examined op; None for that op.
     """
 
     detail: str = ""

@@ -25,14 +25,13 @@ class StatisticsTable(Displayed):
     limit: int | None = 20
 
     def __rich__(self) -> Table:
-        records = sorted(self.statistics.records, key=_badness, reverse=True)[
-            : self.limit
-        ]
+        worst = sorted(self.statistics.records, key=_badness, reverse=True)
+        records = worst[: self.limit]
         cells = {name: list(map(show, records)) for name, show in _COLUMNS.items()}
         shown = {name: column for name, column in cells.items() if any(column)}
         return new_table(
             f"{self.statistics.setting}\n"
-            f"{len(self.statistics.sites)} results, the worst {len(records)} first",
+            f"the worst {len(records)} of {len(self.statistics.sites)} results",
             {"where": TEXT} | dict.fromkeys(shown, NUMBER),
             zip(map(_where, records), *shown.values(), strict=True),
             caption="; ".join(text for name, text in _LEGEND.items() if name in shown),
@@ -93,8 +92,9 @@ def _told(number: float | None, spec: str) -> str:
 
 
 _LEGEND = {
-    "flushed": "share of non-zero numbers flushed to 0",
-    "lost": "lost updates: x + u == x",
+    "flushed": "flushed: share of non-zero numbers that became 0",
+    "lost": "lost: share of updates u with x + u == x",
+    "bits": "bits: accuracy on average",
 }
 _COLUMNS = {
     "format": lambda record: record["format"].replace("float", "f"),

@@ -1,4 +1,4 @@
-"""The capabilities of NeuronCores, by the names that rules branch on.
+"""The capabilities of NeuronCores, by the names in `CoreSpec.capabilities`.
 
 Source keys are those of `chips.py`.
 """

@@ -253,7 +253,7 @@ class ChipSpec:
 
 
 EMULATOR_ONLY_DTYPES = frozenset({"tfloat32", "cfloat8"})
-"""Dtypes of the chips without a numpy or ml_dtypes type: the emulator names them."""
+"""Chip dtypes that numpy and ml_dtypes lack; the names are the emulator's own."""
 
 _INTEGERS = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")  # [SH, NL]
 _FLOATS = ("float32", "tfloat32", "bfloat16", "float16")  # [SH]
@@ -297,7 +297,7 @@ _GPSIMD_V2_ENGINE = dataclasses.replace(
 )
 _SYNC_V2_ENGINE = EngineSpec(
     name="sync",
-    clock_hz=1_400_000_000,  # base clock of trn1 [PS]; SyncE's own: ASSUMPTION
+    clock_hz=1_400_000_000,  # trn1's base clock [PS]; ASSUMPTION: SyncE runs at it
     elements_per_cycle=None,
     min_initiation_cycles=1,  # ASSUMPTION: the sequencer's issue rate is unpublished
     dtypes=(),

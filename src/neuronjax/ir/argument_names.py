@@ -74,8 +74,8 @@ def _first(path: str) -> str:
 
 
 def parameters_of(names: Iterable[str]) -> list[str]:
-    """Return the paths of parameters: those with a parameter's name, all in the same
-    container, and all in a container whose paths are those of the moments."""
+    """Return the paths with a parameter's name. Also return all others, except states,
+    in the same containers or in a container with the same paths as the moments."""
     names = list(names)
     moments = {name[match.end() :] for name in names if (match := _MOMENT.search(name))}
     roots = {_root(name) for name in names if is_parameter_name(name)} - {None}

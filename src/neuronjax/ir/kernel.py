@@ -76,7 +76,7 @@ class DynamicOffset:
     #: A register, or an access of integers: one, [P, 1] or [P, K].
     index: Register | Access
     stride: int  # elements per unit of the index
-    limit: int  # indices from 0 to limit - 1 are legal (for "scalar": starts)
+    limit: int  # legal indices (for "scalar", of the first element) are below it
     group: int = 0  # partitions that share offsets, for "indirect"
 
 
@@ -225,6 +225,6 @@ class KernelProgram:
     )
     #: Whether it is in the older style, whose compiler spills what does not fit.
     older: bool = False
-    #: The line where a kernel launched without a grid asks for its program number, if
-    #: it never asks for the number of programs: it may expect a grid. Else "".
+    #: The line where a kernel that may expect a grid, but is launched without one, asks
+    #: for its program number, and never for the number of programs; "" for others.
     wants_grid: str = ""

@@ -1,12 +1,12 @@
 """Find the part of the model that an op belongs to; all reports use this answer.
 
 A part is the first of the following that a framework provides: 1. the name stack: Flax
-linen, Haiku, `jax.named_scope`; 2. the path of the parameter that the op uses, or that
-of the nearest op in the same call of the same layer that has one: Flax NNX, Equinox,
-pytrees. The ops of a layer outside its children, attention between q, k, v and o for
-instance, have the path that these share; 3. the layer or function in which it was
-written, "eqx.nn.MLP" or "loss_fn", which is in its location. An optimizer's op belongs
-to the parameter that it updates.
+linen, Haiku, `jax.named_scope`; 2. the path of the parameter that the op uses: Flax
+NNX, Equinox, pytrees. An op without a parameter gets the path of the nearest op with a
+path in the same call of the same layer. Ops between a layer's children, such as
+attention between q, k, v and o, get the common part of the children's paths; 3. the
+layer or function in which the op was written, "eqx.nn.MLP" or "loss_fn", which is in
+its location. An optimizer's op belongs to the parameter that it updates.
 
 A program is captured without its parts, which cost a tenth of a capture. Reports, rules
 that name a module, and statistics add them.

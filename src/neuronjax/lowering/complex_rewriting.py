@@ -173,8 +173,8 @@ def _manual_computation(rewriting: ComplexRewriting, op: Op, builder: Builder) -
 
 
 def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite in place; a comparator takes the left and the right element of the first
-    operand, then of the next."""
+    """Rewrite a sort: two parts replace an operand. The comparator takes left and right
+    real part, then left and right imaginary part, operand after operand."""
     (region,) = op.regions
     inner = builder.child()
     parts = [rewriting.define([a], inner) for a in region.arguments]

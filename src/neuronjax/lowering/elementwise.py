@@ -201,8 +201,8 @@ def _before_cast(op: Op, context: Context) -> Value | None:
 
 
 def holds(target: np.dtype, source: np.dtype) -> bool:
-    """Return whether a cast never rounds to a float, since `target` has every number of
-    `source` or is no float."""
+    """Return whether a cast needs no rounding to a float: `target` has every number of
+    `source`, or is no float."""
     if target.kind in "iub" or source == np.bool_:
         return True
     fmt = get_format(target)

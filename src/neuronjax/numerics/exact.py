@@ -60,8 +60,8 @@ def _drawn() -> jax.Array:
 
 
 def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return float32 `x`, with every bit but those of a NaN, as a value XLA cannot
-    rewrite.
+    """Return float32 `x` as a value that XLA cannot rewrite. Its bits are unchanged,
+    except that a NaN may get other bits.
 
     Args:
         x: float32, any shape.

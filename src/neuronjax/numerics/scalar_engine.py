@@ -178,8 +178,8 @@ LN2 = np.float32(0.6931471805599453)
 # The argument of the logarithm is reduced to 3/4 <= m < 3/2.
 _LOG_START = np.uint32(0x3F400000)  # 3/4
 # Tables of at most this many rows become chains of selections, others are gathered:
-# with 8 rows both take XLA's CPU code the same time, with 26 selections take twice as
-# long.
+# in XLA's CPU code both take the same time with 8 rows; with 26 rows, selections take
+# twice as long.
 _FEW_ROWS = 8
 
 

@@ -528,7 +528,9 @@ def unmatched_rule_error(
         plain = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
         nearest = difflib.get_close_matches(plain, texts, n=3, cutoff=0.0)
         near = ", ".join(map(repr, nearest)) or "none exist"
-        lines.append(f"  {name}={pattern!r} finds none of {len(texts)}; near: {near}")
+        lines.append(
+            f"  {name}={pattern!r} is in none of {len(texts)} {name}s; near: {near}"
+        )
     if len(lines) == 1:
         lines.append("  every selector is found in some op, but no op has all of them")
     return InvalidProgramError("\n".join(lines), remedy=_STACKED_LAYERS)
@@ -567,7 +569,7 @@ _CASTS = {
     "all": "FP32 operands of all ops to {forward}, gradients to {cotangent}",
 }
 _ACCUMULATIONS = {
-    "systolic": "FP32 down the rows of a tile, {psum_dtype} across tiles (systolic)",
+    "systolic": "float32 within a tile, {psum_dtype} across tiles (systolic)",
     "sequential": "as systolic; sums of VectorE are one left fold, however long",
     "host": "left to the host's XLA, outside every promise",
 }

@@ -104,8 +104,8 @@ def collective_algorithm(name: str) -> Iterator[None]:
 
 
 def algorithm_from_scope(name_stack: str) -> str | None:
-    """Return the innermost `collective_algorithm` of a name stack; without one that of
-    the block in which the caller runs, or None."""
+    """Return the innermost `collective_algorithm` of a name stack. If there is none,
+    return that of the block in which the caller runs, or None."""
     names = _ALGORITHM_NAME.findall(name_stack)
     return names[-1] if names else _ACTIVE_ALGORITHM.value
 

@@ -125,7 +125,7 @@ def illegal(what: str, value: object, legal: tuple[object, ...]) -> InvalidProgr
 OLDEST_SDK = "2.9"
 NEWEST_SDK = "2.32"
 SDK_DEFAULTS: Mapping[str, Mapping[str, str]] = {
-    # Compiler command line reference of SDK 2.9; `quantize_mx` has no older rule.
+    # Command line reference of SDK 2.9; "ocp_floor" is the oldest known MX rule.
     "2.9": {"auto_cast": "matmult", "mx_scale_rule": "ocp_floor"},
     "2.27": {"auto_cast": "none"},  # compiler release notes, 2.27.0
     "2.31": {"mx_scale_rule": "neuron"},  # NKI release notes, 0.5.0

@@ -312,7 +312,7 @@ def _of_none(shown: Mapping[str, Usage], heading: str) -> str:
     """Return a note that explains the row without a name."""
     if NONE not in shown:
         return ""
-    moved = "what leaves SBUF to make room, and constants"
+    moved = "transfers of constants, and of tensors that leave SBUF to make room"
     if {queue for queue, spent in shown[NONE].seconds.items() if spent} <= {"dma"}:
         return f"{NONE}: {moved}"
     return f"{NONE}: ops of no known {heading}; {moved}"

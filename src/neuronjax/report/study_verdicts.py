@@ -176,7 +176,7 @@ def _fall(curve: Curve, last: int) -> float:
 
 @dataclass(frozen=True)
 class _Judge:
-    """The baseline's runs, in which smaller is better, and criteria for the others."""
+    """The baseline's runs, times `sign` so that less is better, and the criteria."""
 
     reference: Curve
     baseline: str

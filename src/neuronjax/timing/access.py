@@ -130,7 +130,7 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Return the row counts that a reshape keeps, and whether it keeps scalar rows."""
+    """Return the row counts that both shapes have, and whether scalar rows remain."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 
@@ -139,8 +139,8 @@ def _reshaped(
 def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
-    """Return the row counts that a broadcast keeps, and whether the result has one
-    element per row; None means that the operand decides this."""
+    """Return the row counts for which each row of the result comes from one row of the
+    operand, and whether rows repeat one element; None if the operand decides."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

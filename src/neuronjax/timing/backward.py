@@ -3,7 +3,7 @@
 The name stack of an instruction of the backward pass, a rematerialised forward pass
 included, contains "transpose(". Name stacks start anew inside loops and callees: their
 instructions are backward if the loop or the call is. A callee of both passes counts for
-both, by how often each calls it. Shares are of the work of all queues, not of seconds.
+each in proportion to its calls. Shares are of the work of all queues, not of seconds.
 """
 
 from __future__ import annotations

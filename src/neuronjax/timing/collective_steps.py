@@ -106,7 +106,7 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group, with the facts about its ranks and chips that algorithms use.
 
-    With `first_only`, only the first chip sends: over EFA all chips send alike."""
+    With `first_only`, only the first chip sends; over EFA the others send alike."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -187,7 +187,7 @@ Steps = list[CollectiveStep]
 
 
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
-    """Return the steps of a ring: the first sends a copy, all others send sums.
+    """Return the steps of a ring: the first step sends a copy, later steps send sums.
 
     ASSUMPTION: "ring" uses all the channels that the wires allow, "ring:2" two; the
     order of additions, one for "ring", does not change the time."""
@@ -311,7 +311,7 @@ def _star_gather(site: _GroupSite) -> Steps:
 
 
 def _single_step(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends all its data to all ranks, which add."""
+    """Return one step in which each rank sends all its data to all, and all add."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]
@@ -434,8 +434,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows of one rank per node, multiplied by the ranks of the first chip
-    that has some, and moved to that chip."""
+    """Return the flows of one rank per node, moved to the first chip that has ranks and
+    multiplied by their number."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

@@ -4,12 +4,12 @@
 
 The messages of a step, from all groups at once, are routed over the wires of the node,
 so that groups contend; steps follow each other. `collectives.selection` chooses the
-algorithm, for numerics and time alike; an all-gather runs that of a reduce-scatter of
-its size (ASSUMPTION), an all-to-all sends directly, a collective-broadcast is an
-all-gather (compiler 2.29). Compute that shares HBM or DMA rings is not modelled here. A
-program with collectives also waits once per launch for all ranks of its groups: 1 to 5
-ms in the only published measurement (T16 of `benchmarks/validate_collectives.py`); the
-previous launch may still run meanwhile.
+algorithm, for numerics and time alike. An all-gather runs the algorithm of a
+reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, and a
+collective-broadcast is an all-gather (compiler 2.29). Compute that shares HBM or DMA
+rings is not modelled here. A program with collectives also waits once per launch for
+all ranks of its groups: 1 to 5 ms in the only published measurement (T16 of
+`benchmarks/validate_collectives.py`). The previous launch may still run meanwhile.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _algorithm(
     algorithm: str | None,
     placement: Placement,
 ) -> str:
-    """Return the name of the algorithm, that of the fold plan if there is one."""
+    """Return the algorithm of the fold plan, or else the one that is selected."""
     if plan is not None:
         return plan.algorithm
     if op == "all_to_all":
@@ -281,8 +281,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return the seconds per byte of consecutive steps, by resource; a step counts for
-    its slowest one."""
+    """Return the seconds per byte of consecutive steps, by resource. A step's time is
+    added to its slowest resource."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)
@@ -364,6 +364,6 @@ def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) ->
     Decoded tokens and training steps follow each other in this way. The runtime
     prepares the next launch, with its wait for all ranks, while the program runs, so
     that only a launch that takes longer than the program delays it: on 32 ranks of trn1
-    a program with twelve exchanges of 8 MB takes 4.7 ms, and with one 5.3 [T16]."""
+    a program with twelve exchanges of 8 MB takes 4.7 ms, one with one 5.3 ms [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -2,7 +2,7 @@
 
 The CC-cores work in parallel to the engines, and wait only for the tensors that they
 read and write. A kernel's rank is a logical NeuronCore; its CC-cores run collectives in
-the kernel's order, those of its physical cores one after the other (ASSUMPTION).
+the kernel's order; collectives of its physical cores follow each other (ASSUMPTION).
 Tensors in SBUF take as long as tensors in HBM; parts whose lengths are known only at
 run time count as whole buffers (ASSUMPTION). `collectives.launch_seconds` includes the
 wait for all ranks.
@@ -78,7 +78,7 @@ def collective_seconds(
 _RINGS = frozenset(
     {"collective_permute_implicit", "collective_permute_implicit_reduce"}
 )
-#: Collectives whose first operand is the tensor, and the others numbers of elements.
+#: Collectives whose operands after the tensor are numbers of elements.
 _OF_ANY_LENGTH = frozenset({"all_gather_v", "all_to_all_v"})
 
 
@@ -110,7 +110,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
 
 
 def _size(i: KernelInstruction) -> int:
-    """Return the larger of a rank's bytes before and after; for rings, those of the
+    """Return the larger of a rank's bytes before and after; for rings, the bytes of the
     largest output."""
     if i.name in _RINGS:
         return max(operand(x).bytes for x in i.outputs)

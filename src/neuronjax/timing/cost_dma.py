@@ -271,7 +271,7 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the fewest contiguous bytes of a side; a whole partition is one piece."""
+    """Return contiguous bytes where they are fewest; a whole partition is one piece."""
     pieces = []
     for side in sides:
         o = operand(side)

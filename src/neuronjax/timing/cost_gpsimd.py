@@ -113,7 +113,7 @@ def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price rounds of eight on VectorE, or `topk`: 4 n + K per row on 16 partitions."""
+    """Price top-k: rounds of eight on VectorE, or GpSimdE's `topk`, 4 n + K cycles."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
     cycles = ceil(rows / at_once) * topk_cycles(length, i.k)
@@ -163,7 +163,7 @@ def _parts(instruction: Instruction) -> int:
     return 4 if len(instruction.results) > 1 else 1
 
 
-#: The number of scalar operations in software; a body's count as often as it runs.
+#: The number of scalar operations in software; those of a body count for each run.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
     ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),

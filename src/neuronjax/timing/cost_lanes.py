@@ -35,7 +35,7 @@ def _in_memory(accesses: Iterable[Any]) -> list[LaneStream]:
 
 
 def _streams(read: list[LaneStream]) -> tuple[LaneStream, ...]:
-    """Return the tensors of several elements per partition, or all if none has."""
+    """Return the tensors with several elements per partition, or all if none has."""
     longest = max((s.free for s in read), default=1)
     return tuple(s for s in read if longest == 1 or s.free > 1)
 

@@ -159,9 +159,9 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass with a fold: N + 64 cycles, one instruction per row of a lane [V26],
-    without a performance mode (abs-max of 16 bits: N [RMQ, picture]), or a pass, then a
-    reduction. ScalarE can add, and with `activate2` also find extrema."""
+    """Price a pass with a fold as one instruction per row of a lane, of N + 64 cycles
+    [V26] without a performance mode (N for an abs-max of 16 bits [RMQ, picture]), or as
+    a pass and a reduction. ScalarE can add, and with `activate2` also find extrema."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)

@@ -100,8 +100,8 @@ class KernelPrice:
         issue_seconds: how long issuing a transfer occupies the ring.
         start_seconds: from a transfer's trigger to its first byte.
         dma_engines: the first DMA engine that moves it, and the number of engines.
-        load_seconds: the load of the stationary operand, if it is not loaded already.
-        seen_seconds: the part of that load that delays the array after another matmul.
+        load_seconds: time to load the stationary operand, if it is not yet loaded.
+        seen_seconds: the part of that time which delays the array after another matmul.
         rows, columns: the first row and the number of rows of its tile of TensorE's
             array, and likewise columns, in units of 32.
         array_share: the fraction of the rows of this tile that are in use.

@@ -65,7 +65,7 @@ class Contraction:
         psum_bytes: bytes of a sum in PSUM.
         flops_per_k: operations per stored row: 2, or more if zeros are not stored.
         stationary: "lhs", "rhs" or "" for the better one.
-        row_tiles, column_tiles: whether the array may be tiled.
+        row_tiles, column_tiles: whether the array may be divided into tiles.
     """
 
     batch: int
@@ -156,7 +156,7 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # The BF16 operations that would take as long, per operation and without padding.
+    # The number of BF16 operations that take as long as one operation, without padding.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(
@@ -307,7 +307,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
     dense = prod(moving.type.shape[x] for x in d.rhs_contract)
     held = prod(values.type.shape) // max(1, batch * k)
     moved = prod(moving.type.shape) // max(1, batch * dense)
-    full = 4  # rows of a group that one compressed row selects from in 4:16 [C3]
+    full = 4  # rows of a group in 4:16, of which a compressed row selects one [C3]
     c = Contraction(
         *(batch, held, moved, k, i.k_tile),
         column_cycles=column_cycles(core, "sparse", full),

@@ -69,7 +69,7 @@ def one_stream(
     on_gpsimd: bool = True,
 ) -> tuple[Way, ...]:
     """Return the ways to execute an operation on one tensor, one per engine. ScalarE
-    needs a single instruction, the others `times`."""
+    needs a single instruction, other engines need `times` instructions."""
     queues: list[tuple[Queue, float]] = [("vector", times)]
     if on_scalar:
         queues.append(("scalar", 1))
@@ -90,8 +90,8 @@ def streams(
     on_vector: bool = True,
     ops: tuple[str, ...] = (),
 ) -> tuple[Way, ...]:
-    """Return the ways to execute an operation on two or more tensors of one shape. From
-    the third on, each operand is first copied to the result."""
+    """Return the ways to execute an operation on two or more tensors of one shape. Each
+    operand after the second costs an additional copy."""
     read = [p for p in range(len(i.operands)) if p not in reading.scalars]
     queues: list[Queue] = ["vector"] if on_vector else []
     if not reading.in_psum:
@@ -232,7 +232,7 @@ def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a constant: free as an immediate, or in HBM except for its transfer."""
+    """Price a constant: free if it is a scalar or stored in HBM, otherwise a fill."""
     (result,) = i.results
     elements = prod(result.type.shape)
     if elements == 1 or is_stored(i):
@@ -268,7 +268,7 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one operation on one element; a scale of an amax needs `SCALE_STEPS`."""
+    """Price one operation on one element; a scale from an amax takes `SCALE_STEPS`."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)

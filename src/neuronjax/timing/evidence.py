@@ -1,8 +1,8 @@
 """Computes confidence intervals of predicted times from times measured on chips.
 
 `measured_times.json` holds measured times and this model's predictions of them, written
-by `python -m benchmarks.evidence`. A prediction is as uncertain as those of the most
-similar measured ones: of the same kind, of similar length, with the same queues busy.
+by `python -m benchmarks.evidence`. A prediction is as uncertain as the predictions of
+the most similar measured times: same kind, similar length, the same queues busy.
 Sources: hardware sheet 9.1 to 9.4, vendor's baselines, KDA.
 """
 
@@ -21,8 +21,8 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: Number of measured times that make an interval, and the probability that it covers
-#: another: without the lowest and the highest it spans 16 of the 20 gaps around 19.
+#: Number of measured times that make an interval, and its chance to cover another time:
+#: of the 20 gaps between and beside 19 times it covers 16, all but two at each end.
 ROWS, COVERED = 19, 0.8
 #: Distances, in units of the distance between an always busy queue and an idle one.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
@@ -55,8 +55,8 @@ class Confidence:
     """The confidence interval of a predicted time.
 
     Attributes:
-        low_seconds, high_seconds: the interval of 80 % of the most similar measured
-            times, each multiplied by the ratio of this prediction to its own.
+        low_seconds, high_seconds: this prediction times the interval of 80 % of the
+            ratios of the most similar measured times to their predictions.
         nearest: the most similar measured times, the most similar first.
         knows_chip: whether one of them was measured on this chip.
     """
@@ -67,7 +67,7 @@ class Confidence:
     knows_chip: bool
 
 
-#: For collectives that no constant was fitted to; `benchmarks/tests` checks the text.
+#: Counts collectives to which no constant was fitted; `benchmarks/tests` checks this.
 HOW_SURE = (
     "80 % of 81 measured collectives (trn1, trn2): 0.93 to 1.16 of the modelled time."
 )

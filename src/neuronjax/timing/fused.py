@@ -94,7 +94,7 @@ class TiledRegion:
         inside: values that the steps compute.
         whole: values from outside that every tile needs completely.
         streamed: values from outside that are loaded row by row.
-        lhs_bytes: the matmul operands that are contracted with `whole`, for all rows.
+        lhs_bytes: bytes of the matmul operands contracted with `whole`, for all rows.
         batches: by value of `whole`, the number of parts into which the rows' batch
             splits it; two are needed at a time.
         sums: results that are complete after the last tile.

@@ -55,7 +55,7 @@ def is_stored(instruction: Memset) -> bool:
     return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
-#: Fields of every instruction except `engine`, which do not affect what it computes.
+#: Fields that every instruction has and that do not affect its result; not `engine`.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 

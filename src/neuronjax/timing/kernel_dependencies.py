@@ -187,7 +187,7 @@ class _StorageAccesses:
         """Return the entries for which the next storage in this memory waits."""
         found = self.writers.entries()
         if not found:
-            found += self.freed  # a writer, if any, has waited for these
+            found += self.freed  # any writer has waited for `freed`
         return found + self.readers.entries()
 
 

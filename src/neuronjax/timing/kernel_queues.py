@@ -3,8 +3,8 @@
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
 other queues issue whichever of the next few can start first, as if the compiler had
 ordered them. The older style's compiler also reorders TensorE's instructions, except
-additions to one sum (gqa_full v1 of [KDA]: 21.3 ms measured; predicted are 21.1 with
-this order, 31.4 in the kernel's).
+additions to one sum (gqa_full v1 of [KDA]: 21.3 ms measured; the prediction is 21.1 ms
+if TensorE's instructions are reordered, 31.4 in the kernel's order).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from neuronjax.timing.work import Core, Queue
 #: Queues that keep the kernel's order; in the older style TensorE's does not.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
-#: Rings whose issue of a transfer occupies an engine, by ring.
+#: By ring, the engine that is occupied while the ring issues a transfer.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}
 #: Means "no entry" where an entry's number is expected.
 NOTHING = -1
@@ -38,7 +38,7 @@ class IssueQueue:
         free: the time at which it can issue again.
         wake: the time at which the scheduler visits it next.
         last: the entry that it issued last.
-        window: the number of next entries of which it issues the first that can start.
+        window: of this many next entries, it issues the first that can start.
     """
 
     __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")

@@ -88,8 +88,8 @@ def schedule_kernel(
     """Return the schedule of a kernel.
 
     The programs of a grid run on `lnc` physical cores; None is one core per program, up
-    to those of a logical core. `trips` is the iteration count of device loops that do
-    not specify it, by "file.py:12".
+    to the cores of a logical core. `trips` is the iteration count of device loops that
+    do not specify it, by "file.py:12".
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
@@ -315,8 +315,8 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return another entry of the window that can start now, or -1; and the time
-        at which it can."""
+        """Return an entry of the window after its first that can start now, and `now`;
+        or -1, and the time at which one can."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]

@@ -42,7 +42,7 @@ def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
 
 
 def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
-    """Return whether the contracted axis of a matmul's operand is not leading."""
+    """Return whether a matmul's operand has another axis before the contracted one."""
     d = dimensions(step)
     batch = (d.lhs_batch, d.rhs_batch)[position]
     contract = (d.lhs_contract, d.rhs_contract)[position]
@@ -52,7 +52,7 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """Return, by value from outside, the part read, and whether it is transposed."""
+    """Return, by value from outside, the fraction read and whether it is transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:

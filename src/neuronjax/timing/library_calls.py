@@ -83,7 +83,7 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 
 def _dequantize(block: Block, core: Core) -> Instruction:
-    """Return a product of elements; the scales, of 1/32 of their size, are ignored."""
+    """Return an elementwise product; reads of the scales, 1/32 as many, are ignored."""
     elements = View(block.arguments[0])
     return TensorTensor(
         operands=(elements, elements),

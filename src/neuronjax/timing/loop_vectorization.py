@@ -164,8 +164,8 @@ class LoopVectorization:
     def _at_turn(
         self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
     ) -> bool:
-        """Return whether a slice of a tensor with one per iteration is the current
-        iteration's."""
+        """Return whether a slice is the current iteration's, of a tensor that has one
+        slice per iteration."""
         shape = self.types[value].shape
         return (
             bool(shape)

@@ -68,7 +68,7 @@ class Masks:
         self._made: dict[int, FlatNode] = {}
 
     def add(self, node: FlatNode) -> None:
-        """Add the instruction of a constant."""
+        """Add an instruction that computes a constant."""
         for value in node.results:
             self._made[value] = node
 

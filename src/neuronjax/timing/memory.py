@@ -212,8 +212,8 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
         return [roots] * len(i.results)
 
     def nested(self, i: Instruction) -> Sequence[frozenset[int]]:
-        """Return the arguments from which the results of control flow are derived: of a
-        loop only for carries that no iteration changes, of a branch none."""
+        """Return the arguments from which the results of control flow are derived: for
+        a loop, only those of unchanged carries; for a branch, none."""
         found = [self.enter(entry) for entry in entries(i, self.functions)]
         if isinstance(i, Loop):
             kept, roots = unchanged_carries(i), map(self.of, i.operands)

@@ -150,7 +150,7 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """Return a bare chip's instance: the largest with one host, else the smallest."""
+    """Return a bare chip's instance, of one host if possible: the largest per host."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:
@@ -159,7 +159,7 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Return the topology of a node; of one server for a bare chip of UltraServers."""
+    """Return a node's topology; one server's for a bare chip sold in UltraServers."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

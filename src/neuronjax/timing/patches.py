@@ -26,8 +26,8 @@ def read_in_place(i: Im2col, core: Core) -> bool:
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
     """Return the access of patches that are strides over an image.
 
-    Patches of one position keep the rows of the image; other patches also read
-    neighbouring rows, so that only groups are kept as rows."""
+    Patches of one position keep the row counts of the image. Other patches also read
+    neighbouring rows, so that only the groups, its first axis, are kept as rows."""
     shape, window = i.operands[0].type.shape, i.window
     is_point = prod(window.sizes) == prod(window.strides) == 1
     unpadded = not any(map(any, window.padding)) and prod(window.base_dilations) == 1
@@ -44,7 +44,7 @@ def copied_bytes(i: Im2col) -> int:
 
 
 def held_bytes(i: Im2col) -> int:
-    """Return the bytes of copies in SBUF at a time, which are those of one copy."""
+    """Return the bytes of copies in SBUF at a time: the bytes of one copy."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 

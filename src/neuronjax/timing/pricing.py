@@ -91,8 +91,8 @@ class PricedUnit:
     sources: dict[int, Work] = field(default_factory=dict)
 
     def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
-        """Return groups of loads that start together, in order: whether they stream
-        with the tiles, and the loads."""
+        """Return the groups of loads that start together, in order. Each group is
+        (whether the loads stream with the tiles, the loads)."""
         groups: dict[tuple[bool, int], list[PricedMove]] = {}
         for move in self.loads:
             streams = self.pieces > 1 and not move.movement.is_whole
@@ -235,8 +235,8 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the busiest queue's load with a way added, plus the way's own time per
-        tile."""
+        """Return the load of the busiest queue after a way is added, plus the time of
+        one tile through the way, divided by the number of tiles."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)

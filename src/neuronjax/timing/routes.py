@@ -2,10 +2,10 @@
 
 A torus routes axis after axis, in the shorter direction; if both directions are equally
 long, each carries half of the message (ASSUMPTION: the vendor's routing is not
-published, but only with both is nccom's all-reduce over 8 ranks of trn1 as fast as
-measured). A chain and a ring are tori of one axis. In a switch a message takes the
-cable of its chip, then that of the destination. A wire is (chip, link, direction),
-where link is an index into `Topology.links`.
+published, but with one direction nccom's all-reduce over 8 ranks of trn1 would be
+slower than measured). A chain and a ring are tori of one axis. In a switch a message
+takes the cable of its chip, then that of the destination. A wire is (chip, link,
+direction), where link is an index into `Topology.links`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ queue: the total is the time of one tile through all steps, plus that interval f
 other tile. A region of one tile streams parts of it: a step starts on its producer's
 first part, and ends no sooner than the producer's end plus the time of its own last
 part. Loads are issued before the engines need them. Every iteration of a loop takes the
-time from one to the next, a branch takes that of its longest block, and an Spmd block
-that of one device, since all devices run the same.
+time from one to the next. A branch takes the time of its longest block, and an Spmd
+block the time of one device, since all devices run the same program.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class ServingCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedMemory:
-    """The HBM of one device of a copy that serves; see `ServingCost`."""
+    """The HBM of one of the devices that hold a served program; see `ServingCost`."""
 
     needed_bytes: int
     capacity_bytes: int

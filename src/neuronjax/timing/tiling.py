@@ -49,7 +49,7 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Return the number of dimensions before the first excluded one above size 1."""
+    """Return the number of dimensions before the first excluded one larger than 1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n
@@ -134,8 +134,8 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
 
 
 class _Grouping:
-    """The grouping of a block's steps: each joins the region of its last operand, or a
-    new one."""
+    """The grouping of a block's steps: each step joins the region of its last operand,
+    or starts a new one."""
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core
@@ -190,7 +190,7 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a batched matmul's result has the size of a matmul's result in
-        the region, as gradients of scores, which are combined with the scores."""
+        the region. Gradients of scores do; they are combined with the scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -280,7 +280,7 @@ class _Grouping:
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
-        """Add a step's operands from outside to those that are streamed, or whole."""
+        """Add a step's operands from outside the region to `streamed` or to `whole`."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ALONE
         for position, value in enumerate(step.operands):

@@ -61,7 +61,7 @@ class Core:
 
     @property
     def around_seconds(self) -> float:
-        """Return the time of a program in addition to its instructions, once."""
+        """Return the time that a program adds to that of its instructions, once."""
         return a.PROGRAM_SECONDS.value + self.joining_seconds
 
     @property

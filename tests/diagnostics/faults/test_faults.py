@@ -454,7 +454,7 @@ def test_a_tolerance_asks_for_the_first_divergence_too():
     report = compare(loss_of_logits, policy="bf16", tolerance=0.1)(normal(4, 8) + 12)
     assert report.first_divergence is not None
     assert report.first_divergence.record.number == report.faults[0].record.number
-    assert "first divergence (relative L2 0.1)" in str(report)
+    assert "first divergence (relative L2 above 0.1)" in str(report)
 
 
 def test_stochastic_rounding_is_no_fault():

@@ -49,7 +49,7 @@ def added(w, g):
             (np.float32([[1.0], [3000.0]]) * normal(2, 64),),
             "every row a scale",
         ),
-        (of_eight_bits, (5 * normal(16, 16),), "to the largest of float8_e4m3, which"),
+        (of_eight_bits, (5 * normal(16, 16),), "just fits float8_e4m3, which"),
         (rounded_before, (1000 * normal(64),), "in FP32, which leaves an error of"),
         (stepped, (normal(64).astype(BF16), normal(64)), "the state in FP32"),
         (added, (normal(64).astype(BF16), normal(64).astype(BF16)), "stochastically"),

@@ -79,8 +79,10 @@ def test_loops_of_sums_are_vectors(name, machine):
     loop = max(loops, key=lambda x: x.count("fmla") + x.count("fmul"))
     lines = [x.split()[0] for x in loop.splitlines() if x.startswith("\t")]
     vectors = re.findall(r"fm(?:la|ul)(?:\.4s)?\t.*", loop)
-    assert len(vectors) == products
-    assert len(lines) <= 1.6 * products + 8, lines
+    iterations, rest = divmod(len(vectors), products)  # LLVM may unroll a short loop
+    assert iterations in (1, 2)
+    assert rest == 0
+    assert len(lines) <= 1.6 * len(vectors) + 8, lines
     assert "[sp" not in loop
     assert text.lower().count("fpcr") == 3  # read, set, and set again
 

@@ -286,11 +286,11 @@ def test_the_emulator_confirms_itself(emulator):
 @pytest.mark.slow
 def test_a_changed_emulator_is_found_out(emulator, monkeypatch):
     """Tiles of 128 in VectorE, FP32 operands without the fourth pass."""
-    passes = tensor.four_passes
+    passes = tensor.array_passes
     tiled = functools.partial(fold.fold_axes, tile=128)
     monkeypatch.setattr(accumulators, "fold_axes", tiled)
     monkeypatch.setattr(tensor, "by_kernel", lambda psum: False)
-    monkeypatch.setattr(tensor, "four_passes", lambda *given: passes(*given)[:3])
+    monkeypatch.setattr(tensor, "array_passes", lambda *given: passes(*given)[:3])
     report = emulator("vector_sum_1000,fp32_product")
     found = {f.question: (f.verdict, f.fits) for f in report.findings if f.elements}
     assert found == {

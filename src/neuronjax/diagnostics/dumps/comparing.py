@@ -31,7 +31,7 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.report.places import OpPlace
 
-#: The tensors and arguments from which a value is computed, and the ops that do so.
+#: The tensors and arguments from which a value is computed, and the ops on that path.
 _Origin = tuple[tuple[str, ...], tuple[OpPlace, ...]]
 
 
@@ -107,12 +107,12 @@ class DumpWalk:
         ]
 
     def _hearing(self, take: Callable[[Key, Held], Held]) -> Made:
-        """Return a listener for a walk that replaces values by tensors of the dump."""
+        """Return a function that replaces a walk's values by what `take` returns."""
 
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
         ) -> Mapping[Value, Held]:
-            # Values inside of loops are not matched.
+            # Values in loops are computed many times, so they have no single tensor.
             return {
                 value: take((path.calls, value), held)
                 for value, held in found.items()
@@ -168,7 +168,7 @@ def with_storage(
 
 
 class _Behind:
-    """Finds what a value is computed from, back to the nearest saved tensors."""
+    """Finds the ops that compute a value, back to the nearest saved tensors."""
 
     def __init__(self, program: Program, known: Mapping[Key, Match]) -> None:
         self._graph = ValueSources(program)
@@ -177,8 +177,8 @@ class _Behind:
         self._arguments = dict(zip(arguments, program.argument_names, strict=True))
 
     def look(self, key: Key) -> _Origin:
-        """Return the nearest saved tensors and arguments behind a value, and the ops
-        that compute it from these, without moves, in the order of the program."""
+        """Return the nearest saved tensors and arguments on which a value depends, and
+        the ops that compute it from these, without moves, in program order."""
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}

@@ -58,8 +58,8 @@ class FlatProgram:
 
     Attributes:
         ops: the list.
-        makers: the op whose result each value is; in a function that is called twice,
-            that of the first call.
+        makers: the op that makes each value; in a function that is called twice, the
+            op of the first call.
         places: for each argument of a body: the op with this body, or None for main;
             the name of the body; and the index of the argument.
     """
@@ -188,8 +188,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
 def _pairs(
     left: Sequence[FlatOp], right: Sequence[FlatOp], ways: Sequence[_Way]
 ) -> Iterator[tuple[FlatOp, FlatOp, str]]:
-    """Yield the pairs of the first of `ways` in two lists, and the pairs of the next
-    ways among the ops between them."""
+    """Yield the pairs of two lists by the first of `ways`; then pair the ops between
+    these pairs by the next way, and so on."""
     if not ways:
         return
     key, how = ways[0]

@@ -96,7 +96,7 @@ class _Writer:
     A value without a number is written as its type.
 
     Attributes:
-        functions: the functions that a name may mean.
+        functions: the functions that calls refer to, by name.
         array: returns the text of an array.
     """
 
@@ -129,7 +129,7 @@ class _Writer:
         yield f"{indent}arguments {arguments}", ""
         for op in region.ops:
             if op.name == CONSTANT:
-                # Readers show a constant's content, so its position does not matter.
+                # Ops that read it are written with its content: no position matters.
                 value = op.attributes["value"]
                 self._values[op.results[0]] = self._canonical(value)
                 continue

@@ -32,7 +32,7 @@ class ComparedValue:
     """The values of an op compared with their partners, over all executions.
 
     Attributes:
-        before, after: the first pair that differs; the first of all if none does.
+        before, after: the first pair that differs; if none does, the first pair.
         beside: the comparison of this pair.
         errors: the errors of all executions, added up.
         differs: whether any execution differs.
@@ -48,13 +48,13 @@ class ComparedValue:
 
 
 class Correspondence:
-    """The corresponding values of two runs on the same arguments.
+    """The corresponding values of a run before and a run after an edit.
 
-    `returned` has the result before by the result after of the same name. `tolerance`
-    is the relative L2 error up to which values are equal; 0 for equal bits.
+    `returned` maps results of the second run to those of the same name in the first.
+    `tolerance`: relative L2 error up to which values are equal; 0 for equal bits.
 
     Attributes:
-        found: the compared values by op of the program after, in the order of its run;
+        found: the compared values by op of the second program, in the order of its run;
             the key None stands for arguments.
     """
 
@@ -67,10 +67,10 @@ class Correspondence:
     ) -> None:
         self._tolerance, self._returned = tolerance, returned
         self._before = runs[0].values
-        # Value after the edit -> the corresponding value before it.
+        # Value of the second run -> the corresponding value of the first.
         self._partners: dict[RunValue, RunValue] = {}
         self._taken: set[RunValue] = set(returned.values())
-        # Value after -> values before that may equal it only after a sum over devices.
+        # The same, but values of the first run that must first be added over devices.
         self._partial: dict[RunValue, Sequence[RunValue]] = {}
         self._pairs: dict[FlatOp | None, AlignedPair] = {}
         if alignment.is_edit:
@@ -88,7 +88,7 @@ class Correspondence:
             self._on_line[_line(value)].append(value)
             if value.name == _ALL_REDUCE:
                 self._sums[value.reads[0].root].append(value)
-        # How often each op of a source line runs in the program after.
+        # How often each op of a source line runs in the second program.
         self._runs_of = Counter(map(_line, self._computed(runs[1].values)))
         self.found: dict[FlatOp | None, ComparedValue] = {}
         for order, value in enumerate(dict.fromkeys((*runs[1].values, *returned))):
@@ -141,11 +141,11 @@ class Correspondence:
         return beside.errors.relative_l2 > self._tolerance
 
     def _beside(self, others: Iterable[RunValue], value: RunValue) -> list[RunValue]:
-        """Return the values that can be compared with a value."""
+        """Return those of `others` that can be compared with a value."""
         return [o for o in others if values_beside(o, value) is not None]
 
     def _partner(self, value: RunValue) -> RunValue | None:
-        """Return the value before that should equal a value after, or None."""
+        """Return the first run's value that should equal one of the second, or None."""
         alike = self._candidates(value)
         aligned = self._aligned(value)
         if aligned in alike:
@@ -167,7 +167,7 @@ class Correspondence:
         return next(iter(self._beside(left, value)), None)
 
     def _candidates(self, value: RunValue) -> list[RunValue]:
-        """Return the values before that the same op makes of corresponding values."""
+        """Return the first run's results of the same op on corresponding values."""
         key = self._key(value)
         if key[1] <= {_CONSTANT}:
             return []
@@ -182,7 +182,7 @@ class Correspondence:
 
     def _aligned(self, value: RunValue) -> RunValue | None:
         """Return the result of the paired op in the same iteration, if the ops are the
-        same or both read a value that corresponds."""
+        same or read at least one pair of corresponding values."""
         pair = self._pairs.get(value.op)
         if pair is None:
             return None

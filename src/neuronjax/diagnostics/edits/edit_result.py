@@ -89,7 +89,7 @@ class FirstDifference:
         index: the index of the element that differs most.
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
-        equal_behind: the nearest ops behind it with equal values, in both programs.
+        equal_behind: the nearest of these ops on which it depends, in both programs.
         because: the edits on which it depends, its own included.
     """
 
@@ -150,7 +150,7 @@ class ProgramComparison(Displayed):
         target: the name of the target.
         setting: target, logical core, numerics and SDK, as every report begins.
         policy: the policy under which both were emulated.
-        tolerance: relative L2 error up to which values are the same; 0 for any bit.
+        tolerance: relative L2 error up to which values are the same; 0 for equal bits.
         pairs: number of pairs of ops in the alignment.
         compared: number of ops of `against` whose values the function computes too.
         edits: in the order of `against`, removed ops last.
@@ -184,9 +184,9 @@ class ProgramComparison(Displayed):
             "outputs",
             {
                 "output": TEXT,
-                "differ": NUMBER,
-                "of": NUMBER,
-                "ulp": NUMBER,
+                "differing": NUMBER,
+                "elements": NUMBER,
+                "largest ulp": NUMBER,
                 "relative L2": NUMBER,
             },
             map(_row, self.outputs),
@@ -239,10 +239,8 @@ class ProgramComparison(Displayed):
             yield Text("   no value before it has a counterpart in the other program")
             return
         near = first.equal_behind[:_NEAREST]
-        nearest = "; the nearest to it:" if near else ""
-        yield Text(
-            f"   values before it that are equal in both: {first.equal}{nearest}"
-        )
+        nearest = "; the last of these:" if near else ""
+        yield Text(f"   earlier values that are equal in both: {first.equal}{nearest}")
         for before, after in near:
             there = f" ({before.line})" if before.line != after.line else ""
             yield one_line(f"     {after}{there}")
@@ -264,7 +262,7 @@ class ProgramComparison(Displayed):
             return
         count = f"ops in both: {self.pairs}; edits: {len(self.edits)}"
         if not self.is_edit:
-            yield Text(f"{count}, too many for two versions of one program")
+            yield Text(f"{count}, too many: the two count as different programs")
             return
         yield Text(count)
         because = () if self.first is None else self.first.because

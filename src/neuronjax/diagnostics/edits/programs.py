@@ -117,7 +117,7 @@ class _Describing:
         self._alignment, self._found = alignment, found
 
     def edits(self) -> list[Edit]:
-        """Return the edits in the order of the program after, removed ops last."""
+        """Return the edits in the order of the second program, removed ops last."""
         pairs = [p for p in self._alignment.pairs if p.how != "same"]
         edited = self._edits(pairs, self._alignment.added)
         removed = self._edits(removed=self._alignment.removed)
@@ -163,8 +163,8 @@ class _Describing:
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
-        """Return the first difference that is not mere movement, else the first at all.
-        `paths` are those of the values that the program after returns."""
+        """Return the first difference of an op that computes, else of one that moves
+        numbers. `paths` are those of the second program's results."""
         off = [match for match in self._found.values() if match.differs]
         if not off:
             return None

@@ -54,7 +54,7 @@ class RunValue:
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """Return a key, equal for ops that compute the same function of any shapes."""
+        """Return a key that is equal for ops of one function, whatever the shapes."""
         if self.op is None:
             return ()
         op = self.op.op
@@ -84,8 +84,8 @@ class RunValue:
 
     @property
     def is_distinctive(self) -> bool:
-        """Return whether another value is unlikely to be equal by chance, as whole
-        scalars and arrays of one repeated number often are."""
+        """Return whether no unrelated value is likely to be equal; false for a scalar
+        that is a whole number, and for an array of one repeated number."""
         array = self.parts[0]
         if array.size == 1:
             return array.dtype.kind not in "biu" and array.item() % 1 != 0
@@ -93,7 +93,7 @@ class RunValue:
 
 
 def gathered(parts: Sequence[np.ndarray], shape: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield each array of a shape of which `parts` may be the parts on devices.
+    """Yield each array of this shape that may have been split over devices as `parts`.
 
     Devices with the same part hold the same bits. Neighbours on an axis of the mesh are
     a fixed number of devices apart."""
@@ -177,7 +177,7 @@ class ProgramRun(Witness):
         return self._holders[_at(array)][1]
 
     def hold(self, array: np.ndarray, value: RunValue) -> None:
-        """Record the value that an array is, or of which it is a part."""
+        """Record which value an array holds, as a whole or in part."""
         self._holders[_at(array)] = (array, value)
 
     def saw(

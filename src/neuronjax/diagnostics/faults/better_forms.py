@@ -37,8 +37,8 @@ FORMS: Mapping[str, str] = {
     "sqrt(x) - sqrt(y)": "(x - y) / (sqrt(x) + sqrt(y)) for sqrt(x) - sqrt(y)",
 }
 _PARSED = {formula: ast.parse(formula, mode="eval").body for formula in FORMS}
-#: Formula -> the only kinds of faults for which to advise against it: it is exact
-#: enough if the maximum is subtracted first.
+#: Formula -> the only kinds of faults for which another form is advised: the formula is
+#: exact enough, but its range is too small unless the maximum is subtracted first.
 RANGES: Mapping[str, tuple[str, ...]] = {
     "exp(x) / sum(exp(x))": ("overflow", "non-finite"),
     "log(sum(exp(x)))": ("overflow", "underflow", "singular", "non-finite"),
@@ -68,7 +68,7 @@ _KEEPS = CONSTANT - {"stablehlo.constant"}
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
     """Return advice on an equivalent of the formula that an op is a part of, or ""."""
-    inner = re.findall(r"\w+", scope.partition("/")[2])  # after the user's function
+    inner = re.findall(r"\w+", scope.partition("/")[2])  # without the user's function
     names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
     if names & SOLVING:
         return CONDITIONED
@@ -123,7 +123,7 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # a reduce also has a 0
+        for part, operand in zip(order, given, strict=False):  # skips a reduce's 0
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

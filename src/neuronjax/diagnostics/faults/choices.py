@@ -34,7 +34,7 @@ def is_choice(flow: Flow, value: Value) -> bool:
         behind = [op] if op.name in _KEEPS else _whole_ops(flow, op.results[0])
         owes = any(_is_float(v) for op in behind for v in op.operands)
         if owes and (op.name not in _KEEPS or op.name == "stablehlo.convert"):
-            return False  # a counter of a loop owes nothing to floats
+            return False  # arithmetic on what floats decided, unlike a loop's counter
         if op.name == "stablehlo.reduce" and not floats:
             return False  # a count
         chosen |= floats and op.name not in MOVING
@@ -51,7 +51,7 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
             worst = max(wrong, key=lambda t: t.worst.result.error)
             chooser = flow.trace(op.results[0])
             assert chooser is not None
-            chain = flow.chain(worst, worst.worst)  # may close a loop
+            chain = flow.chain(worst, worst.worst)  # may be a loop
             yield max(chain, key=lambda step: step[1].own)[0], chooser
 
 

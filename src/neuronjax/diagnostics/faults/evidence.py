@@ -28,8 +28,8 @@ class OpEvidence:
         wrapped: number of integers beyond the range of their type.
         misread: number of results whose sign changed, as `misread` counts them.
         rounds_whole: whether it rounds whole numbers to floats near them.
-        cut_off: for each operand of a bound or saturating cast, the root mean square of
-            what is cut off in the reference.
+        cut_off: for each operand of a clamp, maximum, minimum, select or saturating
+            cast, the root mean square of what is cut off in the reference.
         is_tie: whether the result differs from the reference by chance (`is_tie`).
     """
 
@@ -106,7 +106,7 @@ _CHANGES = {
 }
 #: Floats with a smaller relative distance may be the same number in FP32.
 _ONE_IN_FP32 = 2.0**-21
-#: FP32 keeps at most 12 bits of the fraction of larger floats: too few to judge it by.
+#: In larger floats, FP32 keeps too few bits (at most 12) of the fraction to judge it.
 _LARGEST_WITH_FRACTION = 2.0**11
 
 
@@ -130,7 +130,7 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))
-#: Bounds, and selects such as `jnp.where(x > most, most, x)`.
+#: Ops that bound numbers, among them selects such as `jnp.where(x > most, most, x)`.
 CLIPS = BOUNDS | {"stablehlo.select"}
 ROUNDS = frozenset(
     f"stablehlo.{name}"
@@ -155,11 +155,11 @@ def flattened(operand: Seen, result: Seen) -> float:
 def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, float]:
-    """Return, by operand, the root mean square of what a bound, or a cast to 8 bits
-    that saturates, cuts off its numbers.
+    """Return, by operand, the root mean square of the parts of its numbers that are cut
+    off by an op of `CLIPS`, or by a cast to 8 bits that saturates.
 
-    Numbers that become zero, as in a ReLU, do not count. A select is a bound if it
-    replaces only the largest and smallest numbers.
+    Numbers that become zero, as in a ReLU, do not count. A select counts only if it
+    replaces no numbers but the largest and smallest.
     """
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
@@ -167,7 +167,7 @@ def cut_off(
         limit = get_format(np.dtype(result.dtype).name).max_finite
         bounded = np.clip(wide(result.reference), -limit, limit)
         if not np.isfinite(wide(result.actual)).all():
-            return {}  # it does not saturate
+            return {}  # the cast does not saturate
     else:
         return {}
     numbers = ((v, seen) for v, seen in operands.items() if seen.dtype.kind != "b")
@@ -182,7 +182,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only numbers outside the results' range changed, none its sign."""
+    """Return whether only numbers outside the results' range changed, and no signs."""
     if (x * bounded)[x != bounded].min(initial=0.0) < 0:
         return False
     changed = x[x != bounded]

@@ -22,7 +22,7 @@ class Fault(Mapping[str, Any]):
         shows: the op at which the error shows first, if it is another one.
         iteration: iterations of the loops around it when the error first happened.
         evidence: what was observed, in words and numbers.
-        remedy: what to try; an error that it "leaves" was measured on this op alone.
+        remedy: what to try; the error that it leaves was measured on this op alone.
         outputs: paths of the results that depend on it.
     """
 

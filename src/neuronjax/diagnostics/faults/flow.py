@@ -15,12 +15,12 @@ from neuronjax.diagnostics.op_records import CONSTANT, MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: An op makes an error if its own error is at least this share of it.
+#: An op makes its result's error if its own error is at least this share of that error.
 OWN = 0.5
 
 #: Relative error of numbers that are as exact as FP32 allows.
 ORDINARY = 2.0**-18
-#: An op that makes an error less than this many times as large only passes it on.
+#: An op that enlarges an error by a smaller factor only passes it on.
 AMPLIFIES = 2.0
 #: An addend's error below this share of another addend's is negligible.
 LITTLE = 1e-2
@@ -75,8 +75,8 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """Return a value and its sources, traced back through values that `passes`
-        accepts, but not to sources that `leaves_out` returns."""
+        """Return a value and the values from which it is computed, traced back through
+        values that `passes` accepts, but not to those that `leaves_out` returns."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
@@ -158,7 +158,7 @@ class Flow:
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
         """Return an op and the ops from which its error came, along the worst operands.
-        The last op makes its error itself, or closes a loop."""
+        The last op makes its error itself, or depends on an earlier one: a loop."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(trace.path.op, evidence):
             behind = next(self.behind_step(trace, evidence), None)
@@ -181,8 +181,7 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the origins of errors that enter the loop that a chain closes, if it
-        closes one."""
+        """Yield the origins of errors that enter a chain which is a loop."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -323,8 +322,8 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether an error in 8 bits and fewer is ordinary: no op amplifies it until
     the format has no correct digit left.
 
-    The last op of the chain is exempt, for another draw of the data has an error of
-    that size too; so is an op whose operands have no correct digits already.
+    The last op of the chain may amplify: with other data its error is as large. So may
+    an op whose operands have no correct digit.
     """
     costly = [e for _, e in chain[:-1] if amplification(e) * unit >= 1]
     if any(e.error_before < HOPELESS for e in costly):

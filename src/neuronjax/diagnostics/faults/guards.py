@@ -92,7 +92,7 @@ def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool])
                 written = share.largest or next(small, 0.0)
                 known = FORMATS.get(dtype.name)
                 is_narrow = known is not None and known.min_normal > SMALLEST_EPSILON
-                if written or is_narrow:  # else it may have been written as zero
+                if written or is_narrow:  # otherwise the source may have a zero
                     what = f"{written:.2g}" if written else "the epsilon"
                     return f"{what} is 0 in {dtype.name}"
     return ""

@@ -35,7 +35,7 @@ KINDS: Mapping[str, str] = {
     "cancellation": "rewrite the difference: centred, expm1, log1p, or a product",
     "singular": "keep away from the singular point: an epsilon inside, or a "
     "function made for it (log1p, logsumexp, arctan2)",
-    "integer": "use a wider integer, and no float on its way",
+    "integer": "use an integer that is wide enough, and do not convert it to a float",
     "saturation": "scale to the largest number of the format, or give the layer more "
     "digits by a Rule",
     "coarse": "keep its result in FP32 up to where the error shows",
@@ -59,9 +59,9 @@ LOST_GUARD = "use an epsilon of the format (1e-4 in float16), or add it in float
 #: Advice where a format holds a constant as another number.
 MISREAD = "use a constant that the format holds, or apply it in float32"
 #: Advice where an op makes NaN from Inf.
-INF_BEFORE = "mend the op that makes the Inf, or guard its operand with jnp.where"
+INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
 _SUMS = frozenset(("reduce", "reduce_window"))
-#: A sum absorbs addends if it is at least this many times as large as the smaller one.
+#: A sum at least this many times as large as its smaller addend absorbs it.
 LARGER = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 #: Nouns for ops, used in sentences.
@@ -142,7 +142,7 @@ def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     is_finite = not any(x.nonfinite for x in e.operands.values())
     if share.nonfinite_reference and is_finite:
         should = "the largest is beyond float64 too"
-    text = f"{percent(share.beyond)} of its numbers are beyond {_end(t)}; {should}"
+    text = f"{percent(share.beyond)} of its results are beyond {_end(t)}; {should}"
     return FaultName("overflow", text)
 
 
@@ -164,7 +164,7 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     share = e.result
     operands = e.operands.values()
     if share.nan and any(x.nonfinite and not x.nan for x in operands):
-        text = f"{share.nan} of {share.elements} numbers are NaN, made from Inf"
+        text = f"{share.nan} of {share.elements} results are NaN: an operand is Inf"
         return FaultName("non-finite", text, INF_BEFORE)
     if not share.nonfinite or any(x.nonfinite for x in operands):
         return None
@@ -356,5 +356,5 @@ def _largest(t: OpTrace) -> float:
 
 
 def _end(t: OpTrace) -> str:
-    """Return text such as "65504, where float16 ends"."""
-    return f"{short(_largest(t))}, where {_format(t)} ends"
+    """Return text such as "65504, the largest number of float16"."""
+    return f"{short(_largest(t))}, the largest number of {_format(t)}"

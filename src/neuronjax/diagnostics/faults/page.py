@@ -70,10 +70,9 @@ def _headline(verdict: FaultVerdict) -> Text:
         what = "no result is too far from float64, but an op on the way is at fault:"
         return Text(what, style="bold red")
     if not total:
-        text = "nothing was judged, for the program has no result"
-        return Text(text, style="yellow")
+        return Text("nothing was judged: the program has no result", style="yellow")
     results = "the result is" if total == 1 else f"all {total} results are"
-    found = f"{results} as near to float64 as formats and data allow"
+    found = f"{results} as close as formats and data allow"
     if verdict.unjudged:
         text = f"not judged: {'; '.join(verdict.unjudged)}. Otherwise {found}"
         return Text(text, style="yellow")
@@ -91,18 +90,18 @@ def _of_result(wrong: WrongResult) -> str:
     if wrong.how in ("discrete", "chosen"):
         return f"{name}: {percent(wrong.lost)} of the whole numbers differ"
     if wrong.how == "lost":
-        step = f"its step, {short(wrong.step)} of the state's size,"
+        step = f"its update, {short(wrong.step)} of its size,"
         return f"{name}: {step} {_of_step(wrong)}"
     if wrong.relative_l2 <= wrong.allowed:
         return f"{name}: {percent(wrong.lost)} of the numbers are off by more than half"
-    allowed = f"its formats and data explain {short(wrong.allowed)}"
+    allowed = f"formats and data explain {short(wrong.allowed)}"
     return f"{name}: the relative error is {short(wrong.relative_l2)}; {allowed}"
 
 
 def _of_step(wrong: WrongResult) -> str:
     if wrong.unmoved > MOSTLY and wrong.step_error <= 1.0:
-        return "was not taken"
-    off = f"has a relative error of {short(wrong.step_error)}"
+        return "had no effect"
+    off = f"is off by {short(wrong.step_error)} of itself"
     if wrong.unmoved > FEW:
         return f"{off}; {percent(wrong.unmoved)} of the numbers did not move"
     return f"{off}; formats and data explain {short(wrong.step_allowed)}"
@@ -123,11 +122,12 @@ def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
 
 def _why(fault: Fault) -> str:
     since = shows = ""
+    role = "causes" if fault.role == "makes" else fault.role
     if fault.iteration:
         since = f" since iteration {'.'.join(map(str, fault.iteration))}"
     if fault.shows is not None and fault.shows.number != fault.record.number:
-        shows = f"; the error shows at {_place(fault.shows)}, {fault.shows.line}"
-    return f"it {fault.role} the error{since}: {fault.evidence}{shows}"
+        shows = f"; the error shows first at {_place(fault.shows)}, {fault.shows.line}"
+    return f"this op {role} the error{since}: {fault.evidence}{shows}"
 
 
 def _place(record: OpRecord) -> str:

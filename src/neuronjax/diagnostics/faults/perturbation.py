@@ -34,8 +34,8 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Return float64 numbers moved by at most a roundoff; an array of whole numbers
-    that the format resolves to a half is returned unchanged."""
+    """Return float64 numbers moved by at most a roundoff. An array of whole numbers so
+    small that the format also has the halves between them is returned unchanged."""
     if not unit or is_exact(x, 0.25 / unit):
         return x
     seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)

@@ -40,7 +40,7 @@ from neuronjax.numerics.float_format import get_format
 A_BIT = 2.0
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
-#: Zeros of a divisor matter if the quotient's norm is this many times the norms' ratio.
+#: Zeros of a divisor b matter if norm(a / b) is this many times norm(a) / norm(b).
 BLOWN_UP = 10.0
 #: Root mean square error of rounding to whole numbers; and of rounding to floats, as a
 #: multiple of roundoff x norm, for numbers spread evenly between two powers of two.
@@ -53,7 +53,7 @@ _NEAR_LARGEST = 0.5
 _MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
 _SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-#: Ops of a bound. Bounds that call one function read each other's values.
+#: Ops that bound numbers. The calls of a function that bounds read each other's values.
 _CHOICES = CLIPS | {"stablehlo.compare"}
 _HANDS_ON = CONSTANT | _SCALES | {"stablehlo.sqrt"}
 
@@ -123,7 +123,7 @@ def _before(
 
     Calls are distinguished, for all clipped values of a program may share a function.
     """
-    # The steps of codes are known; floats may be bounded before they are scaled.
+    # Floats may be bounded before they are scaled, integers only after it.
     scales = _SCALES if is_short_float(path.op.results[0].type.dtype) else frozenset()
     left = [(path.calls, v) for v in _same_size(path.op)]
     seen = set(left)

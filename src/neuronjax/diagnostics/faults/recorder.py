@@ -61,7 +61,7 @@ class Witness:
     ) -> None:
         """Observe an op after both runs have executed it; `own` is its own error. If it
         `repeats`, its result has every number of its operand equally often. In a mesh
-        this is called for every device whose numbers differ from earlier ones."""
+        this is called for every device whose numbers differ from earlier devices'."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device holds the same results of an op as device `done`."""
@@ -96,7 +96,7 @@ class OpTrace:
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of `own` and the norm of the result.
         left_out: the sum of the root mean squares of lost addends.
-        left_behind: the same sum, each relative to the norm of the result.
+        left_behind: the same sum, with each term relative to the norm of the result.
         wrapped, misread: the sums over all executions.
         rounds_whole: whether any execution rounds whole numbers.
     """
@@ -164,8 +164,8 @@ class OpTrace:
 
     @property
     def absorbs(self) -> bool:
-        """Return whether sums lose addends that are a part of the rounding error; a
-        converged series loses its last terms without harm."""
+        """Return whether most sums lose an addend, and the lost addends are at least
+        `PART` of the rounding error, unlike the last terms of a converged series."""
         return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
 
 

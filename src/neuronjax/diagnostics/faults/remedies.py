@@ -35,7 +35,7 @@ UNSCALED = "use a scale for each block of numbers, or a format with more digits"
 #: Advice besides a wider format.
 _BESIDES: Mapping[str, str] = {
     "overflow": "scale before it",
-    "absorption": "round it stochastically, which keeps the step on average",
+    "absorption": "round it stochastically, which keeps updates on average",
     "stagnation": "add in blocks",
 }
 _OF_RANGE = frozenset(("overflow", "underflow"))
@@ -51,7 +51,7 @@ def tried_op(suspect: Suspect, kind: str) -> OpTrace:
     trace, shown = suspect.trace, suspect.amplifier
     if shown is None:
         return trace
-    if suspect.bounding is not None:  # the fault bounds numbers, or their scale
+    if suspect.bounding is not None:  # the op at fault bounds numbers, or their scale
         ours, theirs = (t.path.op.results[0].type.shape for t in (trace, shown))
         return trace if ours == theirs else shown
     return shown if kind in ("coarse", "integer") else trace
@@ -95,7 +95,7 @@ class Remedy:
             ops = {self.suspect.trace.path.op, self.shown.path.op}
             form = better_form(self.graph, ops, self.suspect.trace.path.scope, kind)
         known = form or IN_FP32.get(kind, KINDS[kind])
-        is_broken = self.shown.shown.result.nonfinite_reference  # in float64 too
+        is_broken = self.shown.shown.result.nonfinite_reference  # even in float64
         if not self._is_narrow() or is_broken or kind == "saturation":
             return known
         if self.execution is None:
@@ -182,8 +182,8 @@ class Remedy:
         if best.lost > FEW:
             left = f"{percent(best.lost)} of the numbers off by more than half"
         if best is whole:
-            what = f"scale the numbers by {short(best.factor)}"
-            return f"{what}, to the largest of {dtype.name}, which leaves {left}"
+            what = f"multiply by {short(best.factor)}, so that the largest number"
+            return f"{what} just fits {dtype.name}, which leaves {left}"
         (axis,) = set(range(x.ndim)) - set(best.axes)
         each = ("row", "column")[axis] if x.ndim == 2 else f"index of axis {axis}"
         return f"give every {each} a scale of its own, which leaves {left}"
@@ -211,5 +211,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # a bound is smaller
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # others are bounds
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype

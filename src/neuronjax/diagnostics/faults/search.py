@@ -63,7 +63,7 @@ from neuronjax.ir.value_sources import ValueSources
 NEARBY = 6
 #: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
-#: A bound that changes numbers by this factor replaces them.
+#: A bound that changes the norm of numbers by this factor replaces them.
 REPLACED = 4.0
 
 
@@ -186,8 +186,8 @@ class FaultSearch:
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return (moment, op) for each op on the way to a wrong result that is off,
-        with the first moment when it is. Ops that make Inf or NaN come first."""
+        """Return (first execution with a large error, op) for the ops on the way to
+        wrong results; those that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
         # An exponential may rightly overflow, so that a quotient by it is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
@@ -247,8 +247,8 @@ class FaultSearch:
             yield Suspect(worst, "makes" if own else "amplifies", results)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return the step that amplifies an error most, after earlier steps whose
-        factor is at least the square root of its factor."""
+        """Return the step of a chain that amplifies an error most, by a factor f, after
+        all earlier steps that amplify it by at least sqrt(f)."""
         # Ops that move numbers compute nothing, though they may drop large numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
@@ -263,7 +263,7 @@ class FaultSearch:
         return [*reversed(before), chain[worst]]
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether an op loses more than the op that shows the error rounds away.
+        """Return whether an op loses more than the op with the error loses by rounding.
         A cast to fewer digits also counts if both ops round to the same format."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
@@ -283,7 +283,7 @@ class FaultSearch:
         lost, share = buries(last, evidence), shown.result
         if is_own and lost > OWN * min(max(share.error, share.lost), 1.0):
             return last
-        # Only an offset that is equal for all elements is subtracted again.
+        # A later subtraction can cancel only an offset that all elements share.
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
         if is_own and is_offset and lost > OF_OFFSET:
             return last
@@ -324,7 +324,7 @@ class FaultSearch:
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
         """Yield each op that leads to an Inf or NaN, with the op where that shows."""
-        if is_too_large(shown, evidence):  # regardless of earlier roundings
+        if is_too_large(shown, evidence):  # whatever was rounded before
             yield shown, None
             return
         maker = flushed(self._flow, shown, evidence) or self._absorbed(shown) or shown
@@ -341,7 +341,7 @@ class FaultSearch:
         if evidence.result.nonfinite_reference or not evidence.result.nan:
             return
         if flushed(self._flow, shown, evidence) or self._absorbed(shown):
-            return  # a zero operand explains more than its error does
+            return  # the cause is a zero among the operands, not an operand's error
         for trace in self._flow.behind_step(shown, evidence):
             before = trace.worst if trace.first is None else trace.first[2]
             is_off = trace.first is not None or before.result.lost
@@ -361,7 +361,7 @@ class FaultSearch:
         for trace in self._recorder.traces.values():
             op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
             loses = trace.absorbs and trace.left_behind >= part and not trace.is_broken
-            # Formats may excuse every result, but not the loss.
+            # The loss is a fault even where the formats excuse every result's error.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
             # In a loop an op depends on its own result.
@@ -409,14 +409,14 @@ class FaultSearch:
         return {trace.path.op for trace in inside if trace is not None}
 
     def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
-        """Yield the ops that round whole numbers on which wrong results depend, or that
-        become integers again, as indices do."""
+        """Yield the ops that round whole numbers, if a wrong result depends on these
+        numbers, or if they are cast to integers again, as indices are."""
         rounding = [t for t in self._recorder.traces.values() if t.rounds_whole]
         for trace in rounding:
             on = self._on(trace)
             counts = is_integer(self._flow, trace.path.op)
             results = on if counts else tuple(n for n in on if n in wrong)
-            if results:  # the first op behind it that rounds is at fault
+            if results:  # the earliest op on which it depends that rounds is at fault
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)

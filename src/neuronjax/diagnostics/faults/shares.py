@@ -20,15 +20,15 @@ from neuronjax.diagnostics.distances import Broken, Figures, figures
 from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels.figures import Distance, Told
 
-#: A float is lost if it is off by more than this share of itself; a whole number, if it
-#: is off by more than `LOST_WHOLE` of itself, or of `LEAST_WHOLE` if that is larger.
+#: A float is lost if its error is more than this share of it. A whole number is lost if
+#: its error is more than `LOST_WHOLE` times the larger of it and `LEAST_WHOLE`.
 LOST = 0.5
 LOST_WHOLE = 0.1
 LEAST_WHOLE = 15.0
-#: If a larger share of elements is lost, it is compared with that of perturbed data.
+#: If a larger share of elements is lost, the share lost in perturbed data is computed.
 MOST_LOST = 0.1
-#: To judge what is lost, numbers count as at least this share of a roundoff of the
-#: norm.
+#: To decide whether numbers are lost, they count as at least this share of norm x
+#: roundoff.
 NOTHING = 2.0**-10
 #: A result below this share of its operands is float64's rounding noise.
 NOISE = 2.0**-44
@@ -60,10 +60,10 @@ class Share:
         elements: number of elements.
         error: relative L2 error; Inf where a number ceased or began to be finite.
         data_error: the error of the perturbed reference, as a root mean square of the
-            draws; 0 where `error` needs no such excuse.
+            draws; 0 where `error` and `lost` are so small that it is not computed.
         lost: share of elements off by more than half of themselves; for integers, by
             more than a tenth and by more than one.
-        data_lost: the same share in the perturbed reference; 0 where few are lost.
+        data_lost: the same share in the perturbed reference; 0 where `lost` is small.
         nonfinite, nonfinite_reference: number of elements that are Inf or NaN.
         nan: number of elements that are NaN.
         zeros: share of elements that are zero, but not in the reference.
@@ -175,8 +175,8 @@ def _relative(found: Figures) -> float:
 def _is_lost(
     x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
 ) -> np.ndarray:
-    """Return where finite elements are off by more than a share of themselves, or of
-    the floor if they are smaller."""
+    """Return where the error of finite elements exceeds the share `lost` of themselves,
+    or of `floor` if they are smaller than it."""
     x, reference = wide(x), wide(reference)
     apart = np.abs(x - reference)
     return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)

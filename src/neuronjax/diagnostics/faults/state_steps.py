@@ -1,7 +1,7 @@
 """Steps of states: results that are the next value of an argument.
 
 A step may be wrong although the state is near enough. If elements stay where they were,
-or are rounded past their goal, the state's format is at fault. If the step itself is
+or are rounded too far, the state's format is at fault. If the step itself is
 wrong, as Adam's first step may be (the sign of the gradient), the perturbed data show
 how much of its error comes from the condition of the problem.
 """
@@ -147,7 +147,7 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
                 wide(x) - perturbed(start, unit, draw) - move
                 for draw, x in enumerate(others)
             ]
-            # The reference may round an element that it should not move: no step.
+            # A move by no more than a float64 rounding is no step.
             moves = np.abs(move) > NOISE * np.abs(start)
             squares = (_square(x[moves]) for x in errors)
             total += [np.count_nonzero(stays), *squares]

@@ -20,8 +20,8 @@ from neuronjax.numerics.float_format import get_format
 
 _SUMS = ADDS | {"stablehlo.reduce", "stablehlo.reduce_window"}
 _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-#: To these ops a tiny number may as well be zero. An addition of a constant, such as
-#: the epsilon before a division, is an exception (`vanishes_on`).
+#: Ops to which it makes no difference whether a tiny number is zero, except in a sum
+#: with a constant, such as the epsilon before a division (`vanishes_on`).
 _LEAVE_OUT = _SUMS | {f"stablehlo.{n}" for n in ("exponential", "compare", "select")}
 _PERIODIC = frozenset(
     f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
@@ -103,7 +103,7 @@ def hands_on(evidence: OpEvidence) -> bool:
 
 
 def is_short(value: Value) -> bool:
-    """Return whether a value consists of numbers of 8 bits or fewer."""
+    """Return whether the elements of a value have 8 bits or fewer."""
     dtype = np.dtype(value.type.dtype)
     return dtype.itemsize == 1 and dtype.kind != "b"
 

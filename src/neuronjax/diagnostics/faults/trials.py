@@ -31,7 +31,7 @@ Wanted = Mapping[OpPath, tuple[int, ...] | None]
 @dataclass(frozen=True, eq=False)
 class Execution:
     """One execution of an op in double precision, with the first result of the op;
-    `run` returns this result for other operands."""
+    `run` returns the first result for other operands."""
 
     op: Op
     operands: Mapping[Value, np.ndarray]

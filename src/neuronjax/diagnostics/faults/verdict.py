@@ -23,9 +23,9 @@ from neuronjax.ir import host_functions
 from neuronjax.ir.program import Program
 from neuronjax.ir.value_sources import ValueSources
 
-#: Remedies are tried for this many faults, each in the first `MOST_EXECUTIONS` of ops.
+#: Remedies are tried for at most this many faults.
 MOST_TRIED = 3
-MOST_EXECUTIONS = 2048
+MOST_EXECUTIONS = 2048  # no remedy is tried for a fault that shows later than this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class FaultVerdict:
         results: number of results of the program.
         wrong: the results that are wrong.
         faults: the ops at fault, in the order in which to examine them.
-        unjudged: what calls of the host take, with their lines: only results are
-            judged.
+        unjudged: arguments of host calls, with their lines; they are not judged, since
+            only results are.
     """
 
     results: int

@@ -39,8 +39,8 @@ _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
 
 
 def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
-    """Return whether an op rounds whole numbers to floats near them, or integers
-    because an engine computes them in floats."""
+    """Return whether an op rounds whole numbers to nearby floats, or rounds integers
+    since an engine computes with them in floats."""
     if np.dtype(result.dtype).kind in "iu":
         return own > 0 and op.name in _RULES
     unit = unit_of(result.dtype)
@@ -110,7 +110,7 @@ def _reduced(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def _cumulative(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return cumulative results as of `jnp.cumsum`, or None for other windows."""
+    """Return the results of an op such as `jnp.cumsum`; None for any other op."""
     function, sizes = _of_region(op), op.attributes["window_dimensions"]
     long = [n for n, size in enumerate(sizes) if size > 1]
     if function is None or len(x) != 2 or len(long) != 1:
@@ -134,7 +134,7 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
 
 def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> int:
     """Return how many elements of sums over devices wrap around. Devices with equal
-    results form a group; groups of which an operand was not seen are skipped."""
+    results count as one group; a group is skipped if an operand of it is missing."""
     dtype = np.dtype(results[0].dtype)
     is_sum = op.name == "stablehlo.all_reduce" and _of_region(op) is np.add
     if not (is_sum and dtype.kind in "iu") or is_word(dtype):

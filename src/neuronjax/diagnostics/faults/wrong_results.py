@@ -76,7 +76,7 @@ def wrong_results(
         seen, share, unit = results[n], shares[n], coarsest[n]
         how = _how(seen, share, unit)
         if how == "far" and states.is_incremented(value):
-            how = ""  # judged by its step instead
+            how = ""  # the step of the state is judged instead
         step = None if how else states.lost_step(value, share, seen, results)
         may_be = how == "far" or (step is not None and step.may_be_noise)
         if may_be and is_chance(value, unit):
@@ -85,7 +85,7 @@ def wrong_results(
             changed = _changed(seen)
             how, share = "chosen" if changed else "", replace(share, lost=changed)
         if how or step:
-            if step and not how:  # a state that begins at zero equals its step
+            if step and not how:  # far: the state began at zero, so it equals its step
                 how = "lost" if step.size < NEAR else "far"
             yield Wrong(n, how, share, limit(share, unit), step)
 

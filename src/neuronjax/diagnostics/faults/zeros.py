@@ -17,7 +17,7 @@ _VANISHING = frozenset(
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
     """Return the op that turned nonzero numbers into the zeros behind an Inf or NaN.
 
-    A difference counts if its format is coarser than that of the op with Inf or NaN.
+    A subtraction counts only if its format is coarser than that of the op with the Inf.
     If the zeros come from an Inf, as in exp(-Inf), return the op that made the Inf.
     """
     seen: set[Op] = set()

@@ -30,8 +30,8 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 #: mutants; one with more than a quarter of this number is run less often.
 LARGE_INPUTS = 1 << 22
 
-#: Runs with drawn errors for references that are run less often, and for all seeds but
-#: the first, on which mutants are tried. So few runs give bounds twice as wide.
+#: Number of runs with drawn errors for references that are run less often, and for all
+#: seeds but the first (on which mutants are tried). It makes bounds twice as wide.
 _FEWER_SAMPLES = 10
 
 #: Functions that the loops of a reference call with their iterable or condition. They

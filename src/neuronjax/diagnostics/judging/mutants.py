@@ -22,8 +22,8 @@ from neuronjax.diagnostics.tolerance import Tolerance
 from neuronjax.diagnostics.tolerance.fresh import names_changed
 from neuronjax.diagnostics.tolerance.judged import flat_blocks
 
-#: Most runs of a reference, and most numbers that all runs may read. A reference with
-#: inputs above `case.LARGE_INPUTS` is not run.
+#: Largest number of runs of a reference, and of numbers that all runs read. A reference
+#: with inputs above `case.LARGE_INPUTS` is not run.
 _MOST_RUNS = 24
 _MOST_READ = 1 << 30
 
@@ -101,7 +101,7 @@ def _is_same(wrong: np.ndarray, right: np.ndarray) -> bool:
 
 
 def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]]:
-    """Yield results of a kernel that computes nothing, one wrong result at a time."""
+    """Yield the right results with one of them replaced by zeros or by an input."""
     for number, result in enumerate(right):
         which = f"result {number} is " if len(right) > 1 else "the result is "
         given = {"zeros": np.zeros(result.shape)}
@@ -138,7 +138,7 @@ def _wrong(
 class _ChangedRun:
     """One run of a reference, with a change at one place or none.
 
-    `usual` are the `turns` of an unchanged run; it is empty for the unchanged run.
+    `usual` are the `turns` of the unchanged run; for that run itself it is empty.
 
     Attributes:
         turns: number of executions of each place that a mutant can change, in the order
@@ -196,10 +196,10 @@ class _ChangedRun:
                 yield turn
 
     def _while(self, condition: Any) -> Any:
-        """Return whether a loop goes on; the changed one lacks its last iteration.
+        """Return whether a loop goes on; end a changed loop before its last iteration.
 
-        The unchanged run tells how many iterations there are. An error ends a loop that
-        does not end because of a change.
+        The number of iterations is known from the unchanged run. A loop that the change
+        makes endless is ended by an error.
         """
         site = self._noted(_SHORT_LOOP) if condition else None
         if site is None:

@@ -20,9 +20,9 @@ from neuronjax.nki.releases.reports import reports_met
 from neuronjax.nki.releases.uses import uses_of_file
 
 RULE = "nki-release"
-#: Rule for advice that the emulator applies rules of a newer release.
+#: Id of the advice that the emulator applies rules of a newer release.
 NEWER_RULE = "nki-newer-rule"
-#: Rule for behaviour seen on a chip or a compiler that differs from the documentation.
+#: Id of problems from behaviour of a chip or compiler against the documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 
@@ -85,10 +85,10 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return the part of the verdict for a `ReleaseMeeting`, and a problem or None."""
+    """Return "limits", "hazards" or "advice", and the problem of a meeting or None."""
     d = m.difference
     if m.holds_in(release):
-        emulated = m.older and OLDER in release.styles  # by the rules of that release
+        emulated = m.older and OLDER in release.styles  # by the rules of `release`
         if d.effect == "order" and emulated:
             return "advice", None
         return _KINDS[d.effect], _problem(m, RULE, d.remedy)

@@ -25,9 +25,9 @@ from neuronjax.ir.json_text import json_object
 
 #: The module that forks; it is not imported here.
 _MODULE = "neuronjax.diagnostics.judging.nursery"
-#: Message from it: a child's process id, then its exit status as from `os.waitpid`.
+#: Message of that module: a child's process id; later its status as of `os.waitpid`.
 WORD = struct.Struct("=i")
-#: Message to it: a module, this separator, a folder.
+#: A request to that module consists of a child's module, this separator and a folder.
 SEPARATOR = b"\0"
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16

@@ -42,7 +42,7 @@ def described(tree: Any) -> Any:
 
 
 def read(data: Any, slot: Callable[[int], Any] = ArraySlot) -> Any:
-    """Return the tree of a description; `slot` makes the n-th result's leaf from n.
+    """Return the tree of a description; `slot` returns the leaf for slot number n.
 
     Raises:
         NO_TYPES: the data describe no tree.

@@ -107,7 +107,7 @@ class VerdictTimes:
         speedup: the baseline's predicted time over this; None without a baseline.
         engine_activity: share of the time in which each queue works.
         hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
-        mfu: FLOP of the kernel's matmuls over the array's peak in that time.
+        mfu: FLOP of the kernel's matmuls, as a share of TensorE's peak in that time.
         instructions: number of executed instructions.
         changes: the changes that would save most: what, and at most how many ms.
     """
@@ -138,8 +138,8 @@ class KernelVerdict(Displayed):
             forbidden was tried, and the kernel is correct if there is a reference.
         undecided: why a kernel is not accepted though nothing is wrong, and what to do:
             the tolerance passes large errors, or a kernel that does nothing. Else "".
-        correct: whether all seeds are correct; None if nothing was compared, or nothing
-            was wrong by a tolerance that is too wide to decide.
+        correct: whether all seeds are correct; None if nothing was compared, or if all
+            pass but the tolerance is too wide to decide.
         tolerance: source of the seeds' tolerances: "derived" from the reference,
             "given", or why none could be derived; "" if nothing was compared.
         seeds: one comparison per seed.

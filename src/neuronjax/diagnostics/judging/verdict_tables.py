@@ -17,7 +17,7 @@ from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, new_table
 _KINDS = {
     "limits": ("Limits and refusals", "bold red"),
     "hazards": ("Left to chance", "yellow"),
-    "advice": ("Advice: compilers accept it, the documentation does not", "cyan"),
+    "advice": ("Documented, but not enforced by compilers", "cyan"),
 }
 
 

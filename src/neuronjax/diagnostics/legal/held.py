@@ -31,9 +31,9 @@ class Held:
         x: tracked if it is a float or doubtful. Its shape is `shape`, or has axes of
             size 1 that are yet to be broadcast.
         shape: the shape that the program declares.
-        hard: absolute bound of an error whose last part is one rounding: the spread of
-            earlier errors plus the largest rounding error. It has the shape of `x`;
-            None if only the scale bounds the error.
+        hard: absolute error bound of a number that was just rounded: the bound of its
+            earlier errors plus the largest error of that rounding. It has the shape of
+            `x`; None if only `x.scale()` bounds the error.
         is_drawn: whether the value contains a drawn error; see `drawn`.
     """
 

@@ -123,7 +123,7 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Return the errors that a sum along an axis leaves unchanged, and the rest."""
+    """Return the shared errors that a sum along an axis leaves unchanged; the rest."""
     views = {s: t.scale for s, t in shared.items() if t.is_relative}
     same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
     kept = {s: t for s, t in shared.items() if s in same}
@@ -131,7 +131,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return the error for the result, whose elements along the axis share it."""
+    """Return the error of the result, whose elements along the axis share it."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 
@@ -204,7 +204,7 @@ def _errors(
 ) -> tuple[Any, Any]:
     """Return two errors of scaled values: the part n u^2 / 3 Q of the squared rounding
     error, and the scale of propagated operand errors. If operands have errors, the
-    second includes the first, which is 0; if not, the second may be None."""
+    second includes the first, returned as 0; if not, the second may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

@@ -136,7 +136,7 @@ class Spread:
         self.count += 1
 
     def is_no_help(self, found: Tolerance, quantile: float) -> bool:
-        """Return whether two or more runs have not narrowed the bound of the norm."""
+        """Return whether several runs were made but give no smaller bound of a norm."""
         norm = quantile * math.sqrt(self._norm / max(1, self.count))
         return self.count > 1 and norm >= found.l2_bound
 
@@ -154,7 +154,7 @@ class Spread:
         narrow = np.where(
             np.isfinite(found.value), np.minimum(found.bound, elements), found.bound
         )
-        is_whole = np.isfinite(found.bound).all()  # else l2_bound omits elements
+        is_whole = np.isfinite(found.bound).all()  # if not, l2_bound omits elements
         return Tolerance(
             found.value,
             narrow.astype(found.bound.dtype),

@@ -33,7 +33,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 from neuronjax.ir.instruction import unrepeated
 
-# In place of a zero divisor: below all normal FP32 numbers.
+# Replaces a divisor that is zero; smaller than all normal FP32 numbers.
 _TINY = 1e-38
 _BIAS = 0.5
 
@@ -47,7 +47,7 @@ class ElementRule:
     Attributes:
         slopes: maps result, operands and their largest errors to slopes.
         error: "exact", "stored" (one rounding), or the name of an elementary function.
-        is_absolute: whether the function's error at results below 1 is that at 1.
+        is_absolute: whether results below 1 have the absolute error of a result of 1.
         is_curved: whether the slopes depend on the operands' largest errors.
     """
 
@@ -145,8 +145,8 @@ RULES: dict[Any, ElementRule] = {
 _QUOTIENTS = (np.divide, np.reciprocal)
 _SELECT = ElementRule(_chosen, error="exact")
 
-# (function, index of the operand, whether its shared error is relative) -> (whether the
-# result's is relative, factor). Other shared errors become correlated ones, `joint`.
+# (function, index of an operand, whether its shared error is relative) -> (whether that
+# of the result is relative, factor on the error). Other shared errors become `joint`.
 _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
     (np.add, 0, False): (False, 1.0),
     (np.add, 1, False): (False, 1.0),
@@ -382,7 +382,7 @@ def _rounding(
     model: ErrorModel,
     dtype: Any,
 ) -> tuple[float, float]:
-    """Return the relative error that a result adds: independent part, common part."""
+    """Return the relative error that a function adds: independent and common part."""
     unit = model.of_result(dtype).unit
     name = rule.error
     if function is np.power:

@@ -27,7 +27,7 @@ _MAKERS = (
 
 
 class _ArrayType(type):
-    """A `np.ndarray` that makes tracked arrays; `isinstance` accepts them too."""
+    """A stand-in for `np.ndarray` that makes tracked arrays, also its instances."""
 
     model: ErrorModel
 

@@ -26,7 +26,7 @@ from neuronjax.numerics.float_format import FLOAT32, FORMATS, get_format
 #: average out in a norm.
 SHARED_SPREAD = 3.0
 
-#: Terms of a sum count as one value if their magnitudes, without zeros, differ by less.
+#: Terms of a sum count as one value if nonzero magnitudes differ by a smaller share.
 ONE_VALUE = 2.0**-10
 
 _FEW = 16  # numbers that are compared first, since they mostly differ

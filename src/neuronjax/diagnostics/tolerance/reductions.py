@@ -114,8 +114,8 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
-    """Return a shared error after a sum: as it is if relative and common to all terms,
-    else summed with its sign."""
+    """Return a shared error after a sum: unchanged if it is relative and common to all
+    terms, else the sum of the terms' signed errors."""
     axes = _axes(x.ndim, axis)
     view = term.scale
     if term.is_relative and all(view.strides[i] == 0 for i in axes):
@@ -181,7 +181,7 @@ def extreme(function: Any, sign: int) -> Any:
 
 
 def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
-    """Return the largest error of the elements that may be the largest."""
+    """Return the largest error among the elements that may be the maximum."""
     reach = spread * scale
     least = np.max(v - reach, axis=-1, keepdims=True)
     return np.max(np.where(v + reach >= least, scale, 0.0), axis=-1)

@@ -46,7 +46,7 @@ REMEDY = "give an explicit tolerance for this reference"
 
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
-#: A library of NumPy's wheels, through which the functions of its OpenBLAS are found.
+#: A library of NumPy that links its OpenBLAS; another BLAS is left as it is.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
 
 # The arrays that are not yet stored (`pending.Pending`), by their `source`.
@@ -158,7 +158,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
-        """Return `runs`, numbers with the runs on the last axis, with these errors."""
+        """Return `runs` (last axis: the run), tracked with the errors of this array."""
         errors = self.own, self.joint, self.shared
         return Tracked(packed(runs), model, self.dtype, *errors)
 
@@ -231,7 +231,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key: Any, new: Any) -> None:
         if self.is_rearranged:
             raise _leaves("is assigned to after it was reshaped or transposed")
-        for pending in list(UNSETTLED.values()):  # one may depend on this array
+        for pending in list(UNSETTLED.values()):  # it may depend on this array
             pending.settle()
         key, doubt = _plain(key)
         new = as_tracked(new, self.model)
@@ -252,7 +252,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
             parent[place] = self
 
     def _forget_sharing(self) -> None:
-        """Make shared errors correlated: elements that are assigned no longer share."""
+        """Make shared errors correlated: assigned elements do not share them."""
         if self.shared:
             self.joint = np.asarray(self.correlated(), np.float32)
             self.shared = {}
@@ -276,7 +276,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _flat(args: tuple[Any, ...]) -> Any:
-    """Return a shape or axes passed as one tuple or as numbers; None for neither."""
+    """Return a shape or axes, given as one tuple or as numbers; None if not given."""
     if not args or args == (None,):
         return None
     return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
@@ -326,7 +326,7 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
     if array.dtype == object:
         raise _leaves(f"meets a {type(x).__name__}, which is no number")
     hold = np.copy if model.draw is None else model.draw.held
-    if array.dtype.kind in "iub":  # copied: the reference may write to its own
+    if array.dtype.kind in "iub":  # copied: the reference may write to the array
         return Tracked(hold(array), model, array.dtype)
     value = array.astype(carrier_of(array.shape))
     is_weak = isinstance(x, float) and not isinstance(x, np.generic)
@@ -410,24 +410,20 @@ def in_threads(
         return list(map(work, todo))
     # NumPy's error state is in the context of the caller, which a thread lacks.
     contexts = [contextvars.copy_context() for _ in todo]
-    before = _threads_of_products(1)
+    before = _blas("get")
+    _blas("set", 1)
     try:
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             return list(threads.map(lambda c, b: c.run(work, b), contexts, todo))
     finally:
-        _threads_of_products(before)
+        _blas("set", before)
 
 
-def _threads_of_products(count: int) -> int:
-    """Set the number of threads of a matrix product; return the number before. Threads
-    of OpenBLAS wait in a busy loop, which takes half of the time of the others' work.
-    A NumPy with another library is left as it is."""
-    try:
-        before = _BLAS.scipy_openblas_get_num_threads64_()
-        _BLAS.scipy_openblas_set_num_threads64_(count)
-    except AttributeError:
-        return count
-    return before
+def _blas(verb: str, *count: int) -> int:
+    """Get or set OpenBLAS's number of threads, which wait in a busy loop and slow other
+    threads down. A NumPy with another library is left as it is."""
+    name = f"scipy_openblas_{verb}_num_threads64_"
+    return getattr(_BLAS, name, lambda *_: 0)(*count)
 
 
 def model_of(operands: Any) -> ErrorModel:

@@ -278,11 +278,7 @@ def by_kernel(psum: Psum) -> bool:
 
 
 def accumulate(
-    lhs: Matrix,
-    rhs: Matrix,
-    order: FoldOrder,
-    psum: Psum,
-    start: jax.Array | None = None,
+    lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum, start: Any = None
 ) -> jax.Array:
     """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM, which
     holds `start` before, or nothing."""
@@ -290,7 +286,7 @@ def accumulate(
         return contract(lhs, rhs, order, canonical=True, start=start)
     shape = (lhs.batch, lhs.free, rhs.free)
     if 0 in (*shape, lhs.k):
-        return jnp.zeros(shape, jnp.float32)
+        return jnp.zeros(shape, jnp.float32) if start is None else start
     per_cell = order.rows_per_cell
     filled = order.k_tile if order.apart else -(-lhs.k // per_cell) * per_cell
     k_tile = min(order.k_tile, filled)
@@ -327,21 +323,14 @@ def _tiled(x: Matrix, count: int, k_tile: int) -> jax.Array:
 def array_passes(
     a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array
 ) -> list[jax.Array]:
-    """Return the results of the array's passes over a K tile, [batch, M, N] each."""
+    """Return the results of the array's passes over a K tile, [batch, M, N] each. Four
+    passes are one fold of stacked halves, which adds groups of rows as PSUM does
+    tiles."""
     if order.passes == 1:
         return [one_pass(a, b, order, zero)]
-    return four_passes(a, b, zero, order.group_rows)
-
-
-def four_passes(
-    a: Matrix, b: Matrix, zero: jax.Array, group_rows: int | None
-) -> list[jax.Array]:
-    """Return the products hi.hi, hi.lo, lo.hi and lo.lo, by one fold of stacked
-    operands. The sums of groups of rows are added in order, as PSUM adds those of
-    tiles."""
     m, n = a.free, b.free
     operands = _stacked_halves(a), _stacked_halves(b)
-    groups = FoldOrder(group_rows or a.k)
+    groups = FoldOrder(order.group_rows or a.k)
     stacked = accumulate(*operands, groups, Psum(zero, zero, "rne", None))
     high, low = stacked[:, :m], stacked[:, m:]
     return [high[:, :, :n], high[:, :, n:], low[:, :, :n], low[:, :, n:]]

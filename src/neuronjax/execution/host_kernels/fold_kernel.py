@@ -267,12 +267,10 @@ class _FoldBuilder:
 
     def _merge(self) -> ir.Function:
         """Build `void (ptr sums, ptr before, ptr out, i64 stride, i64 rows, i64
-        columns, i1 first, i1 last)`, which writes sums, added to those before unless
-        they are the first. With `last` zeros become +0 and NaNs one NaN, as when they
-        leave PSUM."""
-        function = self._function(
-            "merge", VOID, (POINTER, POINTER, POINTER, I64, I64, I64, I1, I1)
-        )
+        columns, i1 first, i1 last)`, which adds sums to those before, if there are any.
+        With `last` zeros become +0 and NaNs one NaN, as when they leave PSUM."""
+        types = (POINTER, POINTER, POINTER, I64, I64, I64, I1, I1)
+        function = self._function("merge", VOID, types)
         sums, before, out, stride, rows, columns, first, last = function.args
         c, registers = Code.of(function), self._registers
         with c.loop(rows) as r:
@@ -316,15 +314,14 @@ class _FoldBuilder:
         m0 = c.mul(c.sdiv(rest, p["blocks_n"]), p["block_m"])
         n0 = c.mul(c.srem(rest, p["blocks_n"]), p["block_n"])
         row = c.add(c.mul(batch, p["m"]), m0)
-        start, out = (
-            c.at(where.get(name, where["out"]), c.add(c.mul(row, p["n"]), n0), WORD)
-            for name in ("start", "out")
-        )
+        first = c.add(c.mul(row, p["n"]), n0)
+        start = "start" if self._kind.started else "out"
+        outs = [c.at(where[name], first, WORD) for name in (start, "out")]
         sides = (
             self._side(where, "lhs", batch, m0, "m"),
             self._side(where, "rhs", batch, n0, "n"),
         )
-        self._tiles(sides, scratch, start, out)
+        self._tiles(sides, scratch, outs)
         c.ret_void()
         return function
 
@@ -352,11 +349,7 @@ class _FoldBuilder:
         )
 
     def _tiles(
-        self,
-        sides: tuple[_BlockOperand, _BlockOperand],
-        scratch: Value,
-        start: Value,
-        out: Value,
+        self, sides: tuple[_BlockOperand, ...], scratch: Value, outs: list[Value]
     ) -> None:
         """Write the loop over K tiles: pack panels, then add their products to the
         result."""
@@ -386,7 +379,7 @@ class _FoldBuilder:
                     c.mul(n, int64(x.width)) for n, x in ((na, lhs), (nb, rhs))
                 )
                 place = c.add(c.mul(row, p["n"]), column)
-                begin, to = (c.at(x, place, WORD) for x in (start, out))
+                start, to = (c.at(x, place, WORD) for x in outs)
                 there = [
                     c.smaller(int64(x.width), c.sub(x.there, at))
                     for x, at in ((lhs, row), (rhs, column))
@@ -405,11 +398,10 @@ class _FoldBuilder:
                     )
                     self._pass(a, b, scratch, in_range)
                     first = is_first if n == 0 else I1(0)
-                    before = c.select(first, begin, to)
-                    first = I1(0) if self._kind.started else first
                     last = is_last if n == self._kind.passes - 1 else I1(0)
-                    arguments = [scratch, before, to, p["n"], *there, first, last]
-                    c.call(self._merged, arguments)
+                    given = [scratch, c.select(first, start, to), to, p["n"], *there]
+                    first = I1(0) if self._kind.started else first
+                    c.call(self._merged, [*given, first, last])
 
     def _packed(
         self, side: _BlockOperand, t: Value, halves: Sequence[str], to: Value

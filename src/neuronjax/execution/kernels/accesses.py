@@ -3,8 +3,8 @@
 The storage is seen as a dense array whose dimensions follow from the strides of the
 access: every stride that divides the next larger one is the unit of a dimension. If
 every (stride, count) pair then lies within one dimension, the access is a *box*: a
-slice with starts from the row, and a permutation. Any other access is a *gather*
-through a static array of element numbers relative to the offset.
+slice, whose starts are among these integers, and a permutation. Any other access is a
+*gather* through a static array of element numbers relative to the offset.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class _Carried(NamedTuple):
         exact: the states that it equals, perhaps after a cast.
         scaled: the states of which it is a multiple, by a single number.
         stepped: the states to which something was added, with this value as the sum.
-        writes: (state, identity of a write of the state from which it is computed).
+        writes: pairs of a state and the identity of a write to it, for all writes from
+            which the value is computed.
     """
 
     exact: frozenset[Place] = frozenset()

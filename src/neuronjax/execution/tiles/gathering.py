@@ -93,7 +93,7 @@ def nonzero_with_count(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("topk")
 def topk(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return the k largest of each 16-partition snake, ascending, and their indices."""
+    """Return the k largest per 16 partitions, ascending, and column-major indices."""
     src = flat(x[0])
     k = i.outputs[0].shape[-1]
     cores = src.shape[0] // CORE_PARTITIONS

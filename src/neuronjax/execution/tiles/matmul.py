@@ -31,7 +31,7 @@ from neuronjax.numerics.float_format import get_format
 
 @executes("nc_matmul")
 def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return stationary.T @ moving, added to the contents of PSUM when accumulating."""
+    """Return what PSUM holds after stationary.T @ moving."""
     stationary, moving = x
     exact = "exact_transpose" in c.core.capabilities
     if i.attributes["is_transpose"] and exact:
@@ -50,13 +50,11 @@ def summed(
 ) -> Results:
     """Return the results of the array, added to the contents of PSUM if `i` reads
     them."""
-    total = None
-    if c.previous:
-        total = wide(c.previous[0]).reshape(1, left.free, right.free)
+    held = (wide(x).reshape(1, left.free, right.free) for x in c.previous)
     result = i.outputs[0]
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
     psum = Psum(c.zero, c.key, c.rounding, narrow)
-    return (accumulate(left, right, order, psum, total).reshape(result.shape),)
+    return (accumulate(left, right, order, psum, *held).reshape(result.shape),)
 
 
 def _matrix(x: jax.Array, rows: int = 1) -> Matrix:

@@ -64,8 +64,7 @@ def quantize_mx(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_matmul_mx")
 def nc_matmul_mx(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return stationary.T @ moving of dequantized operands, added to PSUM when
-    accumulating."""
+    """Return what PSUM holds after stationary.T @ moving of dequantized operands."""
     split = 2 + i.attributes["stationary_scales"]
     left = _operand(x[0], _view(i, 0), x[2:split])
     right = _operand(x[1], _view(i, 1), x[split:])

@@ -1,10 +1,9 @@
 """Computes the times of DMA: transfers between HBM and SBUF, and movement inside SBUF.
 
 Each engine moves its share at its practical rate, and needs a fixed time per contiguous
-piece. A single transfer takes longer than one in a stream by the end of its last
-packets, during which the next transfer would move. Before its first byte there is
-latency, in which the engine is not occupied: for descriptors, then HBM; after the last
-byte comes a semaphore.
+piece. A transfer in a stream is shorter than a single one, because the next transfer
+moves while the last packets of this one end. The latencies of descriptors and HBM
+before the first byte, and of a semaphore after the last, do not occupy the engine.
 
 If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
 two generators for 600 ns [A3, DGE]. Prebuilt descriptors are part of the published

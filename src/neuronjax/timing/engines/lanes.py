@@ -23,7 +23,7 @@ _PACES: Mapping[Queue, Callable[[LaneTask, Core], Pace]] = MappingProxyType(
         "gpsimd": gpsimd.pace,
     }
 )
-#: Instructions that have a pace.
+#: Instructions for which `pace` has a rule.
 PRICED = vector.RULES.keys() | scalar.ACTIVATIONS | gpsimd.NAMES
 #: The profiler's opcodes that differ from the names in nki.isa.
 _OPCODES: Mapping[str, str] = MappingProxyType(

@@ -40,8 +40,8 @@ def _streamed(task: LaneTask, core: Core) -> float:
 
 
 def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -> int:
-    """Return the elements per lane and cycle of tensor_copy and tensor_scalar; if
-    `plain`, source and target are contiguous in SBUF."""
+    """Return the elements per lane and cycle of tensor_copy and tensor_scalar. `plain`
+    means that source and target are contiguous in SBUF."""
     if not has(core, "vector_perf_modes"):
         return 1
     widths = core.spec.vector.elements_per_cycle
@@ -75,8 +75,8 @@ def _one_stream(task: LaneTask, core: Core) -> Pace:
 
 
 def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N with an operand in PSUM, or in 16 bits (before v3 only for add, subtract
-    and multiply [V26]), else the cycles of the input streams."""
+    """Return N if an operand is in PSUM, or if all tensors have 16 bits (before v3 only
+    in add, subtract, multiply [V26]). Otherwise return the input streams' cycles."""
     if any(s.in_psum for s in task.read):
         return Pace(longest(task.streams))
     modes = has(core, "vector_perf_modes")
@@ -88,8 +88,8 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N for subtract, then multiply, in 16 bits [V26], and with an operand in
-    PSUM (as measured [RMQ, picture]), else the cycles of the input streams."""
+    """Return N for subtract, then multiply, in 16 bits [V26], or if an operand is in
+    PSUM (measured [RMQ, picture]). Otherwise return the cycles of the input streams."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
@@ -130,7 +130,7 @@ def _memset(task: LaneTask, core: Core) -> Pace:
 
 
 def _exponential(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles at 4 times ScalarE's rate, clocks included [A4]."""
+    """Return the cycles at 4 times the elements per second of ScalarE [A4]."""
     spec = core.spec
     ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
     return Pace(task.elements / ratio, 4)
@@ -157,7 +157,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 N cycles, as published; before v3 2.6 N, which fit measured counters."""
+    """Return 8 N cycles, as published; 2.6 N before v3, which fit measured counters."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
