@@ -495,6 +495,7 @@ def test_notes_and_intervals_name_what_they_are_about():
     bill = found({"in": square, "out": square}, square)
     (casting,) = (note for note in bill.notes if "casting FP32" in note)
     (preparing,) = (note for note in bill.notes if "preparing FP8" in note)
-    assert casting.startswith("bf16: ") and preparing.startswith("fp8: ")
+    assert casting.startswith("bf16: ")
+    assert preparing.startswith("fp8: ")
     lines = bill.remarks()
     assert sum(line.startswith(("bf16: ", "fp8: ")) for line in lines) == 2
