@@ -25,25 +25,25 @@ def profiled(policy, dtype=jnp.float32):
 
 
 def casts(found):
-    return [note for note in found.notes if note.startswith("casts of FP32")]
+    return [note for note in found.notes if note.startswith("casting FP32")]
 
 
 def test_what_casts_take_is_a_note():
     (note,) = casts(profiled("bf16"))
-    assert "to BF16 take " in note
+    assert "to BF16 takes " in note
     assert "TensorE is as fast with TF32" in note
     assert "policy='tf32'" in note
 
 
 def in_fp8(found):
-    return [note for note in found.notes if note.startswith("operands in FP8")]
+    return [note for note in found.notes if note.startswith("preparing FP8 operands")]
 
 
 def test_what_operands_in_fp8_take_is_a_note():
     (note,) = in_fp8(profiled("fp8"))
     for part in ("largest magnitudes", "scales and casts", "scaling='delayed'"):
         assert part in note
-    assert re.search(r"\d % of it for (up|down|w/up|w/down)", note)
+    assert re.search(r"\d % of this for (up|down|w/up|w/down)", note)
 
 
 def test_the_share_of_fp8_is_that_of_all_parts_that_are_named():
@@ -55,7 +55,9 @@ def test_the_share_of_fp8_is_that_of_all_parts_that_are_named():
     assert all(f"{kind} " in note for kind in kinds)
     whole = sum(map(found.timeline.busy_seconds, QUEUES))
     share = percent(sum(spent.values()) / whole)
-    assert note.startswith(f"operands in FP8 take {share} of the time of all queues")
+    assert note.startswith(
+        f"preparing FP8 operands takes {share} of the time of all queues"
+    )
 
 
 def test_the_note_on_fp8_is_true():

@@ -116,14 +116,14 @@ def compare(
         target: as `neuronjax.jit`; None for the function's own, else "trn2".
         policy: as `neuronjax.jit`; None for the function's own, else the SDK's default.
         reference: "float64": every float in double precision whatever its declared
-            format; "float64_rounded": rounded to the declared format where that is
-            narrower than FP32, as the program's own casts do; "float32": the program in
-            FP32 with sums in the host's order; or a policy or preset, such as "fp32",
-            the chip's modelled FP32.
+            format; "float64_rounded": double precision, with each result rounded to its
+            declared format if this is narrower than FP32; "float32": FP32 on the host,
+            with sums in its order; or a policy or preset, such as "fp32", the chip's
+            modelled FP32.
         baseline: a third run, shown beside the emulation and the reference, as the
             expected result: "float32" with `reference="bf16"`, for example.
-        tolerance: the run has diverged if the relative L2 error of an op's result, in
-            accumulation, is larger. None: judge by roundings against double precision;
+        tolerance: the largest relative L2 error of an op in the run, beyond which the
+            run has diverged. None: judge by roundings against double precision;
             0 with `against`, or if the reference is the policy itself; otherwise 0.1.
         explain: search the smallest set of ops that explains the first divergence, by
             runs up to that point, and try remedies on the first ops at fault.

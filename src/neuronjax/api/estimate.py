@@ -117,24 +117,25 @@ def estimate(
     Args:
         step: as `profile`.
         instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
-            is four of one kind; None for the target of the step or one with its chip,
-            else "trn2.48xlarge".
+            means four; None for the step's target, or an instance with its chip; else
+            "trn2.48xlarge".
         policy: one policy or several; None for the step's own, else the SDK's defaults.
-        steps: number of optimizer steps, of the whole training or to a target loss. If
+        steps: number of optimizer steps of the training. If
             policies need different numbers, a dict by policy name.
         tokens: total tokens to train on, instead of `steps`. This makes machines
             comparable that run different numbers of copies.
-        tokens_per_step: tokens in the arguments of one call of `step`. Without it, no
-            figures per token are given.
+        tokens_per_step: tokens that one call of `step`, by one copy, processes. Without
+            it, no figures per token are given.
         price_per_hour: US dollars per hour for the whole instance; None for the list
             price. For several instances, a dict by name.
         terms: terms of the list price: "on demand" or "Capacity Block"; None for on
             demand, or Capacity Block if the instance is not sold on demand.
-        devices: logical cores in use; None for all that whole copies of a step can use.
+        devices: logical cores in use; None for as many as whole copies of a step fill.
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
-        watts: average power of the whole instance. If they differ, a dict by name.
+        watts: average power of the whole instance, from which the energy follows. If
+            they differ, a dict by name.
         utilization: share of the rented time during which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
         lnc: physical cores per logical core; None for the policy's, else the target's.
@@ -476,6 +477,6 @@ def _placement_notes(
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:
     data = [cost.copies * cost.steps for cost in costs if cost.steps is not None]
     times = max(data) / min(data) if data else 1.0
-    seen = "after these steps the rows have seen different amounts of data, up to "
-    alike = f"{times:.3g} times as much; give tokens= for the same"
+    seen = "these steps process different amounts of data in different rows, up to "
+    alike = f"{times:.3g} times as much; an estimate with tokens= has equal amounts"
     return [seen + alike] if times > 1.01 else []

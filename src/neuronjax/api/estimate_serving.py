@@ -176,8 +176,8 @@ class ServingEstimate(PricedTable):
     costs: tuple[ServingCost, ...]
     traffic: Traffic
     _MEASURED = (
-        "published times of a token (two models on trn2) are 8 to 12 ms longer than "
-        "the program's; 1 to 3 ms of this are launches that their servers do not queue"
+        "for two models on trn2, the published time of a token is 8 to 12 ms longer "
+        "than predicted; launches that servers do not queue explain 1 to 3 ms of this"
     )
 
     @property

@@ -53,7 +53,7 @@ class PricedTable(Displayed):
     profiles: tuple[Profile, ...]
 
     costs: tuple[Any, ...]
-    _MEASURED: ClassVar[str] = "no whole step was measured"
+    _MEASURED: ClassVar[str] = "no whole training step was measured"
 
     @property
     def records(self) -> Records:
@@ -89,15 +89,18 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        lines.append(f"{self._MEASURED}; programs like it take:")
-        lines += dict.fromkeys(filter(None, map(_how_sure, self.profiles)))
+        lines.append(
+            f"{self._MEASURED}; judged by similar measured programs, one copy takes:"
+        )
+        sure = map(_how_sure, _labels(self.profiles), self.profiles)
+        lines += dict.fromkeys(filter(None, sure))
         lines += [
             f"price: {machine}, {price.usd_per_hour:,.2f} USD/h ({price.basis})"
             for machine, price in prices.items()
         ]
         terms = sorted({price.terms for price in prices.values() if price.terms})
         if len(terms) > 1:
-            lines.append(f"note: list prices on different terms: {', '.join(terms)}")
+            lines.append(f"note: the prices have different terms: {', '.join(terms)}")
         lines += [f"refused: {what}: {why}" for what, why in self.refused.items()]
         return lines + [f"note: {note}" for note in self.notes]
 
@@ -108,13 +111,20 @@ class PricedTable(Displayed):
         return f"<neuronjax.{type(self).__name__} {self.name}, {len(self.costs)} rows>"
 
 
-def _how_sure(found: Profile) -> str:
+def _labels(profiles: Sequence[Profile]) -> list[str]:
+    """Return what differs between profiles: the program, the machine or the policy."""
+    parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
+    differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
+    return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]
+
+
+def _how_sure(label: str, found: Profile) -> str:
     """Return the interval of a profile's time on one core; "" if it has none."""
     if (sure := found.confidence) is None:
         return ""
     low, high = seconds(sure.low_seconds), seconds(sure.high_seconds)
-    of_chip = "" if sure.knows_chip else ", none of this chip"
-    return f"{found.name} on a core of {found.core.chip.name}: {low} to {high}{of_chip}"
+    of_chip = "" if sure.knows_chip else " (none ran on this chip)"
+    return f"{label}: {low} to {high}{of_chip}"
 
 
 # -- programs and machines -------------------------------------------------------------
@@ -285,7 +295,8 @@ def slower_notes(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[s
 def _slower(narrow: Profile, wide: Profile, trips: Trips | None) -> str:
     names = [policy_name(p.policy) for p in (narrow, wide)]
     times = [seconds(p.total_seconds) for p in (narrow, wide)]
-    said = f"{names[0]} takes {times[0]} on {narrow.target.name}, {names[1]} {times[1]}"
+    where = f"without launches, on {narrow.target.name}"
+    said = f"{where}, {names[0]} takes {times[0]}, {names[1]} {times[1]}"
     timing = dict(lnc=narrow.core.lnc, trips=trips)
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
@@ -306,8 +317,13 @@ def _matmul_bits(found: Profile) -> int:
 
 def notes_of(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[str]:
     """Yield the assumptions of the schedules, and the programs that do not fit."""
-    own = (note for found in profiles for note in found.notes)
-    yield from dict.fromkeys((*slower_notes(profiles, trips), *own))
+    own: dict[str, list[str]] = {}
+    for label, found in zip(_labels(profiles), profiles, strict=True):
+        for note in found.notes:
+            own.setdefault(note, []).append(label)
+    yield from dict.fromkeys(slower_notes(profiles, trips))
+    for note, labels in own.items():
+        yield note if len(labels) == len(profiles) else f"{'; '.join(labels)}: {note}"
     misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)
     yield from dict.fromkeys(
         f"{found.name} does not fit a device of {found.core.chip.name}: "

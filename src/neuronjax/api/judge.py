@@ -71,22 +71,23 @@ def judge(
         kernel: The kernel's name in its file. None for `kernel`, `optimized_kernel`,
             `nki_kernel`, or the only one.
         target: as `jit`.
-        nki: The NKI release whose rules apply: 0.3 to 0.6, or neuronxcc-2.26 or older.
-            A feature that it lacks is reported as a limit; one that it computes
-            differently, as a hazard; one that is emulated as in the newest release, as
+        nki: The NKI release whose rules apply: "0.3" to "0.6", or
+            "neuronxcc-2.26" and older.
+            A feature that it lacks is a limit, one that it computes differently a
+            hazard, and one for which the emulator follows the newest release instead an
             advice. None for everything that the emulator knows of both styles.
-        grid: The launch grid; an empty one is a single program.
+        grid: The launch grid; if it is empty, one program runs.
         seeds: The seeds of the inputs. If the kernel contains as many constants as a
             result has elements, one more random seed is added at the end of the
             verdict, to detect results stored for known seeds.
-        tolerance: The relative L2 error that each result may have. None for bounds
+        tolerance: The relative L2 error that each result may have; None for bounds
             derived from the reference, on every element and on the norm, for any order
-            of addition; see `neuronjax.diagnostics.tolerance`. If a function of the
-            reference has no rule, the tolerance is 2e-5 as in NKIBench, and the verdict
-            says so. If the tolerance would accept an error of a tenth of a result, or a
-            kernel that does nothing, an otherwise faultless kernel is undecided.
-        timeout: Seconds allowed for tracing, and for execution if values decide the
-            number of iterations of a loop on the device.
+            of addition. See `neuronjax.diagnostics.tolerance`. If a function of the
+            reference has no rule, it is NKIBench's 2e-5, and the verdict says so. If
+            the tolerance would accept an error of a tenth of a result, or a kernel that
+            does nothing, an otherwise faultless kernel is undecided, and not accepted.
+        timeout: Seconds allowed for tracing, and for the execution of a kernel with a
+            loop on the device whose length depends on values.
 
     Returns:
         The `KernelVerdict`.

@@ -57,11 +57,11 @@ def profile(
         target: as `compare`.
         policy: as `compare`.
         lnc: physical cores per logical core; None for the policy's, else the target's.
-        peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx", "sparse", or TFLOPS.
-        batch_argnums: the arguments whose leading axis is the batch. With them
-            `Profile.limits` also prices other batch sizes.
-        trips: the trip counts of loops whose ends depend on values, by the user's line
-            ("train.py:12"); the default is 1, and a note says so.
+        peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx" or "sparse"; or TFLOPS.
+        batch_argnums: the positions of arguments whose leading axis is the batch, so
+            that `Profile.limits` also predicts the time of other batch sizes.
+        trips: the number of iterations of loops whose length depends on values, by
+            source line ("train.py:12"); by default it is 1, and a note says so.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

@@ -83,26 +83,26 @@ def study(
             "native" is `jax.jit` on the host; "trn3/mxfp8" is for that target alone.
         target: as `neuronjax.jit`, one or several; None for "trn2".
         targets: another name for `target`.
-        seeds: the number of seeds, which are 0, 1, ... Or the seeds themselves.
+        seeds: the number n of seeds, which are 0 to n - 1; or the seeds themselves.
         options: further keywords of `train`, the same for all runs.
         folder: the folder that keeps each run in a file of JSON lines. A complete run
             is read instead of repeated; an incomplete one starts again. None: no files.
-        if_changed: "error" or "rerun": what to do if another `train`, other options or
-            another policy of the same name made the run in a file.
+        if_changed: "error" or "rerun": what to do if the run in a file was made by a
+            changed function `train`, changed options or a changed policy.
         baseline: the policy with which the others are compared, by its label in the
             table; None for the first.
         margin: how much worse a policy may be and still train like the baseline, as a
-            share of the baseline's improvement from its first step to its end. It is
-            never less than the scatter of the baseline's final values over the seeds.
-        until_sure: stop running a policy once its verdict is decided. Intervals are
-            wider then, because each additional test may be wrong.
-        find_fault: whether to repeat a policy's first diverging run up to where it
-            diverges, and to name the first fault that statistics show.
-        at: a training step of the real size and its arguments, `(step, *arguments)`, as
-            arrays or `jax.ShapeDtypeStruct`s. It is priced, not run: the result
-            contains the dollars to the same loss.
+            share of the baseline's improvement from its first step to its end; at least
+            the standard deviation of the baseline's final values over the seeds.
+        until_sure: stop running a policy once its verdict is decided; intervals are
+            wider then, because each look at them may be wrong.
+        find_fault: if a policy diverges, repeat its first diverging run up to the
+            divergence, and name the first fault that the statistics show.
+        at: a training step of the full-size model and its arguments, `(step,
+            *arguments)`, as arrays or `jax.ShapeDtypeStruct`s. It is not run: the
+            result contains the predicted cost of reaching the baseline's loss.
         instance: with `at`, as `estimate`.
-        steps: with `at`, the steps of the baseline to its loss, at the real size.
+        steps: with `at`, the number of steps for which the baseline trains.
         against: with `at`, as `estimate`.
         progress: whether to show progress bars in a terminal or a notebook, and in a
             terminal a line for each finished run.
@@ -142,8 +142,8 @@ def study(
     if at is None and (instance is not None or steps is not None or against):
         raise InvalidProgramError(
             "instance=, steps= or against= without at=",
-            remedy="name the training step of the real size: at=(step, *arguments), in "
-            "a shell --at train.py:step",
+            remedy="name the step of the full-size model: at=(step, *arguments), in a "
+            "shell --at train.py:step",
         )
     every = StudyRuns(
         train=train,
@@ -242,7 +242,7 @@ class Study(Displayed):
         confidence: confidence level of the verdicts' intervals.
         seen: label of a machine that diverges -> what statistics show in the step
             before: the first fault, its op and the user's line.
-        cost: dollars to the same loss, if `study` was given `at`.
+        cost: the cost of reaching the baseline's loss, if `study` was given `at`.
     """
 
     records: list[Record] = dataclasses.field(repr=False)
@@ -295,10 +295,10 @@ class Study(Displayed):
     def costs(
         self, step: Any, *, instance: Names = None, **keywords: Any
     ) -> Callable[..., StudyCosts]:
-        """Predict each policy's cost to reach the baseline's loss, at the real size.
+        """Predict the cost to reach the baseline's loss under each policy.
 
         Args:
-            step: a training step of the real size; it is priced, not run.
+            step: a training step of the full-size model; it is not run.
             instance: as `estimate`; policies studied on other chips are left out.
             keywords: as `estimate`; `steps` or `tokens` are the baseline's.
 

@@ -1,6 +1,6 @@
 """What it costs to reach the same loss: a study's ratios of steps on priced instances.
 
-A study trains a small model; the step of the real size is priced from shapes alone, as
+A study trains a small model; the cost of the full-size step follows from shapes, as
 in `estimate`. A policy that needs 1.06 times the steps to the baseline's loss is
 charged for 1.06 times the steps of the baseline.
 """
@@ -69,7 +69,7 @@ class StudyCosts(Displayed):
 
     Attributes:
         rows: the rows, in the order of the estimate.
-        estimate: the estimate for a step of the real size.
+        estimate: the estimate for a step of the full-size model.
         confidence: confidence level of the intervals of the ratios of steps.
     """
 
@@ -91,16 +91,16 @@ class StudyCosts(Displayed):
         columns = {
             "machine, policy": NAME,
             "verdict": {"overflow": "fold", "min_width": len("undecided:")},
-            **dict.fromkeys(("steps", "step", "time", "cost", "× first"), NUMBER),
+            **dict.fromkeys(("steps", "one step", "time", "cost", "× first"), NUMBER),
         }
         table = new_table(
-            f"{self.estimate.name}: dollars to the same loss",
+            f"{self.estimate.name}: cost of training to the baseline's loss",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
-            caption="Steps: those asked for, times the study's ratio. Step: modelled. "
-            "Below the cost: the intervals of the ratio "
-            f"({100 * self.confidence:.4g} %) and of similar measured times (80 %), in "
-            "quadrature.",
+            caption="steps: the given number, times the measured ratio. one step: "
+            "predicted. Below the cost: its interval, from those of the ratio "
+            f"({100 * self.confidence:.4g} %) and of the predicted time (80 %), added "
+            "in quadrature.",
         )
         return Group(table, *map(Text, self.estimate.remarks()))
 
@@ -142,7 +142,7 @@ def study_costs(
             machine=cost.machine,
             policy=cost.policy,
             verdict=verdict.kind if verdict else "given",
-            words=verdict.words(baseline) if verdict else "as given",
+            words=verdict.words(baseline) if verdict else "not trained",
             steps=_times(ratio, cost.steps),
             step_seconds=step_seconds,
             hours=_times(ratio, cost.hours),

@@ -41,7 +41,7 @@ class StudyMachine:
     def setting(self) -> str:
         """Target, logical core, policy and SDK as text."""
         if self.numerics is None:
-            return "this machine, JAX's own numbers"
+            return "plain JAX on this computer"
         return setting_line(resolve_target(self.target), self.numerics)
 
 

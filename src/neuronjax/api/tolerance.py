@@ -52,8 +52,8 @@ def tolerance(
             name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: probability that a correct element is outside its bound.
         samples: number of additional runs, with random errors, to narrow the bounds;
-            each is as long as the first. None for 32 if derivatives alone give no
-            bounds, or bounds above a 128th of an output (deep networks); otherwise 0.
+            each takes as long as the first run. None for 32 if derivatives alone give
+            bounds above a 128th of an output, or none, as in deep nets; else for 0.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

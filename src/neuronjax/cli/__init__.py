@@ -15,7 +15,7 @@
                    compare-targets, constants  on several chips; the model's figures
     money.py       estimate     what training costs
                    estimate-serving  what served tokens cost
-    studying.py    study        does it train, and for how many dollars
+    studying.py    study        does it train, and what does it cost
     coverage.py    ops          StableHLO and CHLO, op by op
     conformance.py conformance  whether another implementation gives the same bits
     silicon.py     silicon-kit, silicon-check  whether a real chip gives the same bits

@@ -68,7 +68,7 @@ def bench(context: typer.Context) -> None:
 
 
 def version(as_json: JsonOption = False) -> None:
-    """Print the versions of the packages on which the bits of results depend.
+    """Print the versions of the packages that can change the bits of results.
 
     They are those of neuronjax, JAX and Python.
 

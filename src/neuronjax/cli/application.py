@@ -93,22 +93,23 @@ def root(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version. The command `neuronjax version` also shows JAX's.",
+            help="Show the version. `neuronjax version` also shows the version of JAX.",
         ),
     ] = False,
 ) -> None:
-    """Emulate AWS Trainium for JAX programs, without a Trainium.
+    """Run JAX programs with the arithmetic of AWS Trainium, without a Trainium.
 
-    Start with **neuronjax quickstart**. Then, in Python, write:
+    Start with the command **neuronjax quickstart**. Then, in Python, write:
 
     ```python
     import neuronjax as nj
     step = nj.jit(train_step, target="trn2", policy="fp8")
     ```
 
-    Or apply a command to a saved program or a function:
+    Or apply a command to a script, a function or a saved program:
 
     ```sh
+    neuronjax run --policy bf16 train.py
     neuronjax check model.mlirbc --target trn1
     neuronjax run train.py:step --args 'f32[8,16]' --policy bf16 --compare
     ```

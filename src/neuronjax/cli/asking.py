@@ -153,19 +153,23 @@ def compare(
     *,
     against: Annotated[
         str | None,
-        typer.Option(help="A program, or file.py:name, that should compute the same."),
+        typer.Option(help="Another program, or file.py:name, with the same results."),
     ] = None,
     sort: Annotated[
-        str, typer.Option(help="Sort by isolation, accumulation or order.")
+        str,
+        typer.Option(
+            help='Sort by "isolation" (the column "isolated"), "accumulation" ("in '
+            'run") or "order" ("#").'
+        ),
     ] = "isolation",
     as_json: bool,
 ) -> None:
     """Find which results are wrong, which line causes it and why, and what to try.
 
-    Each op runs on the emulator and in the reference: in isolation, on the reference's
-    values, and in accumulation, on emulated values, so that errors propagate. The exit
-    status is 0 if nothing is wrong, 1 with a fault or a divergence, and 2 if the
-    program cannot be read.
+    Each op runs twice on the emulator: isolated, on the values of the reference, and in
+    the run, on emulated values, so that errors propagate. Both results are compared
+    with the reference. The exit status is 0 if nothing is wrong, 1 if there is a fault
+    or a divergence, and 2 if the program cannot be read.
 
     Examples:
 
@@ -187,10 +191,11 @@ def compare(
 
 @asks(tolerance_of, "functions", "failure", "samples")
 def tolerance(ask: Ask, *, as_json: bool) -> None:
-    """Compute how large an error a right result may have on a chip.
+    """Compute how large an error a correct result may have on a chip.
 
     The bounds allow every order of addition, and elementary functions that are as
-    inexact as --functions states. They do not allow a missing term.
+    inexact as --functions states. A missing term exceeds them, unless it is smaller
+    than the rounding errors.
 
     Examples:
 
@@ -210,7 +215,7 @@ def compare_dump(
     *,
     as_json: bool,
 ) -> None:
-    """Find the op at which tensors of a real chip or another framework go wrong.
+    """Find the first op whose tensor from a real chip or another framework is wrong.
 
     Tensors are matched to the program's values by name, or else by a unique shape. The
     exit status is 0 if every tensor is within its error bounds, 1 if one is not or none

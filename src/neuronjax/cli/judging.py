@@ -61,12 +61,12 @@ def judge(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Judge whether an NKI kernel is legal, right and safe, and how fast it is.
+    """Judge whether an NKI kernel is legal and correct, and how fast it is.
 
     The kernel is traced in an isolated child process and never sees the reference. The
-    exit status is 0 if it is accepted, 1 if it is refused, 2 if one of your files
-    cannot be read, and 3 if the tolerance is too wide to decide. For a folder, it is
-    the status of the best kernel.
+    exit status is 0 if the kernel is accepted, 1 if it is refused, 2 if one of your
+    files cannot be read, and 3 if the tolerance is so wide that wrong kernels would
+    pass. For a folder, the exit status is that of the best kernel.
 
     Examples:
 
@@ -119,7 +119,7 @@ def nki_diff(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """List what a kernel loses and gains by moving to another NKI release.
+    """List the features that a kernel loses and gains in another NKI release.
 
     The exit status is 0 if it loses nothing, 1 if it loses something, and 2 if the file
     cannot be read.

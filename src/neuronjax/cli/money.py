@@ -66,8 +66,8 @@ _POLICIES = Offer(metavar="P", repeated=True)
 _PRICES = Offer(flag="--price", metavar="[INSTANCE=]USD", repeated=True, read=_prices)
 AGAINST = Offer(
     metavar="MACHINE",
-    help="A machine you measured, NAME=SECONDS,USD[,TOKENS]: seconds of a step, "
-    "dollars per hour, tokens of a step.",
+    help="A machine you measured, NAME=SECONDS,USD[,TOKENS]: seconds per step, "
+    "dollars per hour, tokens per step.",
     repeated=True,
     read=lambda given: tuple(map(_machine, given)),
 )
@@ -89,10 +89,11 @@ def estimate(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predict what training costs on one instance or several, from a training step.
+    """Predict from a training step what training costs on one or more instances.
 
-    Every logical core runs a copy of the step with a batch of its own; gradients are
-    added. Nothing is executed: the seconds are those of `neuronjax profile`.
+    Every logical core runs a copy of the step with its own batch; the gradients of all
+    copies are added. Nothing is executed. A step takes the time of `neuronjax profile`,
+    plus what cannot be hidden of the gradients' addition and of the launch.
 
     Examples:
 

@@ -36,7 +36,7 @@ def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
 
 _POLICIES = Offer(
     metavar="P[,P]",
-    help='"native" for jax.jit, a preset ("bf16"), a preset on another target '
+    help='Required: "native" for jax.jit, a preset ("bf16"), one on another target '
     '("trn3/mxfp8"), or a preset with other fields ("bf16,rounding=stochastic").',
     repeated=True,
     read=read_policies,
@@ -49,10 +49,10 @@ _TARGETS = Offer(
 )
 _INSTANCES = replace(
     INSTANCES,
-    help="With --at, the instance or UltraServer whose price counts. Default: the "
-    "largest instance with the chip trn2.",
+    help="With --at, the instance or UltraServer whose price is used. Default: the "
+    "target of --at or an instance with its chip, else trn2.48xlarge.",
 )
-_STEPS = Offer(help="With --at, for how many steps the first policy trains.")
+_STEPS = Offer(help="With --at, the number of steps for which the baseline trains.")
 
 
 @options_of(
@@ -77,8 +77,8 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="The training step of the real size, `file.py:function`. The command "
-            "predicts its cost from shapes. Default: no costs.",
+            help="The training step of the full-size model, `file.py:function`, whose "
+            "cost is predicted from shapes. Default: no costs.",
         ),
     ] = None,
     shapes: Annotated[
@@ -98,10 +98,10 @@ def study(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Train under every policy, and find which policies train as well as the first.
+    """Train under every policy, and find which train as well as the first.
 
-    The file has a generator function `train(jit, seed)` that compiles its step with
-    `jit` and yields the loss after every step. "native" is `jax.jit` on this machine.
+    The source defines a generator function `train(jit, seed)` that compiles its step
+    with `jit` and yields the loss after every step.
 
     Examples:
 

@@ -89,7 +89,8 @@ def profile(
     ] = "op",
     rows: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 12,
     metrics: Annotated[
-        bool, typer.Option("--metrics", help="List figures by the vendor's names.")
+        bool,
+        typer.Option("--metrics", help="Print figures by the names of AWS's profiler."),
     ] = False,
     limits: Annotated[
         bool, typer.Option(help="Predict what the best changes would save.")
@@ -102,7 +103,8 @@ def profile(
         typer.Option(dir_okay=False, help="Write a trace for ui.perfetto.dev."),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write events as lines of CSV.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Write the timeline's events as CSV."),
     ] = None,
     as_json: JsonOption = False,
     **keywords: Any,
@@ -170,7 +172,7 @@ def compare_targets(
     shapes: ShapesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict the time of one program on several chips, and whether it fits.
+    """Predict the time of a program on several chips, and whether it fits in memory.
 
     The times are for one logical NeuronCore of each chip; chips differ in their number
     of cores. If a chip cannot run the program, the table has the reason.

@@ -46,7 +46,7 @@ def quickstart(
     cache: CacheOption = True,
     tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
 ) -> None:
-    """Train a GPT natively and on emulated chips, and compare how well they train.
+    """Train a GPT in plain JAX and on emulated chips, and compare the losses.
 
     A Flax transformer of a million parameters learns English from the documentation
     that Python contains: with FP32 `jax.jit`, and with each chip's arithmetic. For

@@ -17,26 +17,20 @@ import numpy as np
 from jax import lax
 
 from neuronjax.numerics.exact import seal, zero_bits
+from neuronjax.numerics.widening import (
+    SIGN as SIGN,
+    bits_of as bits_of,
+    float_of as float_of,
+)
 
 INF = np.float32(np.inf)
 NAN = np.float32(np.nan)
 MIN_NORMAL = np.float32(2.0**-126)
-SIGN = np.uint32(0x80000000)
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
 MANTISSA = np.uint32(0x007FFFFF)
 # 1.5 * 2^23: the low bits of `n + INTEGER` are the integer n in two's complement.
 INTEGER = np.float32(12582912.0)
-
-
-def bits_of(x: jax.Array) -> jax.Array:
-    """Return the uint32 pattern of float32 `x`."""
-    return lax.bitcast_convert_type(x, jnp.uint32)
-
-
-def float_of(bits: jax.Array) -> jax.Array:
-    """Return the float32 of a uint32 pattern."""
-    return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def magnitude(x: jax.Array) -> jax.Array:

@@ -18,9 +18,16 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.numerics.elementary_core import MANTISSA, SIGN, bits_of, float_of
+from neuronjax.numerics.elementary_core import MANTISSA
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat
-from neuronjax.numerics.widening import decode_words, from_codes, require
+from neuronjax.numerics.widening import (
+    SIGN,
+    bits_of,
+    decode_words,
+    float_of,
+    from_codes,
+    require,
+)
 
 Rounding = Literal["rne", "rtz", "half_away", "stochastic"]
 Overflow = Literal["ieee", "saturate"]

@@ -14,15 +14,25 @@ import numpy as np
 from jax import lax
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.numerics.elementary_core import SIGN, bits_of, float_of
 from neuronjax.numerics.float_format import FLOAT32, FloatFormat, get_format
 from neuronjax.numerics.host_kernels import choice
 
+SIGN = np.uint32(0x8000_0000)
 _INF = np.uint32(0x7F80_0000)
 _QUIET_NAN = np.uint32(0x7FC0_0000)
 _IMPLICIT = np.uint32(0x0080_0000)
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)
+
+
+def bits_of(x: jax.Array) -> jax.Array:
+    """Return the uint32 pattern of float32 `x`."""
+    return lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def float_of(bits: jax.Array) -> jax.Array:
+    """Return the float32 of a uint32 pattern."""
+    return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def widen(x: jax.Array) -> jax.Array:

@@ -24,8 +24,10 @@ NO_FASTER_THAN_TF32 = "TensorE is as fast with TF32, and FP32 operands need no c
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
-#: Advice for current scaling, based on predictions for the GPT of the quickstart.
-_CHEAPER = "scaling='delayed' casts a tensor as it is made"
+#: Advice for current scaling, based on studies of the GPT of the quickstart.
+_CHEAPER = (
+    "scaling='delayed' with overflow='saturate' casts a tensor when it is written"
+)
 _WORTH_A_NOTE = 0.03
 
 
@@ -72,16 +74,16 @@ def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
     casts = total - kinds[_TURNS]
     if policy.auto_cast != "matmult" or not casts > _WORTH_A_NOTE * whole:
         return
-    share = "take {} of the time of all queues"
+    taking = "takes {} of the time of all queues"
     if to in AS_FAST_AS_TF32 and "tfloat32" in core.spec.tensor.dtypes:
         yield (
-            f"casts of FP32 to {to.upper()} {share.format(percent(casts / whole))}; "
+            f"casting FP32 to {to.upper()} {taking.format(percent(casts / whole))}; "
             f"{NO_FASTER_THAN_TF32}: policy='tf32'"
         )
     elif to.startswith("fp8") and policy.scaling == "current":
         each = ", ".join(f"{what} {seconds(taken)}" for what, taken in kinds.items())
         most = max(parts, key=lambda part: parts[part])
         yield (
-            f"operands in FP8 {share.format(percent(total / whole))}: {each}; "
-            f"{percent(parts[most] / total)} of it for {most}; {_CHEAPER}"
+            f"preparing FP8 operands {taking.format(percent(total / whole))} ({each}), "
+            f"{percent(parts[most] / total)} of this for {most}; {_CHEAPER}"
         )

@@ -86,8 +86,8 @@ def _table(
 
 # Explains `timing.collectives.queued_launch_seconds`.
 _LAUNCH = (
-    "launch: what the start of the next call, where copies wait for each other, takes "
-    "longer than the step; steps in one call, in a jax.lax.scan, share it"
+    "launch: the start of the next call, for which all copies wait, takes longer than "
+    "the step by this time; the steps of a jax.lax.scan in one call share one launch"
 )
 
 
@@ -113,7 +113,7 @@ def training_tables(
         "reduce": lambda cost: seconds(cost.time.all_reduce_seconds),
         "exposed": lambda cost: seconds(cost.time.exposed_seconds),
         "launch": lambda cost: seconds(cost.time.launch_seconds),
-        "HBM": _hbm,
+        "HBM used": _hbm,
     }
     own = [cost for cost in costs if cost.devices]
     tables = [_table(title, costs, columns)]
@@ -138,13 +138,13 @@ def serving_tables(
         "copies": lambda cost: f"{cost.copies:,}",
         "weights": lambda cost: binary(cost.weights_bytes),
         "KV cache": lambda cost: binary(cost.kv_cache_bytes),
-        "HBM": _hbm,
+        "HBM used": _hbm,
         "largest batch": lambda cost: (
             _NOBODY if cost.max_batch is None else f"{cost.max_batch:,}"
         ),
         "$/Mtok": lambda cost: _per_million(cost.dollars_per_million_tokens),
     }
-    held = "What a device holds; dollars for all tokens, prompts included"
+    held = "Memory of one logical core; dollars for prompts and answers together"
     tables = [_table(title, costs, speed), _table(held, costs, memory)]
     if any(cost.kwh_per_million_tokens is not None for cost in costs):
         energy: dict[str, Callable[[ServingCost], str | Text]] = {

@@ -77,12 +77,12 @@ def queues_table(
     figures: Mapping[str, float], bound: Queue | Literal["waiting"]
 ) -> Table:
     """Return a table of how long each queue works, titled with the program's limit."""
-    limit = "waiting for each other" if bound == "waiting" else QUEUE_TITLES[bound]
+    limit = "waiting queues" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
-        limit = "start and end of the run"
+        limit = "its start and end"
     return new_table(
-        f"Queues, and how long each works; the limit is {limit}",
+        f"Active time of each queue; the program is limited by {limit}",
         {"queue": NAME, "active": NUMBER, "share": NUMBER}
         | {"instructions": NUMBER, "": WORD},
         [
@@ -92,7 +92,7 @@ def queues_table(
                 if figures[count] or queue == "dma"
             ),
             # The part of a program's time in which no queue works.
-            *([_queue_row("around", figures, "around_time")] * bool(around)),
+            *([_queue_row("start, end", figures, "around_time")] * bool(around)),
         ],
     )
 
@@ -164,10 +164,11 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
     interval of its predicted time."""
     low, high = seconds(found.low_seconds), seconds(found.high_seconds)
     title = (
-        f"How sure: {low} to {high}, as {len(found.nearest)} measured {kind}s like it"
+        f"How sure: {low} to {high}, "
+        f"judged by the {len(found.nearest)} most similar measured {kind}s"
     )
     if not found.knows_chip:
-        title += "; none of this chip"
+        title += "; none ran on this chip"
     rows = (
         (
             row.name,
@@ -183,7 +184,7 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
     if not found.low_seconds <= predicted <= found.high_seconds:
         how = "longer" if predicted < found.low_seconds else "less"
         outside = (
-            f"not {seconds(predicted)}: nearly all of them took {how} than predicted"
+            f"{seconds(predicted)} lies outside: nearly all took {how} than predicted"
         )
     return new_table(title, columns | {"error": NUMBER}, rows, outside)
 

@@ -71,12 +71,12 @@ def final_table(
     notes += [f"{label} before it diverges: {found}." for label, found in seen.items()]
     if len(verdicts) > 1:
         notes += [
-            f"− {baseline}: the difference of ends, seed by seed; steps ×: the steps "
-            f"to the same value, over {baseline}'s; ± is half of a "
-            f"{100 * confidence:.4g} % interval.",
-            f"The margin is {verdicts[baseline].margin:.2g}: a policy that ends worse "
-            f"by less than this trains like {baseline}. It is at least the standard "
-            f"deviation of {baseline}'s ends over the seeds.",
+            f"− {baseline}: {metric} minus {baseline}'s with the same seed; steps ×: "
+            f"steps to the same {metric}, divided by {baseline}'s; ± in both: half of "
+            f"a {100 * confidence:.4g} % interval.",
+            f"A policy trains like {baseline} if it is worse by at most the margin, "
+            f"{verdicts[baseline].margin:.2g}, in its whole interval. The margin is at "
+            f"least the standard deviation of {baseline} over the seeds.",
         ]
     still = [
         f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"
@@ -94,7 +94,7 @@ def final_table(
     headings = ("seeds", metric, f"− {baseline}", "steps ×")
     return new_table(
         f"{metric} at the end, mean ± std over seeds",
-        {"machine": {"overflow": "fold"}}
+        {"policy": {"overflow": "fold"}}
         | dict.fromkeys(headings, NUMBER)
         | {"verdict": {"overflow": "fold"}},
         [_cells(row, verdicts[row["machine"]], baseline, digits) for row in figures],
