@@ -169,7 +169,7 @@ def blocks(seed, shape, narrow):
 
 
 def fractions(seed, shape):
-    """FP32 between BF16 numbers: column c is 2^-(1 + c % 12) of a BF16 step above 1."""
+    """FP32 that BF16 has not: column c lies 2^-(1 + c % 12) of a step above 1."""
     steps = np.arange(int(np.prod(shape))) % shape[1] % 12 + 1
     return (
         (np.uint32(0x3F800000) + (np.uint32(1 << 16) >> steps.astype(np.uint32)))
@@ -197,9 +197,9 @@ def order_rows(seed, shape):
 def order_left(seed, shape, sign=1):
     """BF16 [k, k]: ones, and 2^100 down the diagonal, with a sign.
 
-    Row m of one operand is huge at m, column n of the other is hugely negative at n. In
-    the sum (m, n), an addend that is added to the huge product before its negative
-    cancels it is lost; the result counts all other addends.
+    Row m of one operand is huge at m, column n of the other is hugely negative at n:
+    of the sum (m, n) what meets the huge product before its negative is lost, the
+    others are counted.
     """
     found = np.ones(shape, np.float32)
     np.fill_diagonal(found, sign * 2.0**100)
