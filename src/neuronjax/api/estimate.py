@@ -117,9 +117,9 @@ def estimate(
     Args:
         step: as `profile`.
         instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
-            means four; None for the step's target, or an instance with its chip; else
-            "trn2.48xlarge".
-        policy: one policy or several; None for the step's own, else the SDK's defaults.
+            means four; None for the step's target, or an instance with its chip, or
+            "trn2.48xlarge" if the step has no target.
+        policy: one policy or several; None for the step's own, or the SDK's defaults.
         steps: number of optimizer steps of the training. If
             policies need different numbers, a dict by policy name.
         tokens: total tokens to train on, instead of `steps`. This makes machines
@@ -138,7 +138,7 @@ def estimate(
             they differ, a dict by name.
         utilization: share of the rented time during which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
-        lnc: physical cores per logical core; None for the policy's, else the target's.
+        lnc: physical cores per logical core; None for the policy's, or the target's.
         trips: as `profile`.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
@@ -410,7 +410,7 @@ def _placed(placement: Sequence[int], copies: int, shards: int) -> Sequence[int]
     """Return the logical core of every device of all copies; () if cores and devices
     are in the same order, and None if the placement does not cover all devices.
 
-    A placement that only permutes a copy's first cores is repeated for every copy."""
+    A placement that permutes the first copy's cores is repeated for every copy."""
     if not placement or len(placement) >= copies * shards:
         return placement
     if len(placement) == shards and sorted(placement) == list(range(shards)):

@@ -3,7 +3,7 @@
 A thin interface to `timing`, `report` and `diagnostics.limits`: it captures and lowers
 as `jit` does and schedules instead of running. Shapes are enough: no value is computed
 unless `Profile.outputs` is read. Times are predictions of a model for one logical
-NeuronCore; `neuronjax constants` lists the measurements behind it.
+NeuronCore; `neuronjax constants` lists the measurements on which it is based.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def profile(
             profiled without arguments.
         target: as `compare`.
         policy: as `compare`.
-        lnc: physical cores per logical core; None for the policy's, else the target's.
+        lnc: physical cores per logical core; None for the policy's, or the target's.
         peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx" or "sparse"; or TFLOPS.
         batch_argnums: the positions of arguments whose leading axis is the batch, so
             that `Profile.limits` also predicts the time of other batch sizes.

@@ -218,7 +218,7 @@ def ordered(x: Tracked, axis: int = -1) -> Tracked:
 
 
 def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
-    """Return a mask of sorted numbers that may change places with a neighbour."""
+    """Return a mask of sorted numbers that may exchange order with a neighbour."""
     v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
     gap, both = np.abs(v[..., 1:] - v[..., :-1]), r[..., 1:] + r[..., :-1]
     close = (gap <= both) & (both > 0)
