@@ -93,7 +93,7 @@ class Asked:
 
     @property
     def policy(self) -> Policy:
-        """The policy of an open `policy_scope`, or else that of the subject."""
+        """The policy of an open `policy_scope`; the subject's if none is open."""
         return active_policy() or self.step.policy
 
     @property

@@ -121,7 +121,7 @@ class Location:
 
     @property
     def part(self) -> str:
-        """The module as reports name it, or else the class, the function or `TOP`."""
+        """The first one known of module, classes, innermost function and `TOP`."""
         classes = "/".join(read_name_stack(self.scope).classes)
         return self.module or classes or next(iter(self.functions[::-1]), TOP)
 

@@ -115,7 +115,7 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
     """Return a shared error after a sum: unchanged if it is relative and common to all
-    terms, else the sum of the terms' signed errors."""
+    terms, and otherwise the sum of the terms' signed errors."""
     axes = _axes(x.ndim, axis)
     view = term.scale
     if term.is_relative and all(view.strides[i] == 0 for i in axes):
