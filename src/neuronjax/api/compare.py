@@ -113,7 +113,7 @@ def compare(
         against: a second program with the same arguments, such as `function` after an
             edit; `tolerance`, `rounding_seed` and the static arguments apply to both.
         target: as `neuronjax.jit`; None for the function's, or "trn2" if it has none.
-        policy: as `neuronjax.jit`; None for the function's own, or the SDK's default.
+        policy: as `neuronjax.jit`; None for the function's own, else the SDK's default.
         reference: "float64": every float in double precision whatever its declared
             format; "float64_rounded": double precision, with each result rounded to its
             declared format if this is narrower than FP32; "float32": FP32 on the host,

@@ -119,7 +119,7 @@ def estimate(
         instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
             means four; None for the step's target, or an instance with its chip, or
             "trn2.48xlarge" if the step has no target.
-        policy: one policy or several; None for the step's own, or the SDK's defaults.
+        policy: one policy or several; None for the step's own, else the SDK's defaults.
         steps: number of optimizer steps of the training. If
             policies need different numbers, a dict by policy name.
         tokens: total tokens to train on, instead of `steps`. This makes machines
@@ -138,7 +138,7 @@ def estimate(
             they differ, a dict by name.
         utilization: share of the rented time during which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
-        lnc: physical cores per logical core; None for the policy's, or the target's.
+        lnc: physical cores per logical core; None for the policy's, else the target's.
         trips: as `profile`.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.

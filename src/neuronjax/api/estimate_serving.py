@@ -84,7 +84,7 @@ def estimate_serving(
         devices: logical cores in use; None for all that whole copies can use.
         utilization: share of the rented time during which copies are full.
         watts: as `estimate`; without it, no energy is predicted.
-        lnc: physical cores per logical core; None for the policy's, or the target's.
+        lnc: physical cores per logical core; None for the policy's, else the target's.
         trips: as `profile`.
 
     Returns:

@@ -78,8 +78,8 @@ class _Readable(Displayed):
 
         Args:
             target: a target other than the one the program was lowered for.
-            lnc: physical cores per logical core; None for the policy's, or the
-                target's.
+            lnc: physical cores per logical core; None for the policy's, else the
+                target's default.
 
         Returns:
             A `neuronjax.timing.timeline.Timeline`.

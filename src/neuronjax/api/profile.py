@@ -56,7 +56,7 @@ def profile(
             profiled without arguments.
         target: as `compare`.
         policy: as `compare`.
-        lnc: physical cores per logical core; None for the policy's, or the target's.
+        lnc: physical cores per logical core; None for the policy's, else the target's.
         peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx" or "sparse"; or TFLOPS.
         batch_argnums: the positions of arguments whose leading axis is the batch, so
             that `Profile.limits` also predicts the time of other batch sizes.
