@@ -93,7 +93,7 @@ class Asked:
 
     @property
     def policy(self) -> Policy:
-        """The policy of an open `policy_scope`, or else that of the subject."""
+        """The policy of an open `policy_scope`; the subject's if none is open."""
         return active_policy() or self.step.policy
 
     @property
@@ -172,7 +172,7 @@ class Asked:
 
 
 def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function behind a bound method, and the arguments that it binds."""
+    """Return the function of a bound method, and the arguments that it binds."""
     if isinstance(item, functools.partial) and not item.keywords:
         return item.func, item.args
     return item, ()

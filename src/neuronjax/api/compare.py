@@ -82,21 +82,20 @@ def compare(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., Comparison | ProgramComparison]:
-    """Find what is wrong with a run: lines, first divergence, causes and remedies.
+    """Find what is wrong with a run: source lines, first divergence, causes, remedies.
 
     Without `tolerance`, and against double precision, a result is wrong if its error is
     not explained by the roundings of its format and of the arguments; the ops at fault
-    are `.faults`. Any other reference, or a `tolerance`, locates where
-    two runs first diverge: `.first_divergence`.
+    are `.faults`. Any other reference, or a `tolerance`, locates where two runs first
+    diverge: `.first_divergence`.
 
     With `against`, the comparison locates where two programs that should compute the
     same diverge. Both are captured and emulated under one policy, on the same
     arguments. Values of the two programs are matched if both return them under the same
     name, if the same op computes them from matched values, if their elements are equal,
     or if one line computes both; parts of an array on several devices are first joined.
-    values that differ are named, with both lines. The ops are also aligned by a longest
-    common subsequence, and the edits are listed.
-
+    Values that differ are named with their source lines in both programs. The ops are
+    also aligned by a longest common subsequence, and the edits are listed.
         print(nj.compare(step, against=faster_step, policy="bf16")(params, batch))
 
     A saved program can be given too, as `against="golden/step.mlirbc"`. What the
@@ -113,15 +112,15 @@ def compare(
             of the argument.
         against: a second program with the same arguments, such as `function` after an
             edit; `tolerance`, `rounding_seed` and the static arguments apply to both.
-        target: as `neuronjax.jit`; None for the function's own, else "trn2".
+        target: as `neuronjax.jit`; None for the function's, or "trn2" if it has none.
         policy: as `neuronjax.jit`; None for the function's own, else the SDK's default.
         reference: "float64": every float in double precision whatever its declared
             format; "float64_rounded": double precision, with each result rounded to its
             declared format if this is narrower than FP32; "float32": FP32 on the host,
             with sums in its order; or a policy or preset, such as "fp32", the chip's
             modelled FP32.
-        baseline: a third run, shown beside the emulation and the reference, as the
-            expected result: "float32" with `reference="bf16"`, for example.
+        baseline: a third run whose errors are shown beside the emulation's, for
+            comparison: "float32" with `reference="bf16"`, for example.
         tolerance: the largest relative L2 error of an op in the run, beyond which the
             run has diverged. None: judge by roundings against double precision;
             0 with `against`, or if the reference is the policy itself; otherwise 0.1.

@@ -117,8 +117,8 @@ def estimate(
     Args:
         step: as `profile`.
         instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
-            means four; None for the step's target, or an instance with its chip; else
-            "trn2.48xlarge".
+            means four; None for the step's target, or an instance with its chip, or
+            "trn2.48xlarge" if the step has no target.
         policy: one policy or several; None for the step's own, else the SDK's defaults.
         steps: number of optimizer steps of the training. If
             policies need different numbers, a dict by policy name.
@@ -410,7 +410,7 @@ def _placed(placement: Sequence[int], copies: int, shards: int) -> Sequence[int]
     """Return the logical core of every device of all copies; () if cores and devices
     are in the same order, and None if the placement does not cover all devices.
 
-    A placement that only permutes a copy's first cores is repeated for every copy."""
+    A placement that permutes the first copy's cores is repeated for every copy."""
     if not placement or len(placement) >= copies * shards:
         return placement
     if len(placement) == shards and sorted(placement) == list(range(shards)):

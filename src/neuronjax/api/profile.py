@@ -3,7 +3,7 @@
 A thin interface to `timing`, `report` and `diagnostics.limits`: it captures and lowers
 as `jit` does and schedules instead of running. Shapes are enough: no value is computed
 unless `Profile.outputs` is read. Times are predictions of a model for one logical
-NeuronCore; `neuronjax constants` lists the measurements behind it.
+NeuronCore; `neuronjax constants` lists the measurements on which it is based.
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ class Study(Displayed):
 
         Returns:
             A dict for each machine: mean and std over seeds, mean and std of the
-            differences to the baseline, seed by seed, and the ends of their interval
+            differences to the baseline, seed by seed, and the bounds of their interval
             ("difference_low"); the ratio of steps to the same value ("steps_ratio") and
             its interval; the verdict as text and its margin; the number of runs that
             "diverged"; and the seeds whose metric ends where it began, within its noise

@@ -313,7 +313,7 @@ def _check_effects(root: Table) -> None:
 
 
 def _platform_index(platforms: tuple[str, ...]) -> int | None:
-    """Return which of several platforms runs, neuron or else the first. Return None for
+    """Return which platform runs: neuron if given, otherwise the first. Return None for
     one platform, whose main takes no index."""
     if len(platforms) < 2:
         return None

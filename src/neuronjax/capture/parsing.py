@@ -131,7 +131,7 @@ class _Worker:
             self._refuse(header, error)
 
     def _refuse(self, header: dict, error: Exception) -> NoReturn:
-        """Replace the lost child, and raise an error with the reason of the loss."""
+        """Replace the child that failed, and raise an error with the reason."""
         stalled = isinstance(error, _Stalled)
         if stalled or isinstance(error, _Garbled):
             self._process.kill()

@@ -197,7 +197,7 @@ _REFUSALS = (
 )
 
 
-#: Matches JAX's text about the line, and advice that is wrong without devices.
+#: Matches the source line in JAX's text, and advice that is of no use without devices.
 _ADVICE = re.compile(
     r"\s+(This error occurs at source|You can define|Use `jax\.set_mesh|Please |"
     r"Check the |`in_specs` is an optional)(?s:.)*"

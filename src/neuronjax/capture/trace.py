@@ -57,7 +57,7 @@ _CAPTURE = jax.make_user_context(default_value=None)
 
 
 def capturing() -> bool:
-    """Return whether this thread is capturing, so that an inner nj.jit is a scope."""
+    """Return whether this thread is capturing: an inner nj.jit only sets a policy."""
     return getattr(_state, "depth", 0) > 0
 
 
@@ -86,7 +86,7 @@ def with_closure(
     Returns:
         A function of (*closed-over values, *leaves), and the values.
     """
-    # Traced like this, an nj.jit in the function is a scope, not another emulation.
+    # Inside `trace`, as in a capture, an nj.jit sets a policy and emulates nothing.
     closed = trace(function, leaves)
     jaxpr = closed.jaxpr
 

@@ -114,7 +114,7 @@ class FunctionSource:
     function: Callable[..., Any]
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
-        """Return the arguments: types from `shapes`, else those of `example_args`.
+        """Return the arguments: types from `shapes`, or from `example_args` without it.
 
         Raises:
             InvalidProgramError: neither shapes nor `example_args` are given, or they do

@@ -137,7 +137,7 @@ class ParallelWalk(OpWalk):
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Any]
     ) -> None:
-        """Copy the known errors of the values."""
+        """Copy an op's errors from `done` to `lane`, which has the same values."""
         if op is None or lane.name != "actual":
             return
         self._beside[lane].take(op, self._beside[done])

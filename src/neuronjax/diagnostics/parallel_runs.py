@@ -43,7 +43,7 @@ class OpPath(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Return `file:line` of the op, else of the innermost call that has one."""
+        """Return `file:line` of the op, or of the innermost call if the op has none."""
         return self.location.source
 
 

@@ -129,7 +129,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the op's last parameter path inside a pytree, or else its last path.
+    """Return the op's last parameter path inside a pytree; its last path if none is.
 
     The last path is the right operand's: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]

@@ -111,7 +111,7 @@ def check_metric(metric: str | Metric) -> None:
 
 
 def _agree(r: np.ndarray, a: np.ndarray) -> bool:
-    """Return whether both arrays have the same Inf and NaN at the same places."""
+    """Return whether both arrays have the same Inf and NaN at the same positions."""
     return bool(np.all(alike(r, a) | (np.isfinite(r) & np.isfinite(a))))
 
 

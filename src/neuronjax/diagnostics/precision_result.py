@@ -53,7 +53,7 @@ _REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without"}
 class PrecisionSearch(Displayed):
     """The cheapest policy within a tolerance, and every decision of the search.
 
-    Times are predictions of the model behind `neuronjax.profile`, errors are measured.
+    Times are predictions of the model of `neuronjax.profile`, errors are measured.
 
     Attributes:
         policy: the resulting policy, for `neuronjax.jit`.

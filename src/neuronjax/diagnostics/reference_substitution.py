@@ -36,10 +36,10 @@ def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
 
 
 def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndarray:
-    """Return the result of an op that is not replaced.
+    """Return the result that an op would have on wide operands: own + (wide - rounded).
 
-    `own` is the actual result on declared operands; `wide` and `rounded` are the
-    reference's results on wide and on declared operands.
+    `own` is its result on operands in their declared formats; `wide` and `rounded` are
+    the reference's results on wide operands and on those in their declared formats.
     """
     same = alike(wide, rounded)
     if own.dtype.kind in "iub":

@@ -108,8 +108,8 @@ class Paragraph:
     Attributes:
         fields: id, severity, title, remedy and source of the rule.
         names: names of ops ("in gather, scatter") or dtypes ("of float64").
-        limit: "per program"; of a dtype's rule, the SDKs ("before 2.32") or chips
-            ("without mx_matmul") that it is about; or "".
+        limit: "per program"; for a rule about a dtype, the SDKs ("before 2.32") or
+            chips ("without mx_matmul") to which it applies; otherwise "".
     """
 
     fields: dict[str, Any]

@@ -33,7 +33,7 @@ class ListPrice:
         usd_per_hour: the price of the whole instance.
         date: the month in which it was published or read, "YYYY-MM".
         region: the region in which it held.
-        terms: "on demand", or "Capacity Block" (reserved for days, paid ahead).
+        terms: "on demand", or "Capacity Block" (reserved for days, paid in advance).
         source: the publisher.
     """
 

@@ -1,9 +1,9 @@
 """Instructions for linear algebra, Fourier transforms, and work of the host.
 
-A NeuronCore has no unit for any of these. The first three represent library routines of
-GpSimdE, the engine that can be programmed freely. A complex number is a pair of
-operands or results, its real and imaginary part. Like every instruction they compute in
-FP32 and round each result once; `engines.linear_algebra` and `engines.fft` define how.
+A NeuronCore has no unit for these. `Cholesky`, `TriangularSolve` and `Fft` represent
+library routines of GpSimdE, the engine that can be programmed freely. A complex number
+is two operands or results, its real and imaginary part. They compute in FP32 and round
+each result once; `engines.linear_algebra` and `engines.fft` define how.
 """
 
 from __future__ import annotations

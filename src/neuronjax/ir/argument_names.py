@@ -50,7 +50,7 @@ def modules_of_arguments(names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _without_place(modules: Mapping[str, str]) -> dict[str, str]:
-    """Return the modules without the place of the model in a tuple of states. If an
+    """Return the modules without the position of the model in a tuple of states. If an
     argument holds only the model, "0/layers/1" becomes "layers/1"."""
     heads: dict[str, set[str]] = {}
     for name, module in modules.items():

@@ -243,7 +243,7 @@ _PART = re.compile(r"(.*):\((\d+)\)(\d+)")
 
 
 def groups_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of devices that differ only in their place along some axes.
+    """Return the groups of devices that differ only in their position along some axes.
 
     Args:
         mesh: the devices.

@@ -156,8 +156,8 @@ def hypercube(ranks: int, *, highest_first: bool) -> FoldPlan:
 
 
 def nested(inner: FoldPlan, outer: FoldPlan) -> FoldPlan:
-    """Return `inner` within every one of `outer.ranks` places, then `outer` over the
-    places. Rank k is number k % inner.ranks of place k // inner.ranks."""
+    """Return `inner` within every one of `outer.ranks` groups, then `outer` over the
+    groups. Rank k is number k % inner.ranks of group k // inner.ranks."""
     width = inner.ranks
     channels = math.lcm(inner.channels, outer.channels)
     rows = 1 if inner.chunks == outer.chunks == 1 else width * outer.ranks * channels

@@ -143,7 +143,7 @@ def _shared(paths: Sequence[_Path]) -> _Path:
 
 
 def _layer(op: Op) -> _Layer:
-    """Return the last two layers that led to an op, or else its functions."""
+    """Return the last two layers that led to an op; functions if there is no layer."""
     classes = read_name_stack(op.location.scope).classes
     return _layers(op.location.functions, classes)[-2:]
 

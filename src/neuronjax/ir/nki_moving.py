@@ -1,4 +1,4 @@
-"""Rows of the NKI instructions that select, move and draw; see `nki_instructions`."""
+"""The rows of `nki_instructions` that select, move, or draw random numbers."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class OperandSpec:
     dtypes: tuple[str, ...] = ()  # the dtypes of a tensor; () for all
     like: str = ""  # name of a tensor with as many partitions and elements in each
     elements: int = 0  # elements per partition, 0 for any number
-    #: Whether it may be None. A "state" and all operands after it are left out if
-    #: `reduce_cmd` is idle and nothing takes the result.
+    #: Whether it may be None. With an idle `reduce_cmd` and no `reduce_res`, a "state"
+    #: and all operands after it are not emitted.
     optional: bool = False
     or_number: bool = False  # whether a tensor may be a number
     #: Whether a vector must be FP32, unless the operators work on bits.
@@ -114,7 +114,7 @@ _ACCEPTED = {
 class InstructionSpec:
     """The specification of one instruction."""
 
-    name: str  # the name of nki.isa's function, of the semantics and of the cost
+    name: str  # in nki.isa; semantics and price are registered under this name
     #: The documented parameters with their defaults, in their order: literals, or
     #: members of an enumeration of nki.isa.
     call: str

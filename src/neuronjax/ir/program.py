@@ -41,7 +41,7 @@ class TensorType:
 
 #: The module of an op without a name, a parameter or a function.
 TOP = "(top)"
-#: A place in a list, in a module's path, that differs from call to call.
+#: A position in a list, in a module's path, that differs from call to call.
 ANY = "*"
 
 
@@ -121,7 +121,7 @@ class Location:
 
     @property
     def part(self) -> str:
-        """The module as reports name it, or else the class, the function or `TOP`."""
+        """The first one known of module, classes, innermost function and `TOP`."""
         classes = "/".join(read_name_stack(self.scope).classes)
         return self.module or classes or next(iter(self.functions[::-1]), TOP)
 
@@ -137,7 +137,7 @@ class Mesh:
 
     Attributes:
         axes: (name, size), slowest first.
-        device_ids: the device at every place, row-major; () for 0, 1, 2, ...
+        device_ids: the device at every position, row-major; () for 0, 1, 2, ...
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -169,7 +169,7 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True)
 class AxisGroups:
-    """Groups of devices that differ only in their place along some axes.
+    """Groups of devices that differ only in their position along some axes.
 
     Attributes:
         mesh: its name in `Program.meshes`, or a mesh of its own.

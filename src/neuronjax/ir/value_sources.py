@@ -36,7 +36,7 @@ class ValueSources:
     def behind(
         self, values: Iterable[Value], follows: Follows = lambda value, source: True
     ) -> list[Value]:
-        """Return values and all values behind them, as far as `follows` allows."""
+        """Return values and all on which they depend, as far as `follows` allows."""
         return _reached(self.sources, values, follows)
 
     def ahead(

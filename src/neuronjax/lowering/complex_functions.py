@@ -47,7 +47,7 @@ def square(z: Pair) -> Pair:
 def divide(z: Pair, w: Pair) -> Pair:
     """Return z conj(w) / |w|^2, with w scaled to 2 <= max(|re|, |im|) < 4.
 
-    z is only scaled near the ends of the range. Factors of 2^64 and the scale of w are
+    z is scaled only near the range's limits. Factors of 2^64 and the scale of w are
     undone on the quotient, in an order that cannot overflow before the result does. An
     infinite z or w is replaced by the signs of its infinite parts, and the quotient is
     multiplied by Inf or 0; z / 0 is z * Inf (C99, Annex G.5.1).

@@ -24,8 +24,8 @@ DEFAULT = "trn3"
 
 
 def chosen_target(target: str | Target | None = None) -> Target:
-    """Return the target of the `nj.jit` that captures the kernel, else the argument,
-    else the environment's, else trn3.
+    """Return the first target that is given: by the `nj.jit` that captures the kernel,
+    the argument or the environment; trn3 if none is.
 
     Raises:
         InvalidProgramError: the target does not exist.

@@ -88,7 +88,7 @@ class Trace:
     program: int = 0  # this program's number in the grid
     machine: AnyMachine | None = None  # the machine in op by op execution
     launch: Launch = field(default_factory=Launch)
-    older: bool = False  # whether the kernel is of the older style
+    older: bool = False  # whether the kernel is of the older style (`neuronxcc.nki`)
 
     storages: list[Storage] = field(default_factory=list)  # everything allocated
     count: int = 0  # number of instructions

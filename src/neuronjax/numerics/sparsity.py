@@ -46,7 +46,7 @@ class SparseArray(Shown):
 
     `sparsify`, `from_dense` and `from_parts` make one; the constructor checks nothing,
     so that JAX may rebuild an array from whatever leaves it has. The axis counts from
-    the end: `vmap` may take leading axes away, but no axis behind it.
+    the end: `vmap` may take leading axes away, but no axis after it.
 
     With K the length of the dense axis, both arrays have ceil(K / M) N elements along
     it. Inside a group positions increase. A last group of fewer than M rows is filled

@@ -180,7 +180,7 @@ def _group_ranks(codes: Members, fmt: FloatFormat) -> Members:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def ranked(x: jax.Array, pattern: SparsityPattern, axis: int) -> jax.Array:
-    """Return the place of every element in its group by magnitude, uint8."""
+    """Return the rank of every element in its group by magnitude, uint8."""
     codes = _members(_codes(x), pattern.group, axis)
     return _joined(_group_ranks(codes, format_of(x)), axis, x.shape[axis])
 

@@ -191,7 +191,7 @@ def words_of(text: str) -> tuple[str | None, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """Return a constant or a number, else the word itself."""
+    """Return a constant or a number; any other text is returned unchanged."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     for number in (int, float):

@@ -237,7 +237,7 @@ def _last(array: Any, axis: int) -> np.ndarray:
 
 
 def _place(index: tuple[Any, ...], axis: int) -> str:
-    """Return an index, whose last entry belongs to `axis`, in the order of the axes."""
+    """Return an index, given with `axis`'s entry last, in the order of the axes."""
     *others, own = index
     others.insert(len(others) + 1 + axis, own)
     return f"[{', '.join(map(str, others))}]"

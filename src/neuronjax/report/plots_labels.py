@@ -79,7 +79,7 @@ def box_around(axes: Axes, at: tuple[float, float], points: float) -> Bbox:
 def boxes_along(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], parts: int = 200
 ) -> list[Bbox]:
-    """Return boxes that cover the line between two places."""
+    """Return boxes that cover the line between two points."""
     (x0, y0), (x1, y1) = axes.transData.transform([start, end])
     corners = [
         (x0 + (x1 - x0) * n / parts, y0 + (y1 - y0) * n / parts)

@@ -110,7 +110,7 @@ def _squeeze(axes: Axes, least: float, peak: float) -> None:
 def _held(
     memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> dict[Category, np.ndarray]:
-    """Return the bytes at every stage, by category: arguments first."""
+    """Return the bytes at every stage, by category; those of arguments come first."""
     fixed: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
     for tensor in memory.arguments:
         fixed[tensor.category] += tensor.bytes

@@ -110,7 +110,7 @@ def annotate(
     offset: tuple[float, float],
     **style: Any,
 ) -> None:
-    """Write a small text with an offset in points from a place."""
+    """Write a small text with an offset, in points (1/72 inch), from a point."""
     place = {"xytext": offset, "textcoords": "offset points", "fontsize": 7.5}
     axes.annotate(text, at, **(place | style))
 

@@ -199,7 +199,7 @@ def _is_spill(event: Event) -> bool:
 
 
 def phase_runs(timeline: Timeline) -> list[Run]:
-    """Return the phases that work most, in time order; [] for no backward pass.
+    """Return runs in which one phase works most, in order; [] for no backward pass.
 
     A phase that is too short to be seen becomes part of its neighbour."""
     works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
@@ -228,7 +228,7 @@ def _shares(
     timeline: Timeline, of: Mapping[int, str], phase: str, edges: np.ndarray
 ) -> np.ndarray:
     """Return how much the engines work for a phase, summed over queues. Transfers do
-    not count, since loads run ahead."""
+    not count, since loads run before the work that needs them."""
 
     def belongs(event: Event) -> bool:
         return isinstance(event.source, Work) and of.get(event.instruction) == phase

@@ -1,8 +1,8 @@
 """The instructions of a program as a table: result, instruction, label, source line.
 
-Labels are exact, modelled, checked on silicon or host. Blocks of control flow are
-indented, callees follow. `ir.text` has every attribute; the table has those that change
-numbers.
+The label is "exact", "modelled", "checked on silicon" or "host". Blocks of control flow
+are indented, callees follow. `ir.text` has every attribute; the table has those that
+change numbers.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _FP32 = {
 def setting_line(target: Target, policy: Policy, lnc: int | None = None) -> str:
     """Return "trn2, LNC 2, policy fp32 (FP32 in four passes), SDK 2.32".
 
-    None for `lnc` means the policy's LNC, or else the target's."""
+    None for `lnc` means the policy's LNC, or the target's if the policy has none."""
     cores = lnc or policy.lnc or target.lnc_default
     return f"{name_of(target)}, LNC {cores}, {numerics_of(policy)}"
 

@@ -46,7 +46,7 @@ def final_figures(
 
 
 def flat_interval(name: str, found: Interval | None) -> dict[str, float | None]:
-    """Return the estimate and the ends of an interval as fields of a flat record."""
+    """Return the estimate and the bounds of an interval as fields of a flat record."""
     names = {name: "estimate", f"{name}_low": "low", f"{name}_high": "high"}
     return {key: found and getattr(found, field) for key, field in names.items()}
 

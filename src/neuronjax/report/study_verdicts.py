@@ -1,11 +1,11 @@
 """Verdicts of a study: whether a machine trains as well as the baseline.
 
-Runs are paired by seed. The end of a run is the mean of its metric over the last steps.
-The difference of two ends has Student's t interval over the seeds. Two runs are also
-compared by the numbers of steps in which they reach the worse of their two ends; the
-logarithm of the ratio of these numbers has such an interval too. The *margin* is the
-largest acceptable difference: a share of the baseline's improvement in training, but
-never less than the scatter of its ends over the seeds.
+Runs are paired by seed. A run's *final value* is the mean of its metric over the last
+steps. The difference of two final values has Student's t interval over the seeds. Two
+runs are also compared by the numbers of steps in which they reach the worse of their
+two final values; the logarithm of the ratio of these numbers has such an interval too.
+The *margin* is the largest acceptable difference: a share of the baseline's improvement
+in training, but never less than the scatter of its final values over the seeds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Kind = Literal["baseline", "like", "slower", "worse", "diverges", "undecided"]
 
 #: The most seeds that are proposed.
 _MOST_SEEDS = 100
-#: From this ratio of steps on, the verdict is "worse", not "slower".
+#: A machine that needs this many times the baseline's steps is "worse", not "slower".
 _MANY_TIMES = 4.0
-#: The largest scatter of the baseline's ends, as a share of its improvement.
+#: The most that the baseline's final values may scatter, as a share of its improvement.
 _SHARE_OF_SCATTER = 0.25
 
 
@@ -81,7 +81,7 @@ def mean_interval(values: np.ndarray, confidence: float) -> Interval:
 
 
 def half_width(values: np.ndarray, confidence: float) -> np.ndarray:
-    """Return half the width of `mean_interval` at every place of values [n, ...]."""
+    """Return half the width of `mean_interval` over n runs, for values [n, ...]."""
     deviation, count = values.std(axis=0, ddof=1), len(values)
     return _quantile(confidence, count) * deviation / math.sqrt(count)
 
@@ -98,7 +98,7 @@ class TrainingVerdict:
         kind: "like" the baseline, "slower" (to the same value), "worse", "diverges",
             "undecided", or the "baseline" itself.
         seeds: the number of compared pairs of runs: those that diverge in neither run.
-        difference: the machine's ends minus the baseline's.
+        difference: the machine's final values minus the baseline's.
         steps_ratio: steps to the same value, relative to the baseline's; None if
             "worse": the metric has stopped falling, or many times the steps are not
             enough.
@@ -107,7 +107,7 @@ class TrainingVerdict:
             which it stays above its start.
         more_seeds: how many more seeds would decide, with the same scatter; None if
             they would be more than 100, or do not help.
-        reason: why more seeds do not help, else "".
+        reason: why more seeds do not help; "" if they may.
     """
 
     machine: str
@@ -144,7 +144,7 @@ class TrainingVerdict:
 
 
 def last_steps(found: Curves, given: int | None) -> int:
-    """Return the number of steps in the mean of an end: as given, or a tenth of all."""
+    """Return how many last steps make a final value: `given`, or a tenth of all."""
     return given or max(1, min(len(curve.steps) for curve in found.values()) // 10)
 
 
@@ -154,8 +154,8 @@ def training_verdicts(
     """Return the verdict on every machine, by label, from its curve and the baseline's.
 
     The direction in which the baseline's metric moves is the better one. `margin` is a
-    share of the baseline's improvement from its first step to its end; `last` is the
-    number of steps in the mean of an end; `confidence` is 0.95 for 95 %."""
+    share of the baseline's improvement from first step to final value; `last` is the
+    number of steps whose mean is a final value; `confidence` is 0.95 for 95 %."""
     reference = found[baseline]
     sign = 1.0 if _fall(reference, last) >= 0 else -1.0
     runs = {x: replace(curve, values=sign * curve.values) for x, curve in found.items()}
@@ -164,12 +164,12 @@ def training_verdicts(
 
 
 def ends_of(curve: Curve, last: int) -> np.ndarray:
-    """Return the end of every run: its mean over the last steps, [seeds]."""
+    """Return the final value of every run: its mean over the last steps, [seeds]."""
     return curve.values[:, -last:].mean(axis=1)
 
 
 def _fall(curve: Curve, last: int) -> float:
-    """Return the mean fall of the finite runs, from their first step to their end."""
+    """Return the mean fall of finite runs from the first step to the final value."""
     falls = curve.values[:, 0] - ends_of(curve, last)
     return float(np.mean(falls[np.isfinite(falls)])) if np.isfinite(falls).any() else 0
 
@@ -255,7 +255,7 @@ class _Judge:
 
     @cached_property
     def _scatter(self) -> float:
-        """Return the standard deviation of the baseline's ends over the seeds."""
+        """Return the standard deviation of the baseline's final value over seeds."""
         ends = ends_of(self.reference, self.last)
         ends = ends[np.isfinite(ends)]
         return float(ends.std(ddof=1)) if len(ends) > 1 else 0.0
@@ -292,7 +292,7 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return steps of `own` / steps of `reference` to the worse end, by seed."""
+    """Return steps of `own` / of `reference` to the worse final value, by seed."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]

@@ -1,4 +1,4 @@
-"""Finds the tensors in memory behind a value that is an access pattern.
+"""Finds the tensors in memory that are read for a value that is an access pattern.
 
 Reshapes, broadcasts, slices and widening casts move nothing: an engine reads a tensor
 in memory through up to four strides, and any dtype as FP32. `viewed` decides which
@@ -140,7 +140,7 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which each row of the result comes from one row of the
-    operand, and whether rows repeat one element; None if the operand decides."""
+    operand, and whether rows repeat one element; None if that is as in the operand."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

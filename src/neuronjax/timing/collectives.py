@@ -134,10 +134,10 @@ def time_over_nodes(
     """Return the time of groups that have the same layout on each of many nodes.
 
     The time is that of `collective_time`, found without a list of every rank. The
-    algorithm depends on the size and on whether the number of nodes is a power of two,
-    so it is selected for a few nodes (ASSUMPTION: `single_step_mesh` would depend on
-    the number itself). `groups` are the devices of every group on the first node; the
-    target is one or several of these nodes.
+    algorithm is selected for 2 or 3 nodes, as if it depended only on the size and on
+    whether the number of nodes is a power of two (ASSUMPTION: the choice of
+    `single_step_mesh` depends on the number itself). `groups` are the devices of every
+    group on the first node; the target is one or several of these nodes.
 
     Raises:
         InvalidProgramError: an algorithm that is impossible here.
@@ -211,7 +211,7 @@ def _algorithm(
     algorithm: str | None,
     placement: Placement,
 ) -> str:
-    """Return the algorithm of the fold plan, or else the one that is selected."""
+    """Return the fold plan's algorithm, or the selected one if there is no plan."""
     if plan is not None:
         return plan.algorithm
     if op == "all_to_all":

@@ -26,7 +26,7 @@ def working_bytes(
 ) -> int:
     """Return the SBUF of tiles in flight: one is computed while the next is loaded.
 
-    A region without matmul loads further ahead, up to half of SBUF."""
+    A region without matmul loads more tiles in advance, up to half of SBUF."""
     size = 2 * block_bytes(fused, region, core, turned)
     is_matmul = region.has_matmul and region.rows > 1
     return size if is_matmul else min(size, core.sbuf_bytes // 2)

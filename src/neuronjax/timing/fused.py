@@ -95,8 +95,8 @@ class TiledRegion:
         whole: values from outside that every tile needs completely.
         streamed: values from outside that are loaded row by row.
         lhs_bytes: bytes of the matmul operands contracted with `whole`, for all rows.
-        batches: by value of `whole`, the number of parts into which the rows' batch
-            splits it; two are needed at a time.
+        batches: for each of `whole`, the number of parts into which the matmul's batch
+            splits it, 1 if it is not split; only two parts are in SBUF at a time.
         sums: results that are complete after the last tile.
     """
 

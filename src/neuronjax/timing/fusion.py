@@ -363,7 +363,7 @@ class _Fusion:
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
-    """Return the instruction, form and free slots of two passes as one, or None."""
+    """Return the merged pass's instruction, form and free slots; None if impossible."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:

@@ -114,7 +114,7 @@ def on_engines(
         entries: the instructions, in the order of the kernel.
         counts: how often each is executed.
         prices: the prices of one core.
-        older: whether the kernel is of the older style.
+        older: whether the kernel is written in the older style (`neuronxcc.nki`).
     """
     priced = [prices.price(i) for i in entries]
     if older:

@@ -233,7 +233,7 @@ class TrainingCost:
 
     @property
     def fits(self) -> bool:
-        """Return whether the program fits in HBM; true for the caller's machine."""
+        """Return whether the program fits in HBM; true if no bytes were counted."""
         return self.hbm_bytes <= self.hbm_capacity_bytes
 
     @property

@@ -134,8 +134,8 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
 
 
 class _Grouping:
-    """The grouping of a block's steps: each step joins the region of its last operand,
-    or starts a new one."""
+    """The grouping of a block's steps: each step joins the latest region that computes
+    one of its operands, or starts a new one."""
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core

@@ -16,7 +16,7 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Event, Queue, Work
 
-#: Opcode of ScalarE's table loads, which run ahead of the functions.
+#: Opcode of ScalarE's table loads, which run before the functions need them.
 TABLE_LOAD = "ACT_TABLE_LOAD"
 
 

@@ -216,7 +216,7 @@ def _fits(array: np.ndarray, value: NamedValue) -> bool:
 
 
 def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
-    """Return the value of this name; else those whose name ends in it or is its end."""
+    """Return the value so named; if none, those whose name ends in it or is its end."""
     ends: list[NamedValue] = []
     for value in values:
         for own in map(normal, value.names):

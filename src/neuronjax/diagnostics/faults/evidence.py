@@ -24,7 +24,7 @@ class OpEvidence:
         operands: figures of its float and integer operands.
         own: relative L2 error of the op when it is given the reference's operands.
         absorbed: share of sums that equal one addend though the other is not zero, and
-            the root mean square of the addends that are lost.
+            the root mean square of the addends that rounding drops.
         wrapped: number of integers beyond the range of their type.
         misread: number of results whose sign changed, as `misread` counts them.
         rounds_whole: whether it rounds whole numbers to floats near them.
@@ -65,7 +65,7 @@ def absorbed(
     op: Op, operands: Sequence[Seen], result: Seen, state: Seen | None = None
 ) -> tuple[float, float]:
     """Return the share of sums of two nonzero addends that equal one of them, and the
-    root mean square of the addends that are lost.
+    root mean square of the addends that rounding drops.
 
     `state` is the previous result of a cast in a loop; a scatter's state is its first
     operand. The addend of a state is the difference to the result in the reference.

@@ -280,7 +280,7 @@ class Flow:
         return any(argument in self.behind(v, passes) for v in trace.path.op.operands)
 
     def near(self, trace: OpTrace, steps: int) -> Iterator[OpTrace]:
-        """Yield the ops at most `steps` steps behind an op, the nearest first."""
+        """Yield the ops at most `steps` steps before an op, the nearest first."""
         level, seen = [trace], {trace.path.op}
         for _ in range(steps):
             operands = [v for t in level for v in t.worst.operands]

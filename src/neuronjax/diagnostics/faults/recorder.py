@@ -159,7 +159,7 @@ class OpTrace:
 
     @property
     def shown(self) -> OpEvidence:
-        """Return the first execution that is off, or else the worst."""
+        """Return the first execution that is off, or the worst if none is."""
         return self.moment[2] if self.moment else self.worst
 
     @property

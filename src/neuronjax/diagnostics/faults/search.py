@@ -247,8 +247,8 @@ class FaultSearch:
             yield Suspect(worst, "makes" if own else "amplifies", results)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return the step of a chain that amplifies an error most, by a factor f, after
-        all earlier steps that amplify it by at least sqrt(f)."""
+        """Return steps of a chain: the last one amplifies an error most, by a factor f;
+        those before it are the earlier steps that amplify it by at least sqrt(f)."""
         # Ops that move numbers compute nothing, though they may drop large numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]

@@ -27,8 +27,8 @@ LOST_WHOLE = 0.1
 LEAST_WHOLE = 15.0
 #: If a larger share of elements is lost, the share lost in perturbed data is computed.
 MOST_LOST = 0.1
-#: To decide whether numbers are lost, they count as at least this share of norm x
-#: roundoff.
+#: To decide whether a number is lost, its magnitude is taken as at least this share of
+#: (norm * roundoff).
 NOTHING = 2.0**-10
 #: A result below this share of its operands is float64's rounding noise.
 NOISE = 2.0**-44

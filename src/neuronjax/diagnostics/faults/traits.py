@@ -132,7 +132,7 @@ def vanishes_on(
     is_constant: Callable[[Value], bool],
 ) -> bool:
     """Return whether an underflow matters: zeros reach a result of the program, or an
-    op that treats them unlike small numbers. Sums and exponentials do not."""
+    op to which they differ from small numbers, unlike a sum or an exponential."""
     ends = {
         v for value in results for v in flow.behind(value, lambda v: not flow.trace(v))
     }

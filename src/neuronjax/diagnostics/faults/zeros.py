@@ -15,7 +15,7 @@ _VANISHING = frozenset(
 
 
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-    """Return the op that turned nonzero numbers into the zeros behind an Inf or NaN.
+    """Return the op that turned nonzero numbers into the zeros that cause Inf or NaN.
 
     A subtraction counts only if its format is coarser than that of the op with the Inf.
     If the zeros come from an Inf, as in exp(-Inf), return the op that made the Inf.

@@ -136,8 +136,8 @@ class KernelVerdict(Displayed):
         nki: the NKI release whose rules apply; "" if none was named.
         accepted: whether no limit is broken, nothing depends on chance, nothing
             forbidden was tried, and the kernel is correct if there is a reference.
-        undecided: why a kernel is not accepted though nothing is wrong, and what to do:
-            the tolerance passes large errors, or a kernel that does nothing. Else "".
+        undecided: reason and remedy if a kernel has no fault, but its tolerance would
+            pass large errors or a kernel that does nothing; otherwise "".
         correct: whether all seeds are correct; None if nothing was compared, or if all
             pass but the tolerance is too wide to decide.
         tolerance: source of the seeds' tolerances: "derived" from the reference,

@@ -45,23 +45,23 @@ def error_bounds(
 ) -> Any:
     """Run a NumPy reference and return its results with error bounds for kernels.
 
-    Three kinds of statements make up the bounds. Rigorous: how errors propagate (slopes
-    over all values of an operand), and comparisons, indices and `where` on numbers
-    closer than their bounds. Probabilistic: roundings to nearest are independent and
-    symmetric; an element of a correct kernel then exceeds its bound with a probability
-    of at most `failure`; for 1e-12, any of 1e9 elements does with 1e-3. Assumed: a
-    kernel's order of addition is independent of the signs of the terms
-    (`contraction.py`); elementary functions have the measured error (`model.SILICON`),
-    half of which is common to all elements; and two elements that the reference
-    combines share roundings only where it broadcasts, contracts or assigns. A kernel
-    with another but mathematically equal algorithm is sure to pass only where its
-    roundings are no larger.
+    Three kinds of statements make up the bounds. Rigorous: an error propagates by the
+    largest slope over all values of an operand, and any outcome of a comparison, an
+    index or a `where` that the errors can cause is allowed. Probabilistic: roundings to
+    nearest are independent and symmetric; an element of a correct kernel then exceeds
+    its bound with a probability of at most `failure`. (For 1e-12 the probability that
+    one of 1e9 elements does is 1e-3.) Assumed: a kernel's order of addition is
+    independent of the signs of the terms (`contraction.py`); elementary functions have
+    the measured error (`model.SILICON`), half of which is common to all elements; and
+    two elements that the reference combines share roundings only where it broadcasts,
+    contracts or assigns. A kernel with another but mathematically equal algorithm is
+    sure to pass only where its roundings are no larger.
 
     The bound of the norm of all errors is sharper than those of single elements:
     independent errors add in squares there.
 
-    A dropped term goes unnoticed if it is smaller than the bound: about one in a
-    hundred of 4,096 products of normally distributed numbers.
+    A dropped term goes unnoticed if it is smaller than the bound, as are about 1 % of
+    4,096 products of normally distributed numbers.
 
     Args:
         forward: the reference, called once; its NumPy functions need rules. Names of

@@ -202,9 +202,9 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Return two errors of scaled values: the part n u^2 / 3 Q of the squared rounding
-    error, and the scale of propagated operand errors. If operands have errors, the
-    second includes the first, returned as 0; if not, the second may be None."""
+    """Return two errors of scaled values: the part (n u^2 / 3) * Q of the squared
+    rounding error (see above), and the scale of propagated operand errors. If those
+    exist, it contains the first part, which is 0; if not, it may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

@@ -115,7 +115,7 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
     """Return a shared error after a sum: unchanged if it is relative and common to all
-    terms, else the sum of the terms' signed errors."""
+    terms, and otherwise the sum of the terms' signed errors."""
     axes = _axes(x.ndim, axis)
     view = term.scale
     if term.is_relative and all(view.strides[i] == 0 for i in axes):
@@ -218,7 +218,7 @@ def ordered(x: Tracked, axis: int = -1) -> Tracked:
 
 
 def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
-    """Return a mask of sorted numbers that may change places with a neighbour."""
+    """Return a mask of sorted numbers that may exchange order with a neighbour."""
     v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
     gap, both = np.abs(v[..., 1:] - v[..., :-1]), r[..., 1:] + r[..., :-1]
     close = (gap <= both) & (both > 0)

@@ -236,7 +236,7 @@ def _odd_radix(x: Parts, zero: jax.Array) -> Blocks:
 def _odd_sums(
     head: Parts, t: Parts, u: Parts, cosines: jax.Array, sines: jax.Array, zero: Any
 ) -> tuple[Parts, Parts, Parts]:
-    """Return y_0, and a_k and b_k as [batch, h, m, rest]."""
+    """Return y_0, and a_k and b_k as [batch, h, m, rest]; see `_odd_radix`."""
 
     def step(sums: tuple, terms: tuple) -> tuple[tuple, None]:
         constant, even, odd = sums

@@ -324,8 +324,8 @@ def array_passes(
     a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array
 ) -> list[jax.Array]:
     """Return the results of the array's passes over a K tile, [batch, M, N] each. Four
-    passes are one fold of stacked halves, which adds groups of rows as PSUM does
-    tiles."""
+    passes are one fold of the operands' stacked high and low halves; groups of rows are
+    added in the order in which PSUM adds tiles."""
     if order.passes == 1:
         return [one_pass(a, b, order, zero)]
     m, n = a.free, b.free

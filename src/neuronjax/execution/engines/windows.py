@@ -149,7 +149,7 @@ def _seen(
     counts: Sequence[int],
     strides: Sequence[int],
 ) -> jax.Array:
-    """Return the element at one place of all windows: a strided part of the base."""
+    """Return elements at one position of all windows: a strided part of the base."""
     extents = _extents(counts, strides)
     part = lax.dynamic_slice(base, list(place), extents)
     return lax.slice(part, [0] * len(extents), extents, strides)

@@ -202,7 +202,7 @@ class _Quantizer:
         return c.select(c.icmp_signed("==", scale, like(NAN_SCALE)), like(0), code)
 
     def _quotient(self, magnitude: Value, scale: Value) -> Value:
-        """Return the quotient by the steps of `mx_scales.unscale_magnitudes`."""
+        """Return magnitude / scale, in the steps of `mx_scales.unscale_magnitudes`."""
         c = self._c
         like = lambda x: c.like(magnitude, x)  # noqa: E731
         divisor = c.shl(scale, like(MANTISSA_BITS))

@@ -30,8 +30,8 @@ from neuronjax.execution.kernels.splitting import (
 LONGEST_PERIOD = 2048
 # A run becomes a loop if that saves this many instructions.
 FEWEST_SAVED = 4
-# A dispatch tests at every position which kind the element is. That takes less time
-# than compiling an instruction, but more than running one.
+# The fewest elements of a `Dispatch`, in all and per kind. It tests the kind of each
+# element, which takes less time than compiling the element, but more than running it.
 FEWEST_DISPATCHED = 200
 FEWEST_OF_A_KIND = 4
 

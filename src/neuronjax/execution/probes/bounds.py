@@ -1,10 +1,10 @@
-"""Find the clips that belong to a quantizer, and where their formats end.
+"""Find the clips that belong to a quantizer, and the largest numbers of its format.
 
 A bound is one side of a clip: a minimum or maximum with a constant. It belongs to a
-quantizer if the constant is the end of a format of 8 bits and the bounded value is
-later cast to that format, or, for integers kept in floats, if the value is also
-rounded. Every other bound is intended by the user, as in relu6, a hard tanh or gradient
-clipping.
+quantizer if the constant is the largest or smallest number of a format of 8 bits and
+the bounded value is later cast to that format, or, for integers kept in floats, if the
+value is also rounded. Every other bound is intended by the user, as in relu6, a hard
+tanh or gradient clipping.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDTHS = range(4, 9)
 
 
 class End(NamedTuple):
-    """The end of a format on one side of zero.
+    """The largest magnitude of a format on one side of zero.
 
     Attributes:
         value: the magnitude.
@@ -56,7 +56,7 @@ class Clip(NamedTuple):
 def quantizing_bounds(
     program: InstructionProgram, provenance: Provenance
 ) -> dict[int, Clip]:
-    """Return the clips of quantizers, by the identity of their last instruction."""
+    """Return the clips of quantizers, by the `id` of their last instruction."""
     finder = _BoundFinder(program.functions, provenance)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.found
@@ -66,7 +66,7 @@ class _Clipped(NamedTuple):
     """The last clip and rounding of a value.
 
     Attributes:
-        bounds: (identity, number of the clipped buffer) of the last minima or maxima.
+        bounds: (instruction's `id`, clipped buffer) of the last minima or maxima.
         numbers: the magnitudes at which they clip.
         rounded: whether the value is also rounded to whole numbers.
         before: the clipped buffer, if no other operation follows the clip.
@@ -149,9 +149,9 @@ class _BoundFinder(DataFlow[_Clipped]):
 
 @functools.cache
 def ends_of(dtype: np.dtype) -> frozenset[End]:
-    """Return where a format of 8 bits or fewer ends. For a float this includes the ends
-    of other formats with the same bits: float8_e4m3fn is clipped at 240 for a core
-    whose format ends there."""
+    """Return the largest magnitudes of a format of 8 bits or fewer. For a float they
+    include those of other formats with the same bits: float8_e4m3fn is clipped at 240
+    for a core whose format has no larger number."""
     if dtype.itemsize > 1 or dtype.name not in FORMATS | INTEGERS:
         return frozenset()
     if dtype.name in INTEGERS:
@@ -175,6 +175,6 @@ def _integer_ends(fmt: IntFormat) -> frozenset[End]:
 
 @functools.cache
 def _whole_ends() -> frozenset[End]:
-    """Return the ends of the integers that quantizers keep in floats."""
+    """Return the largest magnitudes of integers that quantizers keep in floats."""
     formats = [IntFormat(w, signed) for w in _WIDTHS for signed in (True, False)]
     return frozenset().union(*map(_integer_ends, formats))

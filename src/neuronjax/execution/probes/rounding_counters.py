@@ -143,10 +143,10 @@ def count_rounding(
     operands: Sequence[jax.Array] = (),
     scales: jax.Array | None = None,
 ) -> Counters:
-    """Count what a write did to the numbers `before` rounding (`after` again if they
-    are not known). `after` has MX elements without their `scales`, float8_e8m0fnu.
-    `operands` are those of a sum whose updates are counted, or the state before its
-    step."""
+    """Count what rounding did to a written array. `before` has the numbers before
+    rounding; pass `after` for it if they are not known. Of an MX array `after` has the
+    elements and `scales` the scales, in float8_e8m0fnu. `operands` are those of a sum
+    whose updates are counted, or the state before its step."""
     return _kernel(layout)(before, after, tuple(operands), scales)
 
 

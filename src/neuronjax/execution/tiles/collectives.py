@@ -188,7 +188,7 @@ def of_any_length(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def _membership(groups: Groups) -> tuple[jax.Array, jax.Array]:
-    """Return for every rank the members of its group, and its place among them."""
+    """Return for every rank the members of its group, and its position among them."""
     ranks = sum(map(len, groups))
     members = np.zeros((ranks, len(groups[0])), np.int32)
     place = np.zeros(ranks, np.int32)

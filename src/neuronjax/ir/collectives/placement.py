@@ -148,7 +148,7 @@ def _node(target: Target) -> tuple[int, tuple[int, ...]]:
         return target.instance.chips, _torus(target.topology)
     like = [i for i in INSTANCES.values() if i.chip == target.chip]
     built = [(i.chips, _torus(i.topology)) for i in like if i.hosts == 1]
-    servers = [(i.chips // i.hosts, ()) for i in like]  # UltraServers alone: trn3
+    servers = [(i.chips // i.hosts, ()) for i in like]  # of chips only in UltraServers
     return max(built, default=max(servers, default=(1, ())))
 
 

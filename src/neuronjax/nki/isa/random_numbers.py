@@ -1,4 +1,4 @@
-"""Checks of random numbers beyond their rows in `ir.nki_instructions`."""
+"""Checks of random-number instructions that `ir.nki_instructions` cannot express."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("activation", "activation_reduce")
 def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
-    """Before NeuronCore-v3 a bias is no number, and the reciprocal takes none.
+    """Before NeuronCore-v3 a bias must be a tensor, and reciprocal takes no bias.
 
     In the form of the bias "-" means that none is given, "f" and "i" a number.
     """

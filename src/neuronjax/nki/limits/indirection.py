@@ -72,7 +72,7 @@ def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
 
 
 def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
-    """Check that the index has all offsets of a group: [n % group, n // group]."""
+    """Check that the index is long enough: offset n is at [n % group, n // group]."""
     for access in gathered:
         dynamic, (partitions, count) = access.dynamic, access.shape
         assert dynamic is not None

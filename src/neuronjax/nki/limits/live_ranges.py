@@ -99,7 +99,7 @@ class _AccessEvents:
             inner = events[before.get(storage, 0) :]
             if not inner or inner[0][1] or storage.position > ordinal:
                 continue
-            # An iteration uses the contents from before the loop or the last iteration.
+            # Iterations read data of the previous iteration, or from before the loop.
             del events[before.get(storage, 0) :]
             events += [(first, False), (last, False)]
 

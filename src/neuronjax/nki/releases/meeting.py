@@ -19,9 +19,9 @@ from neuronjax.nki.releases.uses import NkiUse
 class ReleaseMeeting:
     """A place in a kernel that depends on a difference between releases."""
 
-    name: str  # the name in the kernel's style
+    name: str  # the name in NKI that is concerned, spelled as in the kernel's style
     location: str  # "file:line"
-    older: bool  # whether it is of the older style
+    older: bool  # whether the kernel is of the older style (`neuronxcc.nki`)
     difference: ReleaseDifference  # the difference
 
     def holds_in(self, release: Release) -> bool:

@@ -1,7 +1,7 @@
 """Computes the seconds of tasks on VectorE, ScalarE and GpSimdE.
 
-An instruction takes the cycles of its data path, plus the start of one access that the
-previous instruction does not hide, and at least MINIMUM_INTERVAL.
+An instruction takes the cycles of its data path plus the start of one access, which the
+previous instruction does not hide, but never less than MINIMUM_INTERVAL.
 """
 
 from __future__ import annotations
