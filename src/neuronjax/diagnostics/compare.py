@@ -19,7 +19,6 @@ import jax
 
 from neuronjax.diagnostics.comparison import Comparison, result_errors
 from neuronjax.diagnostics.executors import Emulator
-from neuronjax.diagnostics.faults.flow import ORDINARY
 from neuronjax.diagnostics.faults.masks import masked_values
 from neuronjax.diagnostics.faults.recorder import Recorder, Witness
 from neuronjax.diagnostics.faults.shares import Seen
@@ -250,6 +249,8 @@ class _ReachedError(Exception):
 
 #: An explanation with more causes than this is not useful.
 FEW_CAUSES = 3
+#: Relative error of numbers that are as exact as FP32 allows.
+ORDINARY = 2.0**-18
 
 
 def _explanation(

@@ -16,13 +16,16 @@ from tests.arrays import normal
 E4M3_UNIT = 2.0**-4
 
 
-def share(error: float) -> Share:
+def share(error: float, norm: float = 1.0) -> Share:
     nothing = dict.fromkeys((f.name for f in fields(Share)), 0)
-    return Share(**nothing | {"error": error, "elements": 64, "norm": 1.0})
+    return Share(**nothing | {"error": error, "elements": 64, "norm": norm})
 
 
-def owes_to_chance(*steps: tuple[float, float]) -> bool:
-    """Ask of the last product; each has an error of its own, and one in the run."""
+def owes_to_chance(
+    *steps: tuple[float, float], unit: float = E4M3_UNIT, norm: float = 1.0
+) -> bool:
+    """Ask of the last product; each has an error of its own, one in the run, and a
+    result of this norm."""
     x = normal(8, 8)
     arguments = (x,) * (len(steps) + 1)
 
@@ -38,11 +41,12 @@ def owes_to_chance(*steps: tuple[float, float]) -> bool:
         left, right = op.operands
         operands = {left: share(before), right: share(0.0)}
         of_none = dict(absorbed=(0.0, 0.0), wrapped=0, misread=0, rounds_whole=False)
-        evidence = OpEvidence(share(error), operands, own, cut_off={}, **of_none)
+        result = share(error, norm if (own, error) == steps[-1] else 1.0)
+        evidence = OpEvidence(result, operands, own, cut_off={}, **of_none)
         path, before = OpPath((), op), error
         recorder.traces[path] = OpTrace(path, evidence)
-    [result] = program.entry.body.results
-    return Flow(ValueSources(program), recorder).owes_to_chance(result, E4M3_UNIT)
+    [value] = program.entry.body.results
+    return Flow(ValueSources(program), recorder).owes_to_chance(value, unit)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,12 @@ def owes_to_chance(*steps: tuple[float, float]) -> bool:
 )
 def test_what_has_no_digits_in_8_bits_cannot_lose_any(is_chance, steps):
     assert owes_to_chance(*steps) is is_chance
+
+
+@pytest.mark.parametrize(("error", "is_chance"), [(4.2e-6, True), (2e-3, False)])
+def test_a_sum_that_float64_cancels_is_noise_unless_its_terms_are_wrong(
+    error, is_chance
+):
+    """The gradient of an attention's key bias, after some steps of training."""
+    steps = (error, error), (1.0, 8e8)
+    assert owes_to_chance(*steps, unit=2.0**-24, norm=1e-15) is is_chance

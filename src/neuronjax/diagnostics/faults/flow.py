@@ -17,9 +17,6 @@ from neuronjax.ir.value_sources import ValueSources
 
 #: An op makes its result's error if its own error is at least this share of that error.
 OWN = 0.5
-
-#: Relative error of numbers that are as exact as FP32 allows.
-ORDINARY = 2.0**-18
 #: An op that enlarges an error by a smaller factor only passes it on.
 AMPLIFIES = 2.0
 #: An addend's error below this share of another addend's is negligible.
@@ -232,7 +229,7 @@ class Flow:
         if trace is None:
             return False
         chain = self.chain(trace, trace.worst)
-        is_chance = any(e.is_tie or _is_noise(t.path.op, e) for t, e in chain)
+        is_chance = any(e.is_tie or _is_noise(t.path.op, e, unit) for t, e in chain)
         share = chain[0][1].result
         if share.error <= excused(unit) and share.lost:  # only elements are lost
             lost = share.lost / OF_DATA
@@ -306,15 +303,16 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
     return op.name != "stablehlo.convert" or before < evidence.result.error
 
 
-def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether a sum cancels to float64's rounding noise: its terms are as exact
-    as FP32 allows, or perturbed data explain its error."""
+def _is_noise(op: Op, evidence: OpEvidence, unit: float) -> bool:
+    """Return whether a sum cancels to float64's rounding noise: roundings to the
+    roundoff `unit` explain the error of its terms, or perturbed data explain its own.
+    """
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
     if op.name not in _SUMS or result.norm >= NOISE * terms:
         return False
-    is_near = evidence.error_before <= ORDINARY
+    is_near = evidence.error_before <= excused(unit)
     return is_near or result.error <= OF_DATA * result.data_error
 
 
