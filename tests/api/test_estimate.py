@@ -203,7 +203,7 @@ def test_several_instances_share_the_gradients():
 
 def test_fewer_bits_that_take_longer_are_a_note():
     found = estimate(train_step, instance="trn2.48xlarge", policy=["bf16", "fp8"])(W, X)
-    slower = [note for note in found.notes if ", fp8 takes " in note]
+    slower = [note for note in found.notes if " with fp8 and " in note]
     bf16, fp8 = (profiled.total_seconds for profiled in found.profiles)
     assert len(slower) == (fp8 > bf16) == 1
 
@@ -225,13 +225,13 @@ def test_rules_that_are_faster_than_either_policy_are_printed_and_true():
     x = jax.ShapeDtypeStruct((4096, 2048), jnp.float32)
     found = estimate(layers, instance="trn2.48xlarge", policy=["bf16", "fp8"])
     bill = found(weights, x)
-    (note,) = (note for note in bill.notes if ", fp8 takes " in note)
-    said, _, code = note.partition(": ")
+    (note,) = (note for note in bill.notes if " with fp8 and " in note)
+    said, _, code = note.partition(", with policy=")
     mixed = eval(code, {"nj": nj})
     assert len(mixed.rules) == 1
     again = nj.profile(layers, target="trn2", policy=mixed)(weights, x)
     told = in_words(again.total_seconds)
-    assert said.endswith(f"a mixture of both is predicted to take {told}")
+    assert said.endswith(f"mixing both is predicted to take {told}")
     bf16 = next(p for p in bill.profiles if p.policy.name == "bf16")
     assert again.total_seconds < bf16.total_seconds
 
@@ -250,8 +250,8 @@ def test_a_mixture_is_priced_for_the_given_iterations():
         settled, instance="trn2.48xlarge", policy=["bf16", "fp8"], trips=trips
     )
     notes = bill(weights, x).notes
-    (note,) = (note for note in notes if ", fp8 takes " in note)
-    said, _, code = note.partition(": ")
+    (note,) = (note for note in notes if " with fp8 and " in note)
+    said, _, code = note.partition(", with policy=")
     mixed = eval(code, {"nj": nj})
     again = profile(settled, target="trn2", policy=mixed, trips=trips)(weights, x)
     assert said.endswith(f"is predicted to take {in_words(again.total_seconds)}")
@@ -264,7 +264,7 @@ def test_policies_that_rules_cannot_mix_are_not_mixed(change):
     fp8 = dataclasses.replace(nj.Policy.preset("fp8"), **change, name="slow")
     found = estimate(train_step, instance="trn2.48xlarge", policy=["bf16", fp8])(W, X)
     bf16, slow = (profiled.total_seconds for profiled in found.profiles)
-    notes = [note for note in found.notes if ", slow takes " in note]
+    notes = [note for note in found.notes if " with slow and " in note]
     assert len(notes) == (slow > bf16)
     assert all("no mixture was tried" in note for note in notes)
 
@@ -338,7 +338,7 @@ def test_equal_steps_are_not_equal_data():
     names = ["trn1.2xlarge", "trn1.32xlarge"]
     found = estimate(train_step, instance=names, steps=10)(W, X)
     assert any(
-        "16 times as much; an estimate with tokens=" in note for note in found.notes
+        "16 steps of another; an estimate with tokens=" in note for note in found.notes
     )
 
 

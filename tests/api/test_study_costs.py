@@ -113,7 +113,7 @@ def test_the_table_fits_and_says_why_fewer_bits_take_longer(study):
     assert "(97.5 %)" in str(looked_at.costs(step, **PRICED)(*SHAPES))
     assert costs.records[-1]["verdict"] == "given"
     bf16, fp8 = (profiled.total_seconds for profiled in costs.estimate.profiles)
-    assert ("fp8 takes" in text) == (fp8 > bf16)
+    assert ("with fp8 and" in text) == (fp8 > bf16)
     assert costs.notes == costs.estimate.notes
 
 

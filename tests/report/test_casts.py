@@ -31,7 +31,7 @@ def casts(found):
 def test_what_casts_take_is_a_note():
     (note,) = casts(profiled("bf16"))
     assert "to BF16 takes " in note
-    assert "TensorE is as fast with TF32" in note
+    assert "TensorE is as fast in TF32" in note
     assert "policy='tf32'" in note
 
 
@@ -43,7 +43,7 @@ def test_what_operands_in_fp8_take_is_a_note():
     (note,) = in_fp8(profiled("fp8"))
     for part in ("largest magnitudes", "scales and casts", "scaling='delayed'"):
         assert part in note
-    assert re.search(r"\d % of this for (up|down|w/up|w/down)", note)
+    assert re.search(r"\d % of this is for (up|down|w/up|w/down)", note)
 
 
 def test_the_share_of_fp8_is_that_of_all_parts_that_are_named():

@@ -53,7 +53,7 @@ class PricedTable(Displayed):
     profiles: tuple[Profile, ...]
 
     costs: tuple[Any, ...]
-    _MEASURED: ClassVar[str] = "no whole training step was measured"
+    _MEASURED: ClassVar[str] = "we know of no measured time of a whole training step"
 
     @property
     def records(self) -> Records:
@@ -89,9 +89,7 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        lines.append(
-            f"{self._MEASURED}; judged by similar measured programs, one copy takes:"
-        )
+        lines.append(f"{self._MEASURED}; similar programs suggest for one copy:")
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
         lines += [
@@ -295,8 +293,8 @@ def slower_notes(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[s
 def _slower(narrow: Profile, wide: Profile, trips: Trips | None) -> str:
     names = [policy_name(p.policy) for p in (narrow, wide)]
     times = [seconds(p.total_seconds) for p in (narrow, wide)]
-    where = f"without launches, on {narrow.target.name}"
-    said = f"{where}, {names[0]} takes {times[0]}, {names[1]} {times[1]}"
+    where = f"without launches, a step on {narrow.target.name} takes"
+    said = f"{where} {times[0]} with {names[0]} and {times[1]} with {names[1]}"
     timing = dict(lnc=narrow.core.lnc, trips=trips)
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
@@ -304,8 +302,8 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None) -> str:
         return f"{said}; no mixture was tried: too many modules, or no rule mixes them"
     if mixed is None or not least < wide.total_seconds:
         return f"{said}; no mixture of both by modules is predicted to be faster"
-    code = " ".join(policy_code(mixed).split()).replace("( ", "(")
-    return f"{said}; a mixture of both is predicted to take {seconds(least)}: {code}"
+    code = " ".join(f"policy={policy_code(mixed)}".split()).replace("( ", "(")
+    return f"{said}; mixing both is predicted to take {seconds(least)}, with {code}"
 
 
 def _matmul_bits(found: Profile) -> int:

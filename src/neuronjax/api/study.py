@@ -83,26 +83,26 @@ def study(
             "native" is `jax.jit` on the host; "trn3/mxfp8" is for that target alone.
         target: as `neuronjax.jit`, one or several; None for "trn2".
         targets: another name for `target`.
-        seeds: the number n of seeds, which are 0 to n - 1; or the seeds themselves.
+        seeds: how many seeds (5 means the seeds 0 to 4), or the seeds themselves.
         options: further keywords of `train`, the same for all runs.
         folder: the folder that keeps each run in a file of JSON lines. A complete run
             is read instead of repeated; an incomplete one starts again. None: no files.
-        if_changed: "error" or "rerun": what to do if the run in a file was made by a
-            changed function `train`, changed options or a changed policy.
+        if_changed: "error" or "rerun": what to do if the function `train`, the options
+            or the policy changed after a run was stored.
         baseline: the policy with which the others are compared, by its label in the
             table; None for the first.
-        margin: how much worse a policy may be and still train like the baseline, as a
-            share of the baseline's improvement from its first step to its end; at least
-            the standard deviation of the baseline's final values over the seeds.
-        until_sure: stop running a policy once its verdict is decided; intervals are
-            wider then, because each look at them may be wrong.
+        margin: a policy trains like the baseline if it is worse by at most this share
+            of the baseline's improvement during training, or by the standard deviation
+            of the baseline's final values over the seeds, if this is larger.
+        until_sure: add no more seeds to a policy once its verdict is certain; intervals
+            are wider then, because the result is tested after every seed.
         find_fault: if a policy diverges, repeat its first diverging run up to the
-            divergence, and name the first fault that the statistics show.
+            divergence with `collect=True`, and name the first fault.
         at: a training step of the full-size model and its arguments, `(step,
             *arguments)`, as arrays or `jax.ShapeDtypeStruct`s. It is not run: the
             result contains the predicted cost of reaching the baseline's loss.
         instance: with `at`, as `estimate`.
-        steps: with `at`, the number of steps for which the baseline trains.
+        steps: with `at`, how many steps the baseline needs to train that model.
         against: with `at`, as `estimate`.
         progress: whether to show progress bars in a terminal or a notebook, and in a
             terminal a line for each finished run.

@@ -94,12 +94,12 @@ class StudyCosts(Displayed):
             **dict.fromkeys(("steps", "one step", "time", "cost", "× first"), NUMBER),
         }
         table = new_table(
-            f"{self.estimate.name}: cost of training to the baseline's loss",
+            f"{self.estimate.name}, full size: cost of training to the baseline's loss",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="steps: the given number, times the measured ratio. one step: "
-            "predicted. Below the cost: its interval, from those of the ratio "
-            f"({100 * self.confidence:.4g} %) and of the predicted time (80 %), added "
+            "predicted. Below the cost: its interval. Its width is the ratio's "
+            f"({100 * self.confidence:.4g} %) and the predicted time's (80 %), added "
             "in quadrature.",
         )
         return Group(table, *map(Text, self.estimate.remarks()))
@@ -142,7 +142,7 @@ def study_costs(
             machine=cost.machine,
             policy=cost.policy,
             verdict=verdict.kind if verdict else "given",
-            words=verdict.words(baseline) if verdict else "not trained",
+            words=verdict.words(baseline) if verdict else "given time",
             steps=_times(ratio, cost.steps),
             step_seconds=step_seconds,
             hours=_times(ratio, cost.hours),

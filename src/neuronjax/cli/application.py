@@ -93,7 +93,7 @@ def root(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version. `neuronjax version` also shows the version of JAX.",
+            help="Show the version. The command 'version' also shows JAX's version.",
         ),
     ] = False,
 ) -> None:

@@ -164,7 +164,7 @@ def compare(
     ] = "isolation",
     as_json: bool,
 ) -> None:
-    """Find which results are wrong, which line causes it and why, and what to try.
+    """Name the wrong results, the line that causes them, the reason and a remedy.
 
     Each op runs twice on the emulator: isolated, on the values of the reference, and in
     the run, on emulated values, so that errors propagate. Both results are compared
@@ -215,7 +215,7 @@ def compare_dump(
     *,
     as_json: bool,
 ) -> None:
-    """Find the first op whose tensor from a real chip or another framework is wrong.
+    """Compare tensors of a chip or another framework, and name the first wrong op.
 
     Tensors are matched to the program's values by name, or else by a unique shape. The
     exit status is 0 if every tensor is within its error bounds, 1 if one is not or none
@@ -246,7 +246,7 @@ def search(
     ] = None,
     as_json: bool,
 ) -> None:
-    """Find the lowest precision of every layer that keeps results within a tolerance.
+    """Find, for each layer, the fewest bits with which results stay in a tolerance.
 
     The search lowers one group of ops after the other to cheaper formats, as long as
     the outputs stay within the tolerance of the FP32 outputs. It prints the format of

@@ -25,7 +25,7 @@ def conformance(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test an implementation of Trainium's arithmetic, bit for bit.
+    """Test your implementation of Trainium's arithmetic bit for bit against ours.
 
     A runner is an object with some or all of the methods cast, quantize_mx, sparsify,
     matmul, matmul_mx, matmul_sparse and reduce. manifest.json lists their arguments and

@@ -119,7 +119,7 @@ def nki_diff(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """List the features that a kernel loses and gains in another NKI release.
+    """List what another NKI release removes of a kernel's features, and what it adds.
 
     The exit status is 0 if it loses nothing, 1 if it loses something, and 2 if the file
     cannot be read.

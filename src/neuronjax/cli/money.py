@@ -133,7 +133,7 @@ def estimate_serving(
             "--prefill-args",
             metavar="SHAPES",
             help="The arguments of PREFILL: 'f32[8,16] i32[4]'. "
-            "Default: its attribute example_args.",
+            "Default: the program's attribute example_args.",
         ),
     ] = None,
     decode_shapes: Annotated[

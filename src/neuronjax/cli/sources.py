@@ -53,7 +53,7 @@ ShapesOption = Annotated[
         "--args",
         metavar="SHAPES",
         help="The arguments of a function: 'f32[8,16] i32[4]'. Repeatable. "
-        "Default: its attribute example_args.",
+        "Default: the function's attribute example_args.",
     ),
 ]
 InputsOption = Annotated[

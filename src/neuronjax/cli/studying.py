@@ -50,19 +50,19 @@ _TARGETS = Offer(
 _INSTANCES = replace(
     INSTANCES,
     help="With --at, the instance or UltraServer whose price is used. Default: the "
-    "target of --at or an instance with its chip, else trn2.48xlarge.",
+    "target of that step, an instance with this chip, or trn2.48xlarge.",
 )
-_STEPS = Offer(help="With --at, the number of steps for which the baseline trains.")
 
 
 @options_of(
     study_training,
-    *("seeds", "margin", "until_sure", "folder", "if_changed", "baseline"),
+    *("margin", "until_sure", "folder", "if_changed", "baseline"),
     policies=_POLICIES,
+    seeds=Offer(help="How many seeds: 5 means the seeds 0 to 4."),
     find_fault=Offer(flag="--find-fault/--no-find-fault"),
     targets=_TARGETS,
     instance=_INSTANCES,
-    steps=_STEPS,
+    steps=Offer(help="With --at, how many steps the baseline needs at full size."),
     against=AGAINST,
 )
 def study(
@@ -77,8 +77,7 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="The training step of the full-size model, `file.py:function`, whose "
-            "cost is predicted from shapes. Default: no costs.",
+            help="Also predict the cost of this full-size step, `file.py:function`.",
         ),
     ] = None,
     shapes: Annotated[
@@ -86,8 +85,8 @@ def study(
         typer.Option(
             "--at-args",
             metavar="SHAPES",
-            help="The arguments of --at: 'f32[8,16] i32[4]'. Repeatable. Default: its "
-            "attribute example_args.",
+            help="The arguments of that step: 'f32[8,16] i32[4]'. Repeatable. "
+            "Default: the step's attribute example_args.",
         ),
     ] = None,
     output: Annotated[
@@ -98,7 +97,7 @@ def study(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Train under every policy, and find which train as well as the first.
+    """Train under each given policy, and say which reach the loss of the first.
 
     The source defines a generator function `train(jit, seed)` that compiles its step
     with `jit` and yields the loss after every step.

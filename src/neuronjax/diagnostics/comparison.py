@@ -147,7 +147,7 @@ class Comparison(Displayed):
         """Return the first `rows` ops of `sorted` as a Rich table, 80 columns wide."""
         found = self.sorted(sort)
         shown = found[:rows]
-        title = f"ops that differ in {SORTS[sort]}: {len(shown)} of {len(found)}"
+        title = f"ops that differ in {SORTS[sort]} ({len(shown)} of {len(found)} shown)"
         return op_table(title, shown)
 
     def by_module(self) -> Records:
@@ -275,7 +275,7 @@ class Comparison(Displayed):
         unrounded = ", unrounded" if self.reference == "float64" else ""
         worst = next(iter(self.sorted("accumulation")), None)
         rounding = sum(1 for r in self.ops if r.only_rounds)
-        more = f", by rounding alone: {rounding}" if rounding else ""
+        more = f", and from {rounding} more by rounding alone" if rounding else ""
         largest = f"no op differs in the run{', except by rounding' * bool(more)}"
         if worst is not None:
             error = worst.accumulation.relative_l2
@@ -287,8 +287,8 @@ class Comparison(Displayed):
                 largest += ", which makes no result wrong"
         return Text(
             f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"
-            f"{len(self.ops)} ops; differing from the reference in isolation: "
-            f"{len(self.differing)}{more}; {largest}"
+            f"{len(self.ops)} ops: the reference differs from {len(self.differing)} in "
+            f"isolation{more}; {largest}"
         )
 
     def _shown(self) -> Iterator[OpRecord]:
@@ -303,7 +303,8 @@ class Comparison(Displayed):
         limit = f"relative L2 above {self.tolerance:g}" if self.tolerance else "any bit"
         first = self.first_divergence
         if first is None:
-            return [Text(f"no divergence ({limit})", style="green")]
+            nothing = f"no op has a {limit}" if self.tolerance else "no bit differs"
+            return [Text(f"no divergence: {nothing}", style="green")]
         lines = [
             Text(f"first divergence ({limit}): {first}", style="bold red"),
             Text(

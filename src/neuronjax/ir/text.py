@@ -38,9 +38,10 @@ def _line(i: Instruction, place: Place) -> str:
     results = ", ".join(map(_buffer, i.results))
     operands = ", ".join(f"%{view.buffer.number}" for view in i.operands)
     head = f"{results} = {i.engine}.{i.name}({operands})"
-    attributes = " ".join(
-        f"{k}={_short(v)}" for k, v in i.attributes().items() if not is_block(v)
-    )
+    told = {k: v for k, v in i.attributes().items() if not is_block(v)}
+    if "int" not in results:
+        told.pop("float_to_int", None)
+    attributes = " ".join(f"{k}={_short(v)}" for k, v in told.items())
     written = _rounding(i)
     where = f" {place(i.location.source)}" if i.location.source else ""
     return " ".join(filter(None, [head, attributes, written])) + f"  # {i.label}{where}"

@@ -20,13 +20,13 @@ from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
 AS_FAST_AS_TF32 = ("bf16", "fp16")
 """The types of policies that TensorE multiplies only as fast as TF32."""
-NO_FASTER_THAN_TF32 = "TensorE is as fast with TF32, and FP32 operands need no cast"
+NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, and FP32 operands are then not cast"
 
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
 #: Advice for current scaling, based on studies of the GPT of the quickstart.
 _CHEAPER = (
-    "scaling='delayed' with overflow='saturate' casts a tensor when it is written"
+    "Try scaling='delayed' with overflow='saturate': tensors are cast when written"
 )
 _WORTH_A_NOTE = 0.03
 
@@ -78,12 +78,12 @@ def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
     if to in AS_FAST_AS_TF32 and "tfloat32" in core.spec.tensor.dtypes:
         yield (
             f"casting FP32 to {to.upper()} {taking.format(percent(casts / whole))}; "
-            f"{NO_FASTER_THAN_TF32}: policy='tf32'"
+            f"{NO_FASTER_THAN_TF32}. Try policy='tf32'"
         )
     elif to.startswith("fp8") and policy.scaling == "current":
         each = ", ".join(f"{what} {seconds(taken)}" for what, taken in kinds.items())
         most = max(parts, key=lambda part: parts[part])
         yield (
-            f"preparing FP8 operands {taking.format(percent(total / whole))} ({each}), "
-            f"{percent(parts[most] / total)} of this for {most}; {_CHEAPER}"
+            f"preparing FP8 operands {taking.format(percent(total / whole))} ({each}); "
+            f"{percent(parts[most] / total)} of this is for {most}. {_CHEAPER}"
         )

@@ -86,8 +86,8 @@ def _table(
 
 # Explains `timing.collectives.queued_launch_seconds`.
 _LAUNCH = (
-    "launch: the start of the next call, for which all copies wait, takes longer than "
-    "the step by this time; the steps of a jax.lax.scan in one call share one launch"
+    "launch: how long the chips wait in each step, because the start of the next call "
+    "takes longer than the step; the steps of one jax.lax.scan need only one start"
 )
 
 

@@ -74,9 +74,9 @@ def final_table(
             f"− {baseline}: {metric} minus {baseline}'s with the same seed; steps ×: "
             f"steps to the same {metric}, divided by {baseline}'s; ± in both: half of "
             f"a {100 * confidence:.4g} % interval.",
-            f"A policy trains like {baseline} if it is worse by at most the margin, "
-            f"{verdicts[baseline].margin:.2g}, in its whole interval. The margin is at "
-            f"least the standard deviation of {baseline} over the seeds.",
+            f"A policy trains like {baseline} if even the worse end of its interval of "
+            f"− {baseline} is within the margin, {verdicts[baseline].margin:.2g}. The "
+            f"margin is at least {baseline}'s standard deviation over the seeds.",
         ]
     still = [
         f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"

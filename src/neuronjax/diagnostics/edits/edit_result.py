@@ -260,9 +260,9 @@ class ProgramComparison(Displayed):
         """Yield the edits, first those on which the difference depends."""
         if not self.edits:
             return
-        count = f"ops in both: {self.pairs}; edits: {len(self.edits)}"
+        count = f"ops in both programs: {self.pairs}; edits: {len(self.edits)}"
         if not self.is_edit:
-            yield Text(f"{count}, too many: the two count as different programs")
+            yield Text(f"{count}, which are too many to list")
             return
         yield Text(count)
         because = () if self.first is None else self.first.because

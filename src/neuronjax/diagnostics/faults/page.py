@@ -94,7 +94,7 @@ def _of_result(wrong: WrongResult) -> str:
         return f"{name}: {step} {_of_step(wrong)}"
     if wrong.relative_l2 <= wrong.allowed:
         return f"{name}: {percent(wrong.lost)} of the numbers are off by more than half"
-    allowed = f"formats and data explain {short(wrong.allowed)}"
+    allowed = f"rounding explains at most {short(wrong.allowed)}"
     return f"{name}: the relative error is {short(wrong.relative_l2)}; {allowed}"
 
 
@@ -104,7 +104,7 @@ def _of_step(wrong: WrongResult) -> str:
     off = f"is off by {short(wrong.step_error)} of itself"
     if wrong.unmoved > FEW:
         return f"{off}; {percent(wrong.unmoved)} of the numbers did not move"
-    return f"{off}; formats and data explain {short(wrong.step_allowed)}"
+    return f"{off}; rounding explains at most {short(wrong.step_allowed)}"
 
 
 def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
