@@ -275,7 +275,7 @@ class Comparison(Displayed):
         unrounded = ", unrounded" if self.reference == "float64" else ""
         worst = next(iter(self.sorted("accumulation")), None)
         rounding = sum(1 for r in self.ops if r.only_rounds)
-        more = f", and from {rounding} more by rounding alone" if rounding else ""
+        more = f", {rounding} more by rounding alone" if rounding else ""
         largest = f"no op differs in the run{', except by rounding' * bool(more)}"
         if worst is not None:
             error = worst.accumulation.relative_l2
@@ -287,8 +287,8 @@ class Comparison(Displayed):
                 largest += ", which makes no result wrong"
         return Text(
             f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"
-            f"{len(self.ops)} ops: the reference differs from {len(self.differing)} in "
-            f"isolation{more}; {largest}"
+            f"{len(self.ops)} ops: {len(self.differing)} with an error in isolation{more}"
+            f"; {largest}"
         )
 
     def _shown(self) -> Iterator[OpRecord]:
