@@ -285,10 +285,10 @@ class Comparison(Displayed):
             is_fine = self.verdict is not None and not self.verdict.wrong
             if is_fine and error > 1:  # a rounding error in place of 0
                 largest += ", which makes no result wrong"
+        errors = f"{len(self.differing)} with an error in isolation{more}"
         return Text(
             f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"
-            f"{len(self.ops)} ops: {len(self.differing)} with an error in isolation{more}"
-            f"; {largest}"
+            f"{len(self.ops)} ops: {errors}; {largest}"
         )
 
     def _shown(self) -> Iterator[OpRecord]:
