@@ -199,8 +199,10 @@ class Emulated(Stateful):
     @boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on the emulated chip."""
-        once, named = nnx_state.once(self._step, (args, kwargs))
         run = self._as_scope if capturing() else self._run
+        if not nnx_state.holds_modules((args, kwargs)):
+            return run(*args, **kwargs)
+        once, named = nnx_state.once(self._step, (args, kwargs))
         return nnx_state.settled(run(*once, **named), self._step, (args, kwargs))
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
@@ -211,7 +213,8 @@ class Emulated(Stateful):
         self._unmade.append(True)
         try:
             context = self._state.context(self._next_index(args, kwargs))
-            around, args, kwargs = self._whole(self._step, args, kwargs)
+            # Shared variables are there once already.
+            around, args, kwargs = self._whole(self.__wrapped__, args, kwargs)
             with around.outside():
                 results = self._jitted(context, around, *args, **kwargs)
             self._unmade.clear()

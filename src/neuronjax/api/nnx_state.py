@@ -176,7 +176,7 @@ def once(function: Callable[..., Any], arguments: Any) -> Any:
 def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
     """Return the results of a call. Those of an `InPlace` function contain its state;
     write it into the modules of the arguments, and return the other results."""
-    if not isinstance(function, InPlace) or not _holds_modules(arguments):
+    if not isinstance(function, InPlace) or not holds_modules(arguments):
         return found
 
     def settle(part: Any) -> Any:
@@ -284,7 +284,7 @@ class _SteppedCall:
 def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
     """Return the modules and variables, by their paths. A bare `nnx.State` is not
     included: the function returns its next value itself."""
-    if not _holds_modules(arguments):
+    if not holds_modules(arguments):
         return []
     nnx: Any = sys.modules["flax.nnx"]
     found, _ = jax.tree.flatten_with_path(
@@ -296,7 +296,7 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
     ]
 
 
-def _holds_modules(arguments: Any) -> bool:
+def holds_modules(arguments: Any) -> bool:
     """Return whether a pytree holds modules or variables. For fifty arrays this takes
     microseconds, because the answer is cached by pytree structure."""
     return "flax.nnx" in sys.modules and _has_modules(jax.tree.structure(arguments))
@@ -365,7 +365,7 @@ class Tie:
 
 def tied(arguments: Any) -> Any:
     """Return the arguments with each variable once; unchanged if none is repeated."""
-    if not _holds_modules(arguments):
+    if not holds_modules(arguments):
         return arguments
     nnx: Any = sys.modules["flax.nnx"]
     leaves, tree = jax.tree.flatten(arguments, is_leaf=_is_place)
