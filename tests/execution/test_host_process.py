@@ -205,8 +205,10 @@ def test_an_interrupt_leaves_nothing_behind(monkeypatch, request, stage, soon):
 
 def _run_and_wait(run):
     run(X)
-    # XLA does not hear of it while it compiles: it ends, and then Python raises.
-    threading.Event().wait(60)
+    # XLA does not hear of it while it compiles: it ends, and then Python raises. Python
+    # ignores one that it raises in a finalizer, so another one follows.
+    threading.Event().wait(5)
+    signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.slow
