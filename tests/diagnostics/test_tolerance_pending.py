@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -97,4 +100,24 @@ def test_products_in_threads_have_one_thread_each():
     assert threads() == 2
     with pytest.raises(ZeroDivisionError):
         tracked.in_threads(lambda x: 1 / x, [1, 0])
+    assert threads() == 2
+    # The first of two calls in different threads ends while the second still runs.
+    begun, ended = threading.Event(), threading.Event()
+    first = threading.Thread(
+        target=tracked.in_threads, args=(lambda _: begun.wait(9), [0, 1])
+    )
+    first.start()
+    while threads() != 1:
+        time.sleep(0.001)
+
+    def second(n):
+        begun.set()
+        if n:
+            ended.wait(9)
+
+    other = threading.Thread(target=tracked.in_threads, args=(second, [0, 1]))
+    other.start()
+    first.join()
+    ended.set()
+    other.join()
     assert threads() == 2

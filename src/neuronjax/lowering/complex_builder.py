@@ -124,7 +124,7 @@ class Real:
         return self.builder.constant(number, self.shape, self.value.type.dtype)
 
     def broadcast(self, shape: tuple[int, ...]) -> Real:
-        """Return a scalar repeated to a shape."""
+        """Return a scalar broadcast to a shape."""
         if shape == self.shape:
             return self
         dimensions: dict[str, Any] = {"broadcast_dimensions": ()}

@@ -60,8 +60,8 @@ def check_operand(context: Context, name: str, *, is_integer: bool = False) -> N
 
 
 def check_psum(context: Context, name: str, instead: str) -> np.dtype:
-    """Return the dtype of a format in which PSUM is to add. Refuse one in which the
-    chip's PSUM does not add; `instead` says what to use there, and ends with "or "."""
+    """Return the dtype of the format `name`. Raise an error if the chip's PSUM cannot
+    add in it; the remedy begins with `instead`, which ends with "or "."""
     if name == "float32":
         return np.dtype(np.float32)
     if name == "bfloat16" and "bf16_psum" in context.core.capabilities:

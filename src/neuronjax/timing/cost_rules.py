@@ -149,7 +149,7 @@ def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:
-    """Return the bytes that an instruction reads and writes, as fields of a Work."""
+    """Return the bytes an instruction moves in each memory, by fields of `Work`."""
     read, written = float(nbytes(i.operands)), float(nbytes(i.results))
     return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
 

@@ -315,8 +315,8 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return an entry of the window after its first that can start now, and `now`;
-        or -1, and the time at which one can."""
+        """Return (entry, now) for the first later entry of the window that can start
+        now, or (-1, time) with the earliest time at which one can start."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]

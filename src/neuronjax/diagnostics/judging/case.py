@@ -26,8 +26,8 @@ from neuronjax.diagnostics.tolerance import Tolerance, error_bounds
 from neuronjax.diagnostics.tolerance.bounds import SAMPLES
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
-#: Number of input elements. A reference with more is not run with drawn errors or as
-#: mutants; one with more than a quarter of this number is run less often.
+#: A reference with more input elements than this is not run with random roundings, and
+#: has no mutants; above a quarter of this number, there are fewer runs.
 LARGE_INPUTS = 1 << 22
 
 #: Number of runs with drawn errors for references that are run less often, and for all

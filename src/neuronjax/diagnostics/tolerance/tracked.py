@@ -48,6 +48,9 @@ _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
 #: A library of NumPy that links its OpenBLAS; another BLAS is left as it is.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
+#: OpenBLAS's number of threads before each running call of `in_threads`. The last call
+#: to end restores the first number, in whichever order calls of several threads end.
+_BEFORE: list[int] = []
 
 # The arrays that are not yet stored (`pending.Pending`), by their `source`.
 UNSETTLED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -410,13 +413,13 @@ def in_threads(
         return list(map(work, todo))
     # NumPy's error state is in the context of the caller, which a thread lacks.
     contexts = [contextvars.copy_context() for _ in todo]
-    before = _blas("get")
+    _BEFORE.append(_blas("get"))
     _blas("set", 1)
     try:
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
             return list(threads.map(lambda c, b: c.run(work, b), contexts, todo))
     finally:
-        _blas("set", before)
+        _blas("set", _BEFORE.pop())
 
 
 def _blas(verb: str, *count: int) -> int:
