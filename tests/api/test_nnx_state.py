@@ -327,3 +327,24 @@ def test_what_is_no_array_is_refused_by_name(change, named):
 
     with pytest.raises(nj.UnsupportedError, match=named):
         nj.jit(nnx.jit(step))(Growing(), X)
+
+
+@jax.tree_util.register_pytree_node_class
+class WithTable:
+    """A pytree with a static array, which Python cannot compare."""
+
+    def __init__(self, x, table):
+        self.x, self.table = x, table
+
+    def tree_flatten(self):
+        return (self.x,), self.table
+
+    @classmethod
+    def tree_unflatten(cls, table, children):
+        return cls(*children, table)
+
+
+def test_reports_do_not_compare_static_fields_of_arguments():
+    report = nj.compare(lambda tree: tree.x + 1, policy="fp32")
+    for _ in range(2):
+        assert report(WithTable(jnp.ones(2), np.arange(3))).faults == ()
