@@ -70,8 +70,7 @@ def routes_of(topology: Topology) -> Routes:
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield a route's wires, slowest axis first, each with the part of the message on
-    it."""
+    """Yield a route's wires, slowest axis first, each with its part of the message."""
     start, end = place_of(topology, source), place_of(topology, destination)
     links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)
@@ -206,8 +205,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the closed paths that begin with `path` and go through `left`, in ascending
-    order."""
+    """Yield the closed paths of `path`, then `left` in any order, ascending."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):
