@@ -106,8 +106,8 @@ THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; less use leads to it [G
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "seconds of THROTTLE_SECONDS lost per second, times THROTTLE_LIMIT minus TensorE's"
-    " use (0 while idle). No document says that the rows in use matter",
+    "what a second of less use than THROTTLE_LIMIT takes from THROTTLE_SECONDS, divided"
+    " by the missing use. No document says that the rows in use matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -186,8 +186,8 @@ GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
 GATHER_INDEX = assumed(
     7,
     "cycles/index",
-    "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, and fewer for"
-    " narrow ones; V26 divides by this number, by which larger gathers would be faster",
+    "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, fewer for narrow"
+    " dtypes; V26 divides by this number, which would make larger gathers faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
