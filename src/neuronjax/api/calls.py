@@ -209,7 +209,8 @@ class CallState:
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return the index of this call: as given, else counted, or None.
+        """Return the given index of this call, or the next number if it is
+        `stochastic`.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.

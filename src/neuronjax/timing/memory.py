@@ -231,7 +231,7 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
 
 
 def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
-    """Return the left and right operands of a matmul; right for a gathered table."""
+    """Return a matmul's left and right operands; a gathered table is a right one."""
     if isinstance(i, NcMatmulSparse):
         stationary, moving = i.operands[:1], i.operands[2:]
         is_left = i.stationary == "lhs"

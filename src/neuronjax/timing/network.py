@@ -82,8 +82,7 @@ class Network:
     def _divided(
         self, step: CollectiveStep
     ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
-        """Return flows in each node, by the node's own chip numbers, and between
-        nodes."""
+        """Return the flows in each node, by its own chip numbers, and between nodes."""
         inside: dict[int, dict[tuple[int, int], float]] = {}
         outside = {}
         for (a, b), size in step.flows.items():
@@ -151,7 +150,7 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """Return a bare chip's instance: the largest one per host, if possible of one."""
+    """Return the largest instance per host with a chip, if possible of one host."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:

@@ -73,8 +73,7 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: : Values that are read tile by tile as they are computed, and never exist as
-        #: a whole.
+        #: Values that are read tile by tile when made, and never exist as a whole.
         self.passed_on: set[int] = set()
         #: Values written directly into a slice in HBM, whose update moves nothing.
         self.in_place: set[int] = set()
@@ -274,7 +273,8 @@ class SbufAllocation:
         self._lies_in_hbm(n, value)
 
     def _lies_in_hbm(self, n: int, value: int) -> None:
-        """Note that a value is in HBM from unit n to its last use; a result stays."""
+        """Note that a value is in HBM from unit n to its last use, or for good if it is
+        a result."""
         last = len(self.units) if value in self.results else n
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 

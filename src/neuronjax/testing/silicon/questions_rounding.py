@@ -178,7 +178,7 @@ def _share_raised(case: ProbeCase) -> np.ndarray:
 
 
 def _within_chance(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return whether shares of 8,192 numbers differ by at most five deviations."""
+    """Return whether shares of 8,192 numbers agree within five standard deviations."""
     count = np.append(np.full(_STEPS, 8192.0), 4 * 8192.0)
     return np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)
 

@@ -109,7 +109,8 @@ def _specials() -> Iterator[Question]:
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return `other` where it is `better` than `kept`, else `kept` (also for NaNs)."""
+    """Return `other` where `better(other, kept)` is true, else `kept`, also for
+    NaNs."""
     return np.where(better(other, kept), other, kept)
 
 
