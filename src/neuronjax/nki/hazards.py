@@ -71,7 +71,7 @@ def check(
     """Return a function that examines a kernel: `nki.check(kernel)(*args)`.
 
     Args:
-        kernel: a `Kernel`, or a function to be made one.
+        kernel: a `Kernel`, or a function for `nki.jit`.
         target: the chip, by default the kernel's.
 
     Returns:
@@ -125,8 +125,8 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Return a finding for each read of elements that only a loop that may have no
-    iteration writes."""
+    """Return a finding for each read of elements that nothing has written, or only a
+    loop that may have no iteration."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:

@@ -32,8 +32,8 @@ class Reach(NamedTuple):
     highest: int  # offset of the highest element
 
 
-#: The views of a kernel have few distinct shapes and strides, so what follows from them
-#: is cached and shared.
+#: The views of a kernel have few distinct shapes and strides, so values computed from
+#: them are cached.
 _KNOWN = 1 << 16
 
 

@@ -89,7 +89,7 @@ class Lockstep:
         return self._met
 
     def _pass_on(self, number: int) -> None:
-        """Give the turn to the next program; after the last one a new round begins."""
+        """Let the next program run, after the last one the first."""
         if self._fault is not None:
             return
         if number + 1 < self.count:

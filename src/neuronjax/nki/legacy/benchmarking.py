@@ -66,9 +66,8 @@ def asked_files(options: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     """Yield the options that ask for a file, each with the file's path.
 
     Args:
-        options: the decorator's options. Relative paths are in `artifacts_dir`; with
-            the `working_directory` of `nki.profile` all files are written there, and
-            the summary as well.
+        options: the decorator's options. Relative paths are in `artifacts_dir`; all
+            files and the summary are in a `working_directory` of `nki.profile`.
     """
     working = options.get("working_directory")
     folder = Path(working or options.get("artifacts_dir") or ".")
@@ -87,7 +86,7 @@ def write_files(
 
     Args:
         options: the decorator's options, see `asked_files`.
-        found: the call's {"summary": ...}, or {"unpriced": why there is none}.
+        found: the call's {"summary": ...}, or {"unpriced": why it has no summary}.
     """
     for option, path in asked_files(options):
         path.parent.mkdir(parents=True, exist_ok=True)

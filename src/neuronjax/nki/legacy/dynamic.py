@@ -95,7 +95,7 @@ def _without_leading(
 
 
 def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
-    """Return the elements of index arrays with a runtime offset in one dimension."""
+    """Return the elements at index arrays, with a runtime offset in dimension `dim`."""
     if t.storage.on_chip and dim == 0:
         refuse("index", "a partition chosen at run time", "index a free dimension")
     arrays = []

@@ -26,7 +26,7 @@ PROGRAM_BITS = 24
 
 
 class SpillWarning(UserWarning):
-    """A warning that live tensors exceed an on-chip memory, so some move out and back.
+    """A warning that live tensors exceed an on-chip memory, so some are moved out.
 
     Values do not change; the predicted time excludes these transfers.
     """
