@@ -44,7 +44,7 @@ _ACTIVE_ALGORITHM = jax.make_user_context(default_value=None)
 def policy_scope(policy: Policy | str) -> Iterator[Policy]:
     """Give a policy to the ops traced inside the block; the innermost scope applies.
 
-    It is recorded in the ops' name stack, so it survives grad, vmap, scan and
+    The scope is recorded in the ops' name stack, so it survives grad, vmap, scan and
     checkpoint. It also works as a decorator. Programs that are captured inside the
     block have it too: see `active_policy`. A block in which nothing is emulated, such
     as one around a function of `jax.jit`, gives a `NotEmulatedWarning`.
@@ -84,9 +84,10 @@ def active_policy() -> Policy | None:
 def collective_algorithm(name: str) -> Iterator[None]:
     """Choose the algorithm of the reductions over devices traced inside the block.
 
-    It overrides the policy and its rules. The innermost block applies; "auto" leaves
-    the choice to the policy again. Like `policy_scope` it survives grad, vmap, scan and
-    checkpoint, decorates functions, and applies to programs that are captured inside.
+    The choice overrides the policy and its rules. The innermost block applies; "auto"
+    leaves the choice to the policy again. Like `policy_scope` it survives grad, vmap,
+    scan and checkpoint, decorates functions, and applies to programs that are captured
+    inside.
 
         with neuronjax.collective_algorithm("mesh"):
             gradient = jax.lax.psum(gradient, "data")

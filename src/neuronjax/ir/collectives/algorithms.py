@@ -197,8 +197,8 @@ def _over_chips(group: Group, outer: FoldPlan) -> FoldPlan:
 
 
 def _rdh(group: Group) -> FoldPlan:
-    """Return the plan in which chips pair by the bits of their numbers. Within a node
-    the highest bit comes first (ASSUMPTION: as in IN's figure of the all-gather), over
+    """Return the plan that pairs chips by the bits of their numbers. Within a node the
+    highest bit comes first (ASSUMPTION: as in IN's figure of the all-gather), over
     nodes the lowest [IX]. ASSUMPTION: chips are numbered in the order of the group."""
     chips = len(group.by_chip)
     in_node = len(group.by_node) == 1
