@@ -85,7 +85,6 @@ class _Features:
         return self._fp32(TensorReduce, (x, init), shape, **fields)
 
     def wide(self, x: View) -> View:
-        """Return a tensor in FP32."""
         return converted(self.context, x, np.float32)
 
     def written(self, op: Op, *values: View) -> Instructions:
@@ -100,7 +99,6 @@ class _Features:
         return self.apply("divide", centred, self.per_feature(deviation))
 
     def affine(self, x: View, scale: View, offset: View) -> View:
-        """Return x * scale + offset."""
         scaled = self.apply("multiply", x, self.per_feature(scale))
         return self.apply("add", scaled, self.per_feature(offset))
 

@@ -112,7 +112,7 @@ class Real:
     def apply(
         self, name: str, *others: Real | float, dtype: Any = None, **attributes: Any
     ) -> Real:
-        """Return the elementwise StableHLO op `name` of this and others."""
+        """Return the elementwise StableHLO op `name` of this tensor and `others`."""
         operands = [self.value, *[self.like(other).value for other in others]]
         dtype = dtype or self.value.type.dtype
         return self.builder.apply(name, operands, self.shape, dtype, attributes)

@@ -74,8 +74,8 @@ def dot(op: Op, context: Context) -> Instructions:
 def contract(
     op: Op, context: Context, dimensions: DotDimensions, result: Buffer
 ) -> Instructions:
-    """Contract the op's two operands into `result`, [batch, lhs free, rhs free]. Its
-    dtype and the policy select the engine and the casts."""
+    """Contract the op's two operands into `result`, [batch, lhs free, rhs free]. The
+    result's dtype and the policy select the engine and the casts."""
     lhs, rhs = context.operands(op)
     is_integer = result.type.dtype.kind in "iub"
     through_fp32 = is_integer and context.integer_path == "fp32"

@@ -133,7 +133,7 @@ def _reduction(
 def _operator(where: str, op: Any, srcs: Tensors) -> str:
     for t in srcs:
         if dtypes.info(t.dtype).kind in ("packed", "bool") or t.dtype == "tfloat32":
-            refuse(where, f"a reduction of {t.dtype}", "reduce numbers: view the tile")
+            refuse(where, f"a reduction of {t.dtype}", "view the tile as numbers")
     return checked_op(op, OPERATORS, f"nki.collectives.{where}")
 
 
