@@ -198,7 +198,7 @@ class AllToAll(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivePermute(Collective):
-    """Sends the first device's operand to the second of each pair; others get zeros.
+    """A transfer from the first to the second device of each pair; others get zeros.
 
     Attributes:
         pairs: (source, target); no device is a source twice or a target twice.

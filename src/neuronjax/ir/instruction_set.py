@@ -236,7 +236,7 @@ class TensorTensor(Instruction):
 
     @property
     def elsewhere(self) -> Engine | None:  # type: ignore[override]
-        """VectorE on a chip without `engine`; None if the op is only in software."""
+        """VectorE, on a chip without `engine`; None if only software has the op."""
         return None if self.op in SOFTWARE_FUNCTIONS else "vector"
 
 

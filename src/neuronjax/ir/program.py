@@ -127,7 +127,7 @@ class Location:
 
     @property
     def label(self) -> str:
-        """The module and the pass, "mlp (backward)", by which reports group."""
+        """The module and the pass, "mlp (backward)", by which reports group ops."""
         return f"{self.part} ({self.phase})" if self.phase else self.part
 
 

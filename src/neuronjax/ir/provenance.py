@@ -2,7 +2,7 @@
 
 The analysis reads the instructions, so it includes what lowering has inserted: the
 operand of a matmul descends from the parameter that it was before it was scaled, cast
-and laid out. A callee has the arguments of all calls, a loop those before it starts.
+and laid out. A callee has the arguments of all its calls.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Real:
         return self.builder.apply(name, operands, self.shape, dtype, attributes)
 
     def like(self, number: Real | float) -> Real:
-        """Return a number as a tensor of this shape and dtype."""
+        """Return a number as a tensor of this tensor's shape and dtype."""
         if isinstance(number, Real):
             return number
         return self.builder.constant(number, self.shape, self.value.type.dtype)

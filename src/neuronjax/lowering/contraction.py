@@ -98,8 +98,8 @@ def _is_matmul(context: Context, lhs: View, rhs: View, d: DotDimensions) -> bool
 def integer_matmul(
     op: Op, context: Context, operands: Any, dimensions: DotDimensions, result: Buffer
 ) -> Instruction:
-    """Return a contraction with an integer or boolean result. Refuse integers of 32
-    bits if the policy forbids FP32 for them."""
+    """Return a contraction with an integer or boolean result. Refuse integers of 32 or
+    64 bits if the policy forbids FP32 for them."""
     dtype = result.type.dtype
     if (
         context.policy.implicit_integer_downcast == "none"

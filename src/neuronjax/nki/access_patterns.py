@@ -1,10 +1,10 @@
 """`NkiTensor.ap` and `.indirect`: explicit access patterns, and offsets read at run
 time.
 
-The rules are those of nki/deep-dives/nki-aps.rst. On chip the first pair is that of the
-partitions, and its stride is the free size of the storage. A pattern addresses the
-whole storage, not the view. The unit of a runtime offset is the stride of a dimension
-of the tensor on which `ap` is called.
+The rules are those of nki/deep-dives/nki-aps.rst. On chip the first [stride, count] is
+that of the partitions, and its stride is the free size of the storage. A pattern
+addresses the whole storage, not the view. The unit of a runtime offset is the stride of
+a dimension of the tensor on which `ap` is called.
 """
 
 from __future__ import annotations

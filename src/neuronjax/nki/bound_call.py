@@ -73,7 +73,7 @@ class BoundCall:
         self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]
     ) -> Any:
         """Return the results as arrays of the caller's framework, and copy `written`
-        into the caller's arrays with these numbers."""
+        into the arguments with these numbers."""
         for number, value in zip(numbers, written, strict=True):
             self._store(number, value, traced.program.name)
         framework = arguments.framework_of(self.arrays)

@@ -239,7 +239,7 @@ class HazardWalk:
         writer: KernelInstruction,
         verb: str,
     ) -> None:
-        """Report an access to elements that the other core wrote since they met."""
+        """Report access to elements that the other core wrote since the meeting."""
         if access.storage.memory != "shared_hbm" or writer.program == i.program:
             return
         if self._epochs[number] < self._epochs[-1]:

@@ -244,7 +244,7 @@ def _index_range(array: np.ndarray) -> IndexRange:
         step = array.item(1) - first if count > 1 else 0
         if array.tobytes() == _ramp(first, step, count):
             return _range_of_ramp(first, step, shape)
-    if 0 in array.strides:  # keep one index of every axis along which it is constant
+    if 0 in array.strides:  # keep one index of every axis along which all are equal
         array = array[tuple(slice(None if s else 1) for s in array.strides)]
     if array.nbytes > _REMEMBERED_BYTES:
         return _read_range(array)

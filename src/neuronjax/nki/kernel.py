@@ -335,7 +335,7 @@ def _trace(
         if machine is not None:
             machine.key = key
         with tracing(traces[number]):
-            if number:  # program 0 has allocated them
+            if number:  # program 0 allocated the arguments
                 traces[number].skip_shared(len(storages))
             args, kwargs = arguments.unflatten(call.tree, list(map(_tensor, storages)))
             with named_mistakes():

@@ -68,7 +68,7 @@ class Lockstep:
             program()
         except _AbandonedError:
             return
-        except BaseException as error:  # of the user's code: raised again by `run`
+        except BaseException as error:  # raised by the user's code, and again by `run`
             self._fail(error)
             return
         self._done[number] = True

@@ -229,7 +229,7 @@ _FLAT = (
 
 
 def _parts(group: Group) -> tuple[Group, Group]:
-    """Return the group on its first node, and that of the first ranks of all nodes."""
+    """Return the group's part on its first node, and each node's first rank."""
     inner = group.among(group.by_node[0])
     return inner, group.among(ranks[0] for ranks in group.by_node)
 

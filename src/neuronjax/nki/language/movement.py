@@ -242,5 +242,5 @@ def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
 
 @contextlib.contextmanager
 def no_reorder() -> Iterator[None]:
-    """Keep the instructions inside in order, as they always are here."""
+    """Keep the instructions of the block in order, as neuronjax always does."""
     yield

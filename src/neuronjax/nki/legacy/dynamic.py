@@ -60,7 +60,7 @@ class Rows:
 
 
 def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
-    """Return the part of a tensor for keys of which one is an `Offset`."""
+    """Return the part of a tensor at keys, one of which is an `Offset`."""
     dynamic = [n for n, k in enumerate(keys) if isinstance(k, Offset)]
     if len(dynamic) != 1:
         refuse("index", f"{len(dynamic)} tiles of indices", "use one")

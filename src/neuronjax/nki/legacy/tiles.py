@@ -358,7 +358,7 @@ def _copied(t: NkiTensor, dtype: Any) -> NkiTensor:
 
 
 def alike(value: NkiTensor, target: NkiTensor) -> NkiTensor:
-    """Return the value in the target's shape if only dimensions of 1 differ."""
+    """Return the value in the target's shape if only dimensions of size 1 differ."""
     if value.shape == target.shape or value.size != target.size:
         return value
     return value.reshape(target.shape) if value.shape[0] == target.shape[0] else value
