@@ -64,7 +64,7 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of the third side, or "" without one.
+        baseline: name of the third side, or "".
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are looked for instead.
         ops: records in program order.
@@ -283,7 +283,7 @@ class Comparison(Displayed):
             if worst in self._shown():
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
-            if is_fine and error > 1:  # a rounding error in place of 0
+            if is_fine and error > 1:  # e.g. a rounding error where 0 is expected
                 largest += ", which makes no result wrong"
         errors = f"{len(self.differing)} with an error in isolation{more}"
         return Text(

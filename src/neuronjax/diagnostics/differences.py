@@ -1,4 +1,4 @@
-"""Where two arrays are equal, and how many steps of their format they are apart.
+"""Equality of two arrays, and their distance in steps of their format.
 
 A ULP is the distance between neighbouring numbers of the array's own dtype, counted as
 steps between bit patterns; both zeros are one number. Equal infinities and NaNs at the

@@ -38,8 +38,8 @@ class Broken(IntEnum):
     """Counts of Inf and NaN, which the sums of `Distance` leave out.
 
     `CHANGED` counts elements with an Inf or NaN that differs from the reference,
-    `CEASED` those that are finite on one side only. `KNOWN2` is the sum of squares of
-    the reference where it is finite, whether or not the other number is.
+    `CEASED` elements that are finite on one side only. `KNOWN2` is the sum of squares
+    of the reference where it is finite, whether or not the other number is.
     """
 
     ACTUAL = len(Distance)
@@ -117,7 +117,6 @@ def remembering() -> Iterator[None]:
 
 
 def _includes(known: Mapping[Told, float], setting: Mapping[Told, float]) -> bool:
-    """Return whether figures of a setting contain those of another."""
     same_floor = known.get(Told.FLOOR) == setting.get(Told.FLOOR)
     return same_floor and setting.items() <= known.items()
 
@@ -134,7 +133,7 @@ def _total(parts: Iterable[Figures]) -> Figures:
 def distances(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Mapping[Distance, float] | None:
-    """Return the kernel's figures of flat arrays, or None if it does not apply.
+    """Return the kernel's figures of flat arrays, or None if the kernel does not apply.
 
     Missing parameters of the kernel are 0."""
     if actual.dtype != np.float32 or reference.dtype.kind != "f":

@@ -105,7 +105,7 @@ class Emulator:
         position: Position,
     ) -> list[list[Any]]:
         """Return the results of a collective, or of a kernel with collectives, on every
-        device. `operands` are those of every device; `key` is that of the block."""
+        device. `operands` are the operands on every device."""
         stacked = stacked_operands(operands)
         results = self._stepper.exchange(i, stacked, len(operands), key.array)
         return by_device(i, results, len(operands))

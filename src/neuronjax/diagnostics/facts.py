@@ -1,4 +1,4 @@
-"""Static facts about an integer before the program runs: its value, or its bounds.
+"""Static facts about integers: values or bounds that are known before the run.
 
 Facts come from a forward evaluation of StableHLO over constants, iotas and loop
 counters. A `Fact` has bounds that always hold (those of the dtype if no better ones are
@@ -46,7 +46,7 @@ class Fact:
 
     @property
     def scalar(self) -> Any:
-        """Return the value of all elements if they are surely equal, else None."""
+        """Return the value that all elements surely have, or None."""
         if self.low == self.high:
             return np.asarray(self.low if self.value is None else self.value.flat[0])
         if self.value is None or not self.value.size:
@@ -230,7 +230,8 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison, which are equal if the operands' bounds decide."""
+    """Return bounds of a comparison, which are equal if the operands' bounds decide
+    it."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):

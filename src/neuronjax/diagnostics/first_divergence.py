@@ -1,11 +1,11 @@
 """Search for the ops that explain a divergence.
 
 The candidates are the ancestors of the diverged op, itself included, that err in
-isolation. A set of ops explains the divergence if it vanishes once the reference
-executes them; a wider reference does not round their results on write (see
-`reference_substitution`). The search is greedy: it takes as few of the worst candidates
-as suffice, then drops each that is not needed. Every trial is a run up to the op, so
-the number of trials is limited and a smaller set may exist.
+isolation. A set of ops explains the divergence if the reference, executing them
+instead, makes it vanish (see `reference_substitution`). The search is greedy: it takes
+as few of the worst candidates as suffice, then drops each that is not needed. Every
+trial is a run up to the op, so the number of trials is limited and a smaller set may
+exist.
 """
 
 from __future__ import annotations

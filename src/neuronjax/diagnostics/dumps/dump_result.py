@@ -1,4 +1,4 @@
-"""What `compare_dump` returns: tensors, their values, and the first that is wrong."""
+"""The result of `compare_dump`: tensors, their values, and the first that is wrong."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DumpComparison(Displayed):
     Attributes:
         name: the name of the function.
         target: the name of the target.
-        setting: target, logical core, numerics and SDK, as every report begins.
+        setting: the first line of every report: target, logical core, numerics and SDK.
         policy: what is cast, and how.
         tensors: the tensors that are values of the program, in the order of execution.
         unmatched: the other tensors, with the reason why no value matches.
@@ -79,7 +79,7 @@ class DumpComparison(Displayed):
 
     @property
     def first(self) -> DumpedTensor | None:
-        """Return the first tensor that is not legal; None if all are."""
+        """Return the first tensor that is not legal, or None."""
         return next(iter(self.outside), None)
 
     @property

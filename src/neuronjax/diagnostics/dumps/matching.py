@@ -127,7 +127,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A saved tensor that is no value of the program, and why."""
+    """A saved tensor that is no value of the program, and the reason."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -144,8 +144,8 @@ def matched(
     tensors without a match.
 
     Raises:
-        InvalidProgramError: `given` names a tensor or a value that is not there, or one
-            of another shape.
+        InvalidProgramError: `given` names a missing tensor or value, or pairs different
+            shapes.
     """
     pairs = {
         t: (_given(t, name, tensors, values), "given") for t, name in given.items()
@@ -216,7 +216,8 @@ def _fits(array: np.ndarray, value: NamedValue) -> bool:
 
 
 def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
-    """Return the value so named; if none, those whose name ends in it or is its end."""
+    """Return the value called `name`. Without one, return the values one of whose names
+    ends in `name` or is an end of it."""
     ends: list[NamedValue] = []
     for value in values:
         for own in map(normal, value.names):
@@ -265,7 +266,7 @@ def _once_each(
     pairs: Mapping[str, tuple[NamedValue, str]],
     reasons: dict[str, str],
 ) -> list[Match]:
-    """Return the matches without a second tensor for the same value."""
+    """Return at most one match per value; any other tensor gets a reason."""
     owners: dict[int, str] = {}
     matches = []
     for tensor, (value, how) in pairs.items():

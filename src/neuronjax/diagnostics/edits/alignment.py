@@ -1,10 +1,9 @@
 """Pair the ops of two programs, and classify the others as edits.
 
-The ops of a program form a list, in which bodies of calls and loops follow their op,
-each with a fingerprint of what it computes. The lists are aligned by the longest common
-subsequence of their fingerprints. Ops between two pairs are then paired by name and
-types (the attributes changed), then by the types of results alone (the op was
-replaced).
+Each program is a list of ops with a fingerprint of what they compute; the body of a
+call or loop follows its op. The lists are aligned by the longest common subsequence of
+their fingerprints. Ops between two pairs are then paired by name and types (the
+attributes changed), then by the types of results alone (the op was replaced).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class FlatOp:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Return its name and the types of its results."""
+        """Return the op's name and the types of its results."""
         return (self.op.name, *self.types)
 
     @property
@@ -149,7 +148,8 @@ class Alignment:
 
     @property
     def is_edit(self) -> bool:
-        """Return whether at least half of the smaller program is in the other one."""
+        """Return whether at least half of the smaller program's ops are in the other
+        one."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")

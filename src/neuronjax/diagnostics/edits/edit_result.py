@@ -1,4 +1,4 @@
-"""What `compare(f, against=g)` returns: edits, the first op that differs, outputs."""
+"""The result of `compare(f, against=g)`: edits, the first op that differs, outputs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstDifference:
-    """The first value, in the order of `against`, that both compute and that differs.
+    """The first value, in the order of `against`, that both programs compute and that
+    differs.
 
     Attributes:
         before, after: the ops that make it in the two programs.
@@ -148,7 +149,7 @@ class ProgramComparison(Displayed):
     Attributes:
         names: the names of the two functions.
         target: the name of the target.
-        setting: target, logical core, numerics and SDK, as every report begins.
+        setting: the first line of every report: target, logical core, numerics and SDK.
         policy: the policy under which both were emulated.
         tolerance: relative L2 error up to which values are the same; 0 for equal bits.
         pairs: number of pairs of ops in the alignment.
@@ -278,7 +279,6 @@ class ProgramComparison(Displayed):
 
 
 def _text(edits: Sequence[Edit]) -> str:
-    """Return the edits of one source line as text."""
     edit, *others = edits
     if not others:
         effect = ", with the same values" if edit.differs is False else ""

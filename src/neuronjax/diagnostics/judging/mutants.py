@@ -85,7 +85,6 @@ def _judged(
 
 
 def _is_same(wrong: np.ndarray, right: np.ndarray) -> bool:
-    """Return whether arrays are equal up to a rounding of the dtype."""
     step = 2.0**-23 if wrong.dtype.itemsize > 2 else 2.0**-7
     a, b = wrong.reshape(-1), right.reshape(-1)
     return all(
