@@ -135,7 +135,7 @@ def _once(
 
 
 def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
-    """Yield a change: the line with most of the critical path takes no time."""
+    """Yield the change that the line with most of the critical path takes no time."""
     found = bottleneck(schedule)
     if found is None:
         return

@@ -167,7 +167,8 @@ class LaneErrors:
             is_seen = is_pair and self.perturbed is not None
             return self._errors(left, right, views, value, is_seen)
 
-        # First: this may give the reference the baseline's array, which others share.
+        # This comes first: it may give the reference the baseline's array, which other
+        # lanes share.
         base = errors(self.reference, self.baseline)
         return Compared(
             errors(self.isolated, self.rounded or self.reference),

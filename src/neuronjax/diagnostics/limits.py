@@ -65,8 +65,8 @@ class Change:
         kind: "precision", "cores", "spills", "overlap", "transfers", "batch" or
             "sharding".
         what: what to do, in one line.
-        seconds: the program's time after the change; for a larger batch, the time that
-            the work of a present batch takes.
+        seconds: the program's time after the change; for a larger batch, the time of as
+            much work as a batch has now.
         before_seconds: the program's time now.
         basis: "bound" if no program reaches this time.
     """

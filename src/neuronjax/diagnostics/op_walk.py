@@ -62,7 +62,8 @@ class ParallelWalk(OpWalk):
         heard: receives the errors of every op.
         isolates: whether ops are also run on the reference's values.
         replaced: ops that the reference executes for the actual lane.
-        witness: observes the values, and for a wider reference those on perturbed data.
+        witness: observes the values of both runs; with a wider reference, also the
+            values of a run on perturbed data.
         stage: name of this walk in the progress display.
         draw: number of the random perturbation of the data.
         is_again: whether an earlier walk has run the program's host calls that only
@@ -254,9 +255,9 @@ class ParallelWalk(OpWalk):
     ) -> list[Any]:
         """Perturb the operands of a contraction by the roundoff of the policy's cast.
 
-        Operands without a cast stay. So do whole numbers, which count as exact data; if
-        the cast cannot represent them all, no operand is perturbed, since the cast's
-        errors are then not an uncertainty of the data.
+        Operands without a cast stay unchanged. Whole numbers stay too, since they count
+        as exact data; if the cast cannot represent them all, no operand is perturbed,
+        since the cast's errors are then not an uncertainty of the data.
         """
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands

@@ -104,7 +104,7 @@ def reveal_order(
     format need a probe of their own, such as `SummationProbe(240.0, 2.0**-9, 2**24)`
     for FP8 products in FP32.
 
-    A compensated sum has the tree of the plain one. A further call with three addends
+    A compensated sum has the tree of the plain sum. A further call with three addends
     detects it, if the tree has two consecutive additions that round to nearest and the
     probe's `huge` is at least `unit * exact_units`.
 

@@ -116,7 +116,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of an op's operands, even if instructions read only a cast."""
+    """Yield the buffers of an op's operands, even if only a cast of them is read."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:

@@ -27,7 +27,7 @@ from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
 _PER_PROGRAM = frozenset(rule.id for rule in RULES if rule.per_program)
-_COUNT = "instructions"  # rule of a note that only has a number of instructions
+_COUNT = "instructions"  # rule of a finding that only states the number of instructions
 
 
 def examine(

@@ -44,8 +44,8 @@ class JudgedBatches:
         holdout: Sequence[tuple],
         variations: int,
     ) -> JudgedBatches:
-        """Return the call's batch with `batches`, and the held-out batches: `holdout`,
-        or `variations` of the first batch."""
+        """Return the batches `first` and `batches` as seen. The held-out batches are
+        `holdout`, or `variations` of `first`."""
         keywords = first[1]
         varied: tuple[Batch, ...] = ()
         if not holdout and any(map(_is_float, jax.tree.leaves(first))):

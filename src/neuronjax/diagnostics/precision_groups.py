@@ -40,7 +40,7 @@ class HeardOp(NamedTuple):
 
 
 class ListeningPolicy(Policy):
-    """A policy that records the ops for which it is asked, and changes nothing.
+    """A policy that records every op for which lowering reads it, and changes nothing.
 
     `heard` has the ops in the order of lowering."""
 
@@ -52,7 +52,7 @@ class ListeningPolicy(Policy):
 
     @classmethod
     def like(cls, policy: Policy) -> ListeningPolicy:
-        """Return the same numerics, with a rule that matches all ops without effect."""
+        """Return `policy` with a rule that matches all ops and changes nothing."""
         fields = {name: getattr(policy, name) for name in policy.__dataclass_fields__}
         fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)
@@ -129,7 +129,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the op's last parameter path inside a pytree; its last path if none is.
+    """Return the op's last parameter path, preferring paths inside a pytree.
 
     The last path is the right operand's: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
@@ -146,7 +146,7 @@ def _in_scope(name: str) -> str:
     return f"(?:^|[/(]){parts}[/)]"
 
 
-#: Way of grouping -> functions from op to name of its group, and from name to pattern.
+#: `by` -> functions from op to name of its group, and from name to pattern.
 _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
     "module": (lambda op: op.module, _whole),
     "param": (_param, _whole),

@@ -17,7 +17,7 @@ from neuronjax.diagnostics.precision_groups import CONTRACTIONS, Groups
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.policy import Policy, Rule
 
-#: The cheapest first; the last one is the baseline.
+#: The default candidates, the cheapest first; the last one is the baseline.
 DEFAULT_CANDIDATES = ("mxfp4", "mxfp8", "fp8", "bf16", "tf32", "fp32")
 #: The index of the candidate of every group.
 Assignment = tuple[int, ...]
@@ -95,7 +95,7 @@ class Candidates:
         )
 
     def can_change(self, op: str) -> bool:
-        """Return whether the candidates may change an op of that name."""
+        """Return whether the candidates may change ops called `op`."""
         if any(policy.auto_cast == "all" for policy in self.policies):
             return True
         return op in CONTRACTIONS or not _OF_CONTRACTIONS.issuperset(self.differing)

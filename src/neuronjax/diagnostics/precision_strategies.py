@@ -42,7 +42,7 @@ class Decision:
             "together" (with all that was kept before), "best" (an earlier state that is
             better than the last one) or "held out".
         groups: indices of the groups that were changed.
-        candidate: index of their candidate.
+        candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if it could not be lowered.
         kept_seconds: predicted time of the current state, after this decision.

@@ -81,7 +81,7 @@ class PolicyTrials:
         return self.candidates.policy(self.groups, assignment)
 
     def seconds(self, assignment: Assignment) -> float:
-        """Return the predicted time; raise UnsupportedError if it cannot run."""
+        """Return the predicted time; raise UnsupportedError if there is none."""
         return self._price(assignment).seconds
 
     def program(self, assignment: Assignment) -> str:

@@ -350,7 +350,7 @@ def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
 
 
 def count_ops(side: Side, block: Block) -> int:
-    """Return the largest number of ops that a walk may execute, loops run once."""
+    """Return the largest number of ops that a walk may execute, running loops once."""
     controls = [_control(span) for span in side.spans(block)]
     inside = (
         count_ops(side, entry.block)

@@ -137,7 +137,7 @@ def _wrong(
 class _ChangedRun:
     """One run of a reference, with a change at one place or none.
 
-    `usual` are the `turns` of the unchanged run; for that run itself it is empty.
+    `usual` is `turns` of the unchanged run; it is empty for the unchanged run itself.
 
     Attributes:
         turns: number of executions of each place that a mutant can change, in the order
@@ -173,7 +173,7 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Count an execution at a place of the reference; return the place or None."""
+        """Count and return the current place in the reference; else return None."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back

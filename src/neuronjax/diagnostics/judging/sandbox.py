@@ -25,9 +25,9 @@ from neuronjax.ir.json_text import json_object
 
 #: The module that forks; it is not imported here.
 _MODULE = "neuronjax.diagnostics.judging.nursery"
-#: Message of that module: a child's process id; later its status as of `os.waitpid`.
+#: A message of `_MODULE`: a child's process id; later its status as of `os.waitpid`.
 WORD = struct.Struct("=i")
-#: A request to that module consists of a child's module, this separator and a folder.
+#: A request to `_MODULE` consists of a child's module, this separator and a folder.
 SEPARATOR = b"\0"
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
@@ -38,7 +38,7 @@ _PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a child ended.
+    """The end of a child process.
 
     Attributes:
         how: "" if the child did its work; else one clause: "did not end within 5 s".
@@ -78,7 +78,7 @@ def run_child(
         module: name of the module.
         job: the child's task, given as job.json in its working folder.
         wanted: names of files in that folder that are read when the child has ended.
-        limits: after their seconds the child and all that it started are killed.
+        limits: after `limits.seconds` the child and its process group are killed.
         given: more files for the working folder.
     """
     with tempfile.TemporaryDirectory(

@@ -83,7 +83,7 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return integer or boolean results; an element is doubtful if an operand's is."""
+    """Return integer or boolean results, doubtful where an operand is doubtful."""
     results = in_float64(i, [h.values for h in x], at)
     compared = []
     for values, buffer in zip(results, i.results, strict=True):
@@ -96,7 +96,7 @@ def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
     return compared
 
 
-# -- functions of two ------------------------------------------------------------------
+# -- functions of two operands ---------------------------------------------------------
 
 _EXACT_PRODUCT = ElementRule(
     lambda f, x, r: (np.abs(x[1]), np.abs(x[0])), error="exact"
@@ -325,7 +325,7 @@ _RULES = {name: RULES.get(f) or _rule(name, f) for name, f in UNARY.items()}
 
 
 def applied(name: str, x: Tracked) -> Tracked:
-    """Return an elementary function of `x`, by the name in StableHLO or CHLO."""
+    """Return the function of StableHLO or CHLO called `name`, applied to `x`."""
     if name == "rsqrt":  # so that an error shared by a row stays shared
         return np.reciprocal(np.sqrt(x))  # type: ignore[return-value]
     return elementwise(UNARY[name], _RULES[name], x)

@@ -227,9 +227,9 @@ class LegalResults(Displayed):
         """Return which elements of outputs exceed their bounds, and by how much.
 
         An Inf or a NaN is legal where the reference has the same, or where the bound is
-        Inf; a number in its place is not. The L2 norm of all errors has a bound too,
-        which is sharper than the bounds of single elements. `outputs` have the
-        structure that the function returns, and any dtypes.
+        Inf; a finite number in its place is not legal. The L2 norm of all errors has a
+        bound too, which is sharper than the bounds of single elements. `outputs` have
+        the structure that the function returns, and any dtypes.
 
         Raises:
             InvalidProgramError: another number of outputs, or another shape.

@@ -1,8 +1,9 @@
 """Rules about single operators: random numbers, powers, precision, custom calls.
 
 `LISTED` is the compiler's own list of operators, in StableHLO's names. The list is
-stale (it lacks sorting, loops and convolution, which other documents describe), so what
-it lacks is an info, or a warning where no document mentions the operator at all.
+stale (it lacks sorting, loops and convolution, which other documents describe), so an
+operator that it lacks is an info, or a warning where no document mentions the operator
+at all.
 """
 
 from __future__ import annotations

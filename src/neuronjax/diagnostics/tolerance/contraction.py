@@ -123,7 +123,8 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Return the shared errors that a sum along an axis leaves unchanged; the rest."""
+    """Return the shared errors that a sum along an axis leaves unchanged, and all
+    others."""
     views = {s: t.scale for s, t in shared.items() if t.is_relative}
     same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
     kept = {s: t for s, t in shared.items() if s in same}
@@ -162,7 +163,7 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return matrices of a stack, and a mask of lines along an axis with one value.
+    """Return the matrices `x[stack]`, and a mask of lines along `axis` with one value.
 
     Shared errors in `loose` are treated as correlated.
     """
@@ -203,8 +204,8 @@ def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
     """Return two errors of scaled values: the part (n u^2 / 3) * Q of the squared
-    rounding error (see above), and the scale of propagated operand errors. If those
-    exist, it contains the first part, which is 0; if not, it may be None."""
+    rounding error (see above), and the scale of propagated operand errors. If operands
+    have errors, the scale includes the part, returned as 0; else it may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

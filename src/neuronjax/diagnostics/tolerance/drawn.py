@@ -71,7 +71,7 @@ class Draw:
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return a value plus one draw of its errors, which then has no errors."""
+        """Return a value plus one draw of its errors, as a value without errors."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -148,7 +148,7 @@ class Spread:
         scale = np.sqrt(self._squares / self.count)
         known = scale[np.isfinite(scale)]
         floor = _FLOOR * float(np.median(known)) if known.size else 0.0
-        # Where a number may jump, a legal run may be as far off as a sampled one.
+        # Where a number may jump, a legal run may be as far off as a sampled run.
         elements = np.maximum(quantile * np.maximum(scale, floor), self._largest)
         norm = quantile * math.sqrt(self._norm / self.count)
         narrow = np.where(

@@ -42,7 +42,7 @@ Arrays = tuple[np.ndarray, ...]
 
 @dataclasses.dataclass(frozen=True)
 class ElementRule:
-    """How one function propagates errors.
+    """The rule by which a function propagates errors.
 
     Attributes:
         slopes: maps result, operands and their largest errors to slopes.

@@ -27,7 +27,8 @@ _MAKERS = (
 
 
 class _ArrayType(type):
-    """A stand-in for `np.ndarray` that makes tracked arrays, also its instances."""
+    """A stand-in for `np.ndarray`: calls return tracked arrays, which are its
+    instances."""
 
     model: ErrorModel
 
@@ -48,7 +49,7 @@ def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
 
 
 class NumpyStandIn:
-    """A stand-in for NumPy whose functions that make arrays return tracked ones."""
+    """A stand-in for NumPy whose functions that make arrays track them."""
 
     def __init__(self, model: ErrorModel) -> None:
         self.model = model

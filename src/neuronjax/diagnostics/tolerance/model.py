@@ -43,7 +43,8 @@ SILICON: Mapping[str, float] = MappingProxyType(
         "exp": 4e-6,
         # VectorE and GpSimd divide in FP32; taken as two roundings.
         "reciprocal": 1.2e-7,
-        # ASSUMPTION: no public measurement; as coarse as the coarsest measured.
+        # ASSUMPTION: no public measurement; as coarse as the coarsest measured
+        # function.
         "other": _UNMEASURED,
     }
 )
@@ -67,7 +68,7 @@ class Roundoff:
         name: name of the format.
         unit: relative error bound, half of the distance between neighbours at 1.
         smallest: absolute error of a number that underflows.
-        largest: the largest finite number; a larger one has no bound.
+        largest: the largest finite number; a larger number has no bound.
     """
 
     name: str

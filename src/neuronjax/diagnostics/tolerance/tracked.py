@@ -37,7 +37,7 @@ from neuronjax.numerics.float_format import get_format
 #: Arrays of more elements hold values in FP32; their rounding is in the error.
 LARGE_ELEMENTS = 1 << 22
 
-#: Rules work on blocks of so many elements, which stay in a processor's cache.
+#: Rules work on blocks of this many elements, which stay in a processor's cache.
 BLOCK_ELEMENTS = 1 << 15
 
 UFUNCS: dict[Any, Callable[..., Any]] = {}
@@ -401,7 +401,8 @@ def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[A
 def over_blocks(
     work: Callable[[Any], Any], shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS
 ) -> list[Any]:
-    """Return the results of `work` for every block in order, in threads if many."""
+    """Return the results of `work` for every block in order, in threads if there are
+    several."""
     return in_threads(work, list(blocks(shape, elements)), _FEWEST_FOR_THREADS)
 
 
