@@ -179,7 +179,9 @@ class LegalCheck(Displayed):
         if not wrong:
             text = Text("legal: every element is within its bound", style="green")
             if vague := [o.path for o in self.outputs if o.power >= 1]:
-                text.append(f"; undecided, zeros pass too: {', '.join(vague)}", "red")
+                text.append(
+                    f"; undecided, since zeros pass too: {', '.join(vague)}", "red"
+                )
             return text
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"
@@ -258,7 +260,7 @@ class LegalResults(Displayed):
                 "power": NUMBER,
             },
             (_row(o) for o in self.outputs),
-            caption="power: an output whose numbers are all off by this share fails",
+            caption="power: an output fails if all its numbers are off by this share",
             width=80,
             min_width=None,
         )

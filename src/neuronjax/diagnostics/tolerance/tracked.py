@@ -46,7 +46,7 @@ REMEDY = "give an explicit tolerance for this reference"
 
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
-#: A library of NumPy that links its OpenBLAS; another BLAS is left as it is.
+#: A library of NumPy that links NumPy's BLAS; only OpenBLAS has the functions of `_blas`.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
 #: OpenBLAS's number of threads before each running call of `in_threads`. The last call
 #: to end restores the first number, in whichever order calls of several threads end.
@@ -219,7 +219,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         if self.is_exact and self.size == 1:
             return bool(_value(self))
-        raise _leaves("decides a branch of Python and is closer than its bound")
+        raise _leaves("decides a branch of Python, and its errors may change that")
 
     def __getitem__(self, key: Any) -> Any:
         key, doubt = _plain(key)
@@ -424,8 +424,8 @@ def in_threads(
 
 
 def _blas(verb: str, *count: int) -> int:
-    """Get or set OpenBLAS's number of threads, which wait in a busy loop and slow other
-    threads down. A NumPy with another library is left as it is."""
+    """Get or set the number of OpenBLAS's threads, which wait in a busy loop and slow
+    other threads down. Do nothing for any other BLAS."""
     name = f"scipy_openblas_{verb}_num_threads64_"
     return getattr(_BLAS, name, lambda *_: 0)(*count)
 
