@@ -179,9 +179,7 @@ class LegalCheck(Displayed):
         if not wrong:
             text = Text("legal: every element is within its bound", style="green")
             if vague := [o.path for o in self.outputs if o.power >= 1]:
-                text.append(
-                    f"; undecided, since zeros pass too: {', '.join(vague)}", "red"
-                )
+                text.append(f"; zeros would pass too: {', '.join(vague)}", "red")
             return text
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"

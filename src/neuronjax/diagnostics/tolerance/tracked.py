@@ -46,7 +46,7 @@ REMEDY = "give an explicit tolerance for this reference"
 
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
-#: A library of NumPy that links NumPy's BLAS; only OpenBLAS has the functions of `_blas`.
+#: A library of NumPy that links NumPy's BLAS; `_blas` changes only an OpenBLAS.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
 #: OpenBLAS's number of threads before each running call of `in_threads`. The last call
 #: to end restores the first number, in whichever order calls of several threads end.
