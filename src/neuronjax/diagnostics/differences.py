@@ -45,7 +45,7 @@ def steps_apart(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def _ordered(values: np.ndarray) -> np.ndarray:
-    """Map floats to integers in the same order; those of neighbours differ by 1."""
+    """Map floats to integers in the same order; neighbours differ by 1."""
     bits = values.dtype.itemsize * 8
     codes = np.ascontiguousarray(values).view(f"uint{bits}").astype(np.int64)
     magnitude = codes & ((1 << (bits - 1)) - 1)

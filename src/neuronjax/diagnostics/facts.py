@@ -251,7 +251,7 @@ def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _and(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds: 0, and the smallest upper bound of an operand surely >= 0."""
+    """Return the bounds 0 and the smallest upper bound of operands surely >= 0."""
     limits = [f.high for f in facts if f.low >= 0]
     type = op.results[0].type
     return bounded(type, 0, min(limits)) if limits else unknown(type)

@@ -59,7 +59,7 @@ def smallest_set(
 def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
-    """Return the length of the shortest head of the candidates that passes `trial`.
+    """Return the length of the shortest prefix of the candidates that passes `trial`.
 
     Try 1, 4, 16, ... candidates, then bisect. Return None if all together fail."""
     low, high = 0, 1

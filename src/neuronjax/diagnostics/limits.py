@@ -203,7 +203,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
 
 
 def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
-    """Return the time with another batch, or None if the program cannot have it."""
+    """Return the time with `factor` times the batch, or None without such a program."""
     assert subject.with_batch is not None
     instructions = subject.with_batch(factor)
     if instructions is None:

@@ -158,7 +158,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Return the facts of a region's results; add those of its ops to `facts`."""
+        """Return the facts of a region's results; add its ops' facts to `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))

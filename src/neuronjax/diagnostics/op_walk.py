@@ -244,7 +244,7 @@ class ParallelWalk(OpWalk):
 
     def _casts_coarsely(self, op: Op) -> bool:
         """Return whether the policy casts a contraction's operands so coarsely that it
-        makes no difference whether they were rounded to FP32 before."""
+        makes no difference whether the operands were rounded to FP32 before."""
         cast = None if self._witness is None else self._witness.contractions.get(op)
         if cast is None or cast.unit < COARSE_CAST:
             return False
@@ -300,7 +300,6 @@ class ParallelWalk(OpWalk):
                 lane.take(results, i.results)
 
     def _once(self, side: Side, i: Instruction, operands: Any, key: RoundingKey) -> Any:
-        """Execute an instruction, unless it was executed on the same arrays."""
         executor, joins = side.executor, side.joins(i)
         called = self.position.iterations if isinstance(i, HostCall) else ()
         what = (executor.identity(i, key, self.position), called)
@@ -312,7 +311,7 @@ class ParallelWalk(OpWalk):
     # -- explanations ------------------------------------------------------------------
 
     def _substitutes(self, op: Op, path: OpPath, views: Views, row: Lanes) -> bool:
-        """Return whether an op is replaced, or reads the result of a replaced one."""
+        """Return whether an op is replaced, or reads the result of a replaced op."""
         if not self._replaced:
             return False
         known = views[self.actual]

@@ -281,12 +281,12 @@ def _sizes(root: Node) -> dict[Any, int]:
 
 
 def _key(node: Node) -> Any:
-    """Return a key of a node; that of a tuple has its id, since hashing it is slow."""
+    """Return a key of a node: the id of a tuple, since hashing a tuple is slow."""
     return node if isinstance(node, int) else ("node", id(node))
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether leaves begin like 2, 3, 1, which as 3, 2, 1 become a range."""
+    """Return whether leaves begin like 2, 3, 1, so that swapping two gives a range."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False

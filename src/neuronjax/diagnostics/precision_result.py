@@ -293,7 +293,6 @@ class PrecisionSearch(Displayed):
         )
 
     def _explained(self) -> Iterator[str]:
-        """Yield notes on unusual steps."""
         steps = [self.decisions[n] for n in self._path]
         for before, after in itertools.pairwise(steps):
             if after.candidate > before.assignment[after.groups[0]]:

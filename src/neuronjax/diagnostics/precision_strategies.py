@@ -278,8 +278,8 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Go to the best measured assignment of one group alone, if it is better than
-        the state."""
+        """Make the best measured assignment of one group alone the state, if it is
+        better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):

@@ -178,7 +178,7 @@ class _Behind:
 
     def look(self, key: Key) -> _Origin:
         """Return the nearest saved tensors and arguments on which a value depends, and
-        the ops that compute it from these, without moves, in program order."""
+        the ops in between that compute, in program order."""
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}

@@ -241,8 +241,8 @@ def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 def _origin(
     value: Value, program: FlatProgram, numbers: Mapping[FlatOp, int]
 ) -> tuple | None:
-    """Return a key of what makes a value, equal for corresponding values of both
-    programs; None for an op without a partner."""
+    """Return a key that corresponding values of both programs share, or None if the op
+    that makes the value has no partner."""
     maker = program.makers.get(value)
     if maker is not None:
         result = maker.op.results.index(value)

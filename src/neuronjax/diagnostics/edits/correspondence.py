@@ -145,7 +145,7 @@ class Correspondence:
         return [o for o in others if values_beside(o, value) is not None]
 
     def _partner(self, value: RunValue) -> RunValue | None:
-        """Return the first run's value that should equal one of the second, or None."""
+        """Return the first run's value that should equal `value`, or None."""
         alike = self._candidates(value)
         aligned = self._aligned(value)
         if aligned in alike:

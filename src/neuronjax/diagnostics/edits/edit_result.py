@@ -258,7 +258,7 @@ class ProgramComparison(Displayed):
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
-        """Yield the edits, first those on which the difference depends."""
+        """Yield the edits, beginning with the causes of the first difference."""
         if not self.edits:
             return
         count = f"ops in both programs: {self.pairs}; edits: {len(self.edits)}"

@@ -241,7 +241,7 @@ def _read_text(value: Value, program: FlatProgram) -> str:
 
 
 def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
-    """Return an op as reports name it, "argument" if no op has made a value.
+    """Return an op as reports name it, "argument" if `op` is None.
 
     A constant gets the line of the op that reads it, since JAX gives constants the line
     of the whole call."""

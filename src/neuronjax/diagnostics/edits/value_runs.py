@@ -220,7 +220,7 @@ class _GatheringWalk(ParallelWalk):
         self._run = run
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of an array, recorded as the value of the whole."""
+        """Return a part of an array, recorded as part of the array's value."""
         piece = super().cut(value, part)
         self._run.hold(piece, self._run.value(np.asarray(value)))
         return piece

@@ -184,7 +184,7 @@ class _ChangedRun:
         return site
 
     def _for(self, over: Iterable[Any]) -> Iterator[Any]:
-        """Yield the values of a loop; leave out the last one in the changed place."""
+        """Yield the values of a loop, without the last value in the changed place."""
         turns, is_changed = iter(over), False
         for turn in turns:
             for following in turns:
@@ -250,7 +250,7 @@ class _Heard(np.ndarray):
 
 
 def _plain(x: Any) -> Any:
-    """Return intercepted arrays as plain ones, also in lists and tuples."""
+    """Return intercepted arrays as plain arrays, also in lists and tuples."""
     if isinstance(x, _Heard):
         return x.view(np.ndarray)
     return type(x)(map(_plain, x)) if type(x) in (tuple, list) else x

@@ -272,7 +272,7 @@ def _(i: ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return the bits of an exact operand; every bit of an inexact one is doubtful."""
+    """Return the bits of an exact operand; those of an inexact operand are doubtful."""
     results = of_exact(i, x, at)
     if x[0].is_exact:
         return results

@@ -119,7 +119,7 @@ def _calls(pattern: str, context: OpContext) -> bool:
 
 
 def _threefry(context: OpContext) -> Answer:
-    """Find threefry; a program whose draws use rbg uses it only to derive keys."""
+    """Find threefry; where draws use rbg, threefry only derives keys."""
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())

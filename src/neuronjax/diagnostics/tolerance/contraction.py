@@ -132,7 +132,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return the error of the result, whose elements along the axis share it."""
+    """Return the error of the result, shared by its elements along the axis."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 

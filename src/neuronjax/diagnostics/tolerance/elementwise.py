@@ -87,7 +87,7 @@ def _chosen(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
 
 
 def _function(name: str, slope: Callable[..., Any], absolute: bool = False) -> Any:
-    """Return the rule of one operand from slope(result, operand, largest error)."""
+    """Return a rule for one operand, with `slope`(result, operand, largest error)."""
     return ElementRule(
         lambda f, x, r: (slope(f, x[0], r[0]),), name, absolute, is_curved=True
     )
@@ -180,7 +180,7 @@ def _add_term(
 
 
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
-    """Return a broadcast operand's error as one that elements share; None if the
+    """Return a broadcast operand's error as an error that elements share; None if the
     function has no rule for it."""
     if (function, place, False) in _HANDED_ON:
         is_relative, scale = False, np.asarray(x.part(...).scale())
