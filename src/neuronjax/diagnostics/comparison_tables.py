@@ -139,7 +139,7 @@ def group_table(
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the ops whose actual error exceeds the expected one, largest first."""
+    """Return the ops whose actual error exceeds the expected error, largest first."""
     worse = [row for row in rows if row["ratio"] > R_RATIO]
     worse.sort(key=lambda row: row["actual_relative_l2"], reverse=True)
     cells = (

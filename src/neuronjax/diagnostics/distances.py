@@ -39,7 +39,7 @@ class Broken(IntEnum):
 
     `CHANGED` counts elements with an Inf or NaN that differs from the reference,
     `CEASED` elements that are finite on one side only. `KNOWN2` is the sum of squares
-    of the reference where it is finite, whether or not the other number is.
+    of the reference wherever it is finite.
     """
 
     ACTUAL = len(Distance)
@@ -63,7 +63,7 @@ def figures(
 
     Args:
         actual: array of the declared dtype.
-        reference: array of the same dtype or a wider one.
+        reference: array of the same or a wider dtype.
         setting: parameters by name, see `Told`; a figure whose parameter is missing is
             not computed. Without `PRECISION` a ULP is 1, as for integers.
     """

@@ -1,7 +1,7 @@
 """Static facts about integers: values or bounds that are known before the run.
 
 Facts come from a forward evaluation of StableHLO over constants, iotas and loop
-counters. A `Fact` has bounds that always hold (those of the dtype if no better ones are
+counters. A `Fact` has bounds that always hold (the dtype's if no better bounds are
 known), and the value if it is a constant of at most `LARGEST` elements. Floats have no
 bounds. Semantics: docs/spec.md of openxla/stablehlo.
 """
@@ -112,7 +112,6 @@ Value = Callable[..., np.ndarray]
 
 
 def _value(op: Op, name: str, facts: Sequence[Fact]) -> np.ndarray | None:
-    """Return the result as a constant, or None."""
     type = op.results[0].type
     if name == "constant":
         return op.attributes["value"]

@@ -1,8 +1,8 @@
 """Search for the ops that explain a divergence.
 
 The candidates are the ancestors of the diverged op, itself included, that err in
-isolation. A set of ops explains the divergence if the reference, executing them
-instead, makes it vanish (see `reference_substitution`). The search is greedy: it takes
+isolation. A set of ops explains the divergence if no divergence is left once the
+reference executes them (see `reference_substitution`). The search is greedy: it takes
 as few of the worst candidates as suffice, then drops each that is not needed. Every
 trial is a run up to the op, so the number of trials is limited and a smaller set may
 exist.
@@ -25,7 +25,7 @@ FEW = 4
 def ancestors(program: Program, op: Op) -> set[Op]:
     """Return the op and every op on which its results may depend.
 
-    Calls of one function are not distinguished: each gets the ancestors of all.
+    Calls of one function are not distinguished: each has the ancestors of all calls.
     """
     graph = ValueSources(program)
     values = graph.behind([*op.operands, *op.results])

@@ -61,7 +61,7 @@ class LaneErrors:
         rounded: the reference on its own values rounded to the declared formats, with
             which isolated ops are compared; only for a wider reference.
         isolated: the actual program on the reference's values.
-        baseline: the lane with which both are compared.
+        baseline: the lane with which `reference` and `actual` are compared.
         perturbed: the reference on perturbed data.
         memory: results of earlier work on the same arrays.
     """

@@ -1,8 +1,8 @@
 """Errors of an array against its reference, as sums over blocks and calls.
 
-An `Errors` has sums and maxima, so that two of them (of two results of an op, or of two
-iterations of a loop) can be added. Relative L2, cosine and SQNR follow from the sums.
-Elements that are finite on one side only are counted, and left out of the sums.
+An `Errors` has sums and maxima, so that two `Errors` (of two results of an op, or of
+two iterations of a loop) can be added. Relative L2, cosine and SQNR follow from the
+sums. Elements that are finite on one side only are counted, and left out of the sums.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Errors:
 
     @property
     def relative_l2(self) -> float:
-        """Return the norm of the error over that of the reference; Inf if an Inf or NaN
-        changed."""
+        """Return the norm of the error over the norm of the reference; Inf if an Inf or
+        NaN changed."""
         if self.nonfinite_changed:
             return math.inf
         return ratio(math.sqrt(self.sum_error2), math.sqrt(self.sum_reference2))

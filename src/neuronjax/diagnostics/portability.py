@@ -90,7 +90,6 @@ for _rule in RULES:
 
 
 def _notes(context: OpContext) -> Iterator[Finding]:
-    """Yield the findings of all rules for one op."""
     op, name = context.op, context.op.name.partition(".")[2]
     where = {"op": op.name, "location": context.location, "scope": context.scope}
     for rule in (*_BY_OP.get(name, ()), *_BY_OP[""]):

@@ -3,8 +3,8 @@
 Of many policies with an error near the tolerance, a search finds some that are within
 the tolerance only by luck on its batches. So the result is tried on batches that the
 search has not seen. If the user gives no such batches, they are variations of the first
-one: floats change by less than a BF16 step, so that all roundings differ. This detects
-luck in the roundings, but is no substitute for other data.
+batch: floats change by less than a BF16 step, so that all roundings differ. This
+detects luck in the roundings, but is no substitute for other data.
 """
 
 from __future__ import annotations

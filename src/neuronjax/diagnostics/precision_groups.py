@@ -64,7 +64,7 @@ class ListeningPolicy(Policy):
 
 @dataclass(frozen=True, kw_only=True)
 class OpGroup:
-    """A number of ops that get one precision.
+    """A group of ops that get one precision.
 
     `selectors` are those of its `Rule`; None for ops that are in no other group."""
 
@@ -95,7 +95,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     groups to the selectors of a `Rule`.
 
     Raises:
-        InvalidProgramError: `by` is another word, or one of its groups has no op.
+        InvalidProgramError: `by` is another word, or a group has no op.
     """
     ops = Counter(heard)
     if not isinstance(by, str):
@@ -175,7 +175,6 @@ def _owner(op: HeardOp, named: Selection) -> str | None:
 
 
 def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
-    """Return the groups with the ops that their rules select."""
     counts: Counter[str | None] = Counter()
     for op, count in ops.items():
         counts[_owner(op, named)] += count

@@ -43,9 +43,9 @@ class Candidates:
         """Return candidates from names of presets and named policies.
 
         Raises:
-            InvalidProgramError: there are fewer than two candidates; one has no name,
-                or rules; two have one name or one value, or differ in a field that a
-                rule cannot set.
+            InvalidProgramError: there are fewer than two candidates; a candidate has no
+                name, or has rules; two candidates have the same name or value, or
+                differ in a field that a rule cannot set.
             UnsupportedError: a candidate has delayed scaling.
         """
         policies = tuple(map(Policy.resolve, given))

@@ -40,7 +40,7 @@ class Decision:
     Attributes:
         stage: "baseline", "uniform", "alone" (one group, to measure its sensitivity),
             "together" (with all that was kept before), "best" (an earlier state that is
-            better than the last one) or "held out".
+            better than the last) or "held out".
         groups: indices of the groups that were changed.
         candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
@@ -214,7 +214,6 @@ class Search:
     # -- steps -------------------------------------------------------------------------
 
     def _with(self, groups: Sequence[int], candidate: int) -> Assignment:
-        """Return the current assignment with these groups changed."""
         return tuple(candidate if g in groups else c for g, c in enumerate(self.state))
 
     def _is_worth(

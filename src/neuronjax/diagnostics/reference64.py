@@ -177,7 +177,6 @@ def _has_floats(signed: SignedInstruction) -> bool:
 
 @functools.singledispatch
 def _double(i: Instruction, x: Arrays) -> Sequence[Any]:
-    """Return the results in float64."""
     raise InternalError(f"no float64 rule for {i.name}")
 
 

@@ -40,7 +40,7 @@ def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndar
     """Return the result that an op would have on wide operands: own + (wide - rounded).
 
     `own` is its result on operands in their declared formats; `wide` and `rounded` are
-    the reference's results on wide operands and on those in their declared formats.
+    the reference's results on wide operands and on operands in their declared formats.
     """
     same = alike(wide, rounded)
     if own.dtype.kind in "iub":

@@ -73,8 +73,8 @@ class PortabilityRule(RuleText):
     Attributes:
         ops: the ops that are checked, without dialect; empty for all.
         check: the predicate.
-        per_program: whether one finding names all ops; else there is one for each op
-            and line of the user's program.
+        per_program: whether one finding names all ops; else each op and line of the
+            user's program has a finding.
     """
 
     ops: frozenset[str] = frozenset()

@@ -32,8 +32,8 @@ class DumpedTensor:
         place: the op that makes it; None for an argument.
         checked: which elements are not legal, and how far they are outside.
         since: the tensors and arguments from which the emulator computed the value.
-        ops: the ops that compute it from these, in the order of the program; one of
-            them is wrong if the tensor is outside.
+        ops: the ops that compute the value from `since`, in program order; one of these
+            is wrong if the tensor is not legal.
     """
 
     tensor: str

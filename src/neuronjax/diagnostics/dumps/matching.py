@@ -56,9 +56,9 @@ def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
     """Return every value that runs once, in the order of execution, with its names.
 
     Arguments have the program's names, outputs their paths. Other values are named by
-    module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second of this
-    name; or by the op alone where the program names no modules. The last value that a
-    module computes also has the name of the module.
+    module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second value of
+    this name; or by the op alone where the program names no modules. The last value
+    that a module computes also has the name of the module.
     """
     body = program.entry.body
     found = [
@@ -96,7 +96,7 @@ def _name_by_module(values: Sequence[NamedValue]) -> None:
     for value in values:
         assert value.path is not None
         location, op = value.path.location, value.path.op.name.rpartition(".")[2]
-        # A module's name alone means its forward pass; others are "mlp (backward)".
+        # A module's name alone means the forward pass, not "mlp (backward)".
         module = location.part if location.phase == "forward" else location.label
         plain = [] if read_name_stack(value.path.scope).names else [op]
         for name in dict.fromkeys([*plain, op if module == TOP else f"{module}/{op}"]):

@@ -119,7 +119,7 @@ _WAYS: tuple[_Way, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class AlignedPair:
-    """An op before and its partner after.
+    """An op of the first program and its partner in the second.
 
     Attributes:
         how: "same", "changed" (its attributes or module), "replaced" by another op, or
@@ -149,7 +149,7 @@ class Alignment:
     @property
     def is_edit(self) -> bool:
         """Return whether at least half of the smaller program's ops are in the other
-        one."""
+        program."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")
@@ -206,8 +206,8 @@ def common(
 ) -> list[tuple[int, int]]:
     """Return index pairs of a longest common subsequence of two sequences, ascending.
 
-    Equal elements at both ends are paired; between them this is the algorithm of Hunt
-    and Szymanski (1977)."""
+    Equal elements at both ends are paired; elements between them by the algorithm of
+    Hunt and Szymanski (1977)."""
     start = _alike(left, right)
     end = _alike(left[start:][::-1], right[start:][::-1])
     common_pairs = [(n, n) for n in range(start)]

@@ -80,7 +80,7 @@ class FirstDifference:
 
     Attributes:
         before, after: the ops that make it in the two programs.
-        output: its path if both programs return it; else None.
+        output: path of the value if both programs return it; else None.
         type: the type of the whole value, with the parts of devices gathered.
         is_edit: whether the op or a constant that it reads was edited; else its
             operands differ.
@@ -91,7 +91,7 @@ class FirstDifference:
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
         equal_behind: the nearest of these ops on which it depends, in both programs.
-        because: the edits on which it depends, its own included.
+        because: the edits on which the value depends, its op's included.
     """
 
     before: EditedOp
@@ -127,8 +127,8 @@ class OutputDifference:
 
     Attributes:
         path: its path in the pytree of the results.
-        errors: of `against` relative to the function; None where types differ or one of
-            them does not have the output.
+        errors: of `against` relative to the function; None where types differ or one
+            program does not have the output.
         note: why there are no errors, or "".
     """
 

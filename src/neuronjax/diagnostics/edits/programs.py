@@ -223,7 +223,6 @@ def _behind(
 
 
 def _farthest(left: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
-    """Return the index of the element with the largest difference."""
     with np.errstate(all="ignore"):
         a, b = left.astype(np.float64), right.astype(np.float64)
         same = (a == b) & (np.signbit(a) == np.signbit(b))

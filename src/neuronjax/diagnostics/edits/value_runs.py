@@ -64,7 +64,7 @@ class RunValue:
 
     @property
     def root(self) -> RunValue:
-        """Return the value whose elements this one shows, in another order or shape."""
+        """Return the value of which this one is a view, reordered or reshaped."""
         value = self
         while value.name in _SHOWING and value.reads:
             value = value.reads[0]

@@ -26,13 +26,13 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.initialised import surely_writes
 from neuronjax.report.quantities import binary
 
-#: Limits on kernels that are run; a kernel that exceeds one is refused.
+#: Limits on kernels that are run; a kernel that exceeds a limit is refused.
 MOST_BYTES = 8 << 30
 MOST_INSTRUCTIONS = 20_000_000
 
 
 def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...]:
-    """Return the requested seeds, and a random one that no candidate can know.
+    """Return the requested seeds, and a random seed that no candidate can know.
 
     The random seed is left out if the program contains fewer numbers than a result has
     elements: such a program cannot hold results prepared for known seeds.

@@ -56,7 +56,7 @@ class Ended:
         return self.how.startswith(_LATE)
 
     def described(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in a file; None if there is no valid one."""
+        """Return the JSON object in a file; None if it is missing or invalid."""
         try:
             return json_object(self.files[name])
         except (KeyError, ValueError):
@@ -72,7 +72,7 @@ def run_child(
 ) -> Ended:
     """Run the `main` of a module of this package in a new folder.
 
-    The process that forks lives until this one ends; see `nursery`.
+    The process that forks lives until this process ends; see `nursery`.
 
     Args:
         module: name of the module.
@@ -161,7 +161,6 @@ class _Nursery:
         return WORD.unpack(received)[0] if len(received) == WORD.size else None
 
     def close(self) -> None:
-        """End the nursery and its child."""
         self._wire.close()
         self._process.wait()
 
@@ -177,7 +176,6 @@ def prepare() -> None:
 
 
 def _present() -> _Nursery:
-    """Return this process's nursery; start one if there is none."""
     global _nursery
     if _nursery is None or _nursery.owner != os.getpid():
         _nursery = _Nursery()

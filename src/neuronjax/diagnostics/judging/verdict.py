@@ -34,8 +34,8 @@ class SeedVerdict:
         seed: seed of the inputs.
         correct: whether every result is within its tolerance.
         relative_l2: error of the worst result; inf if a result is not finite where the
-            reference is. With derived tolerances, the reference is the float64 one,
-            which is not rounded after every function.
+            reference is. With derived tolerances, the reference is computed in float64,
+            without rounding after every function.
         allowed: the largest error that passes. With derived tolerances, an element
             without a bound counts as wrong by its whole size.
         worst: the element that is furthest off, relative to its bound if tolerances are
@@ -127,7 +127,7 @@ class VerdictTimes:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class KernelVerdict(Displayed):
-    """Whether a kernel is correct, legal and safe, and how fast it would be.
+    """The verdict on a kernel: is it correct, legal and safe, and how fast?
 
     Attributes:
         candidate: path of its file.

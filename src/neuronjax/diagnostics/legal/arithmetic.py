@@ -214,7 +214,7 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
         results = of_exact(i, x, at)
         if held.x.shape == held.shape:
             return results
-        # An axis of size 1 that is yet to be broadcast stays so.
+        # An axis of size 1 that is yet to be broadcast stays of size 1.
         index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
         return [Held(results[0].x[index], held.shape)]
     dtype = i.results[0].type.dtype

@@ -119,7 +119,6 @@ def _float_to_int(context: OpContext) -> Answer:
 
 
 def _is_integral(producer: Op) -> bool:
-    """Return whether an op makes whole numbers."""
     name = producer.name.removeprefix("stablehlo.")
     if name == "convert":
         return is_integer(producer.operands[0].type.dtype)

@@ -155,7 +155,6 @@ class _Factor(NamedTuple):
     joint: np.ndarray | None
 
     def of(self, part: Any) -> _Factor:
-        """Return some rows or columns of the operand."""
         cut: Any = (None if x is None else x[part] for x in self[2:])
         return _Factor(self.unit, self.scaled[part], *cut)
 
@@ -205,7 +204,8 @@ def _errors(
 ) -> tuple[Any, Any]:
     """Return two errors of scaled values: the part (n u^2 / 3) * Q of the squared
     rounding error (see above), and the scale of propagated operand errors. If operands
-    have errors, the scale includes the part, returned as 0; else it may be None."""
+    have errors, the scale includes the rounding error, and the first result is 0; else
+    the scale may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
@@ -321,7 +321,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def dot(a: Any, b: Any) -> Any:
-    """Return `numpy.dot`: contract the last axis with the second to last one."""
+    """Return `numpy.dot`: contract the last axis with the second to last axis."""
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return np.multiply(a, b)
     return tensordot(a, b, ([np.ndim(a) - 1], [max(0, np.ndim(b) - 2)]))

@@ -191,7 +191,7 @@ def sharpened(
         failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.
         ways: factor by which the errors of another algorithm for the same result may
-            exceed those of this one.
+            exceed those of this algorithm.
         is_batched: whether `run` executes several runs together. If a first part of
             `usual` runs narrows no norm's bound, the rest is left out.
     """

@@ -145,8 +145,8 @@ RULES: dict[Any, ElementRule] = {
 _QUOTIENTS = (np.divide, np.reciprocal)
 _SELECT = ElementRule(_chosen, error="exact")
 
-# (function, index of an operand, whether its shared error is relative) -> (whether that
-# of the result is relative, factor on the error). Other shared errors become `joint`.
+# (function, index of an operand, whether its shared error is relative) -> (whether the
+# result's error is relative, factor on the error). Other shared errors become `joint`.
 _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
     (np.add, 0, False): (False, 1.0),
     (np.add, 1, False): (False, 1.0),
@@ -168,7 +168,7 @@ _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
 def _add_term(
     terms: dict[int, Shared], source: int, new: Shared, joint: list[np.ndarray]
 ) -> None:
-    """Add a shared error to those of a result, or to `joint` if the kinds differ."""
+    """Add a shared error to `terms`, or to `joint` if the kinds of error differ."""
     old = terms.get(source)
     if old is None:
         terms[source] = new
@@ -196,14 +196,13 @@ def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
 class _Operand:
     """An operand broadcast to the result's shape, with errors sorted for propagation.
 
-    `shared` are shared errors that become correlated ones."""
+    `shared` are shared errors that become correlated errors."""
 
     array: Tracked
     shared: Sequence[Shared] = ()
 
     @property
     def is_correlated(self) -> bool:
-        """Return whether there is a correlated error."""
         return self.array.has_joint or bool(self.shared)
 
     def of(self, block: Any, dtype: Any) -> ErrorParts:
@@ -404,7 +403,8 @@ for _of, _rule in RULES.items():
 
 
 def select(condition: Any, a: Any, b: Any) -> Tracked:
-    """Return `numpy.where` of three arguments; a doubtful condition allows both."""
+    """Return `numpy.where(condition, a, b)`; a doubtful condition allows `a` and
+    `b`."""
     return elementwise(np.where, _SELECT, condition, a, b)
 
 

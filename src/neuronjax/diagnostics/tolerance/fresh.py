@@ -83,7 +83,7 @@ def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:
 def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]:
     """Return replacements for the names of a function's module that mean NumPy.
 
-    A callable without globals gets none, and is called unchanged.
+    A callable without globals gets no replacement, and is called unchanged.
     """
     whole, changed = NumpyStandIn(model), {}
     for name, thing in getattr(function, "__globals__", {}).items():

@@ -202,8 +202,6 @@ class _BlockErrors(NamedTuple):
 
 @dataclasses.dataclass
 class _Tally:
-    """Counts over the blocks so far."""
-
     refused: int = 0
     non_finite: int = 0
     undecided: int = 0
