@@ -79,7 +79,7 @@ class Draw:
         error: np.ndarray | float = 0.0
         if x.own is not None:
             error = self._of_each(x.own) * self._numbers(x.shape)
-        if x.joint is not None:  # half of it is drawn once for all elements
+        if x.joint is not None:  # half of its variance is common to all elements
             common, single = self._numbers(()), self._numbers(x.shape)
             size = self._of_each(x.joint)
             error = error + size * (np.float32(0.5**0.5) * (common + single))

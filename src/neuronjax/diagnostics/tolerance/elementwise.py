@@ -403,8 +403,7 @@ for _of, _rule in RULES.items():
 
 
 def select(condition: Any, a: Any, b: Any) -> Tracked:
-    """Return `numpy.where(condition, a, b)`; a doubtful condition allows `a` and
-    `b`."""
+    """Return `numpy.where(condition, a, b)`; a doubtful condition allows `a` or `b`."""
     return elementwise(np.where, _SELECT, condition, a, b)
 
 
