@@ -27,8 +27,7 @@ _MAKERS = (
 
 
 class _ArrayType(type):
-    """A stand-in for `np.ndarray`: calls return tracked arrays, which are its
-    instances."""
+    """A stand-in for `np.ndarray` of which tracked arrays are results and instances."""
 
     model: ErrorModel
 

@@ -30,8 +30,7 @@ class Judged:
             None for an empty result.
         times_bound: the error at `worst` over its bound.
         furthest: index of the element with the largest error, whatever its bound.
-        relative_l2: norm of errors over norm of the reference, of elements with a
-            bound.
+        relative_l2: norm of errors over norm of the reference, of bounded elements.
         relative_l2_bound: bound of `relative_l2`.
         distance: relative L2 error of all elements against the reference in FP32.
         is_within: whether the norm of the errors is within its bound.

@@ -401,8 +401,7 @@ def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[A
 def over_blocks(
     work: Callable[[Any], Any], shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS
 ) -> list[Any]:
-    """Return the results of `work` for every block in order, in threads if there are
-    several."""
+    """Return `work`'s results for every block, in order; many blocks use threads."""
     return in_threads(work, list(blocks(shape, elements)), _FEWEST_FOR_THREADS)
 
 
