@@ -35,7 +35,8 @@ class _InstructionFacts(NamedTuple):
 
 
 class Uniformity:
-    """Answers questions about the instructions of one program."""
+    """Finds which results of the instructions of one program may differ among
+    devices."""
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions

@@ -46,7 +46,8 @@ from neuronjax.numerics.host_kernels.handler import (
 
 Value = Any
 QUIET_NAN = 0x7FC00000
-#: Most parts of a row; a second call finds the largest of their maxima.
+#: The largest number of parts of a row; a second call finds the largest of their
+#: maxima.
 MOST_PARTS = 64
 
 

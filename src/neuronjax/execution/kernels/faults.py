@@ -22,7 +22,8 @@ from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Register
 if TYPE_CHECKING:
     from neuronjax.execution.kernels.splitting import KernelStep
 
-# The state has under this key 0, or 1 + the number of the first faulty instruction.
+# The state's entry under this key is 0, or 1 + the number of the first faulty
+# instruction.
 KEY = "fault"
 PROGRAM_BITS = 24
 

@@ -47,8 +47,8 @@ class FreshMemory(NamedTuple):
 
     Attributes:
         of_floats, of_integers: the value of every element.
-        shared: whether a tile may take the place of an earlier one and start with its
-            values.
+        shared: whether a tile may reuse an earlier tile's memory and start with what
+            that tile left there.
     """
 
     of_floats: float = np.nan

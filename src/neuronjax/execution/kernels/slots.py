@@ -80,15 +80,15 @@ class _Liveness:
 def assign(
     program: KernelProgram, shared: bool = True
 ) -> tuple[list[SlotPool], dict[Storage, PoolSlot]]:
-    """Return the pools, and pool and slot of every storage; slots are reused if
-    `shared`."""
+    """Return the pools, and the pool and slot of every storage; if `shared`, storages
+    may use a slot one after another."""
     liveness = _Liveness()
     liveness.block(program.body)
     end = liveness.position
     for access in program.results:
         liveness.use(access.storage, end)
     for storage in list(liveness.ranges):
-        if storage.memory == "shared_hbm":  # it belongs to all programs of a grid
+        if storage.memory == "shared_hbm":  # all programs of a grid use it
             liveness.use(storage, 0)
             liveness.use(storage, end)
     places: dict[Storage, PoolSlot] = {}

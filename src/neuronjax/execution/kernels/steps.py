@@ -333,7 +333,7 @@ def execute(
     signature = step.signature
     ordinal = row.int()
     if c.rounding != "rne":
-        # Nothing else reads the key, which takes twenty operations.
+        # Only stochastic rounding reads the key, which takes twenty operations.
         c = c._replace(key=derived_key(c.key, ordinal))
     outputs = [ResolvedAccess(plan, row, state) for plan in step.outputs]
     target = row.int() if step.register else None

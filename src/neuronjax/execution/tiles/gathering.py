@@ -1,7 +1,7 @@
 """GpSimdE: gathers, bounds of segments, nonzero elements, largest elements of a snake.
 
 A GpSimd core sees 16 partitions, whose elements, column by column, are a snake. VectorE
-shuffles within quadrants of 32. Values are moved, not computed.
+shuffles within quadrants of 32 partitions. Values are moved, not computed.
 """
 
 from __future__ import annotations
