@@ -59,8 +59,7 @@ _OF_INTEGERS = _OF_BOOLEANS | {"abs", "negate", "subtract"}
 #: These operations look only at the sign or exponent of FP32 numbers: nothing is
 #: flushed.
 _OF_ANY = frozenset(("abs", "is_finite", "negate"))
-#: The operation on the bits of equal operands, which differ at most in the sign of
-#: zero.
+#: The operation on the bits of equal operands, among which are zeros of either sign.
 _OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}
 #: The float formats that this module rounds to, by name: signed, one byte or more.
 _FLOATS = {
@@ -101,8 +100,7 @@ def _has_below(x: np.ndarray, code: int) -> bool:
 
 
 def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Return `x`, with zeros where the `exact` values, before rounding, are
-    subnormal."""
+    """Return `x`, but zeros where `exact`, the unrounded values, are subnormal."""
     return np.where(np.abs(exact) < _NORMAL, np.copysign(np.float32(0), x), x)
 
 

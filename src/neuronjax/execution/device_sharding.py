@@ -113,7 +113,7 @@ def places_of(split: Split, mesh: DeviceMesh) -> list[tuple[int, ...]]:
 
 
 def part_at(place: tuple[int, ...], local: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return the slices of a global array that its part number `place` covers."""
+    """Return the slices of a global array that the part at index `place` covers."""
     return tuple(slice(k * n, (k + 1) * n) for k, n in zip(place, local, strict=True))
 
 

@@ -113,7 +113,6 @@ def _run(
     arguments: Arrays,
     context: CallContext,
 ) -> Outcome:
-    """Execute a program on one real device."""
     history = context.amax_history
     previous = None
     if history is not None and program.amax_slots:
@@ -259,8 +258,7 @@ class Interpretation:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """Execute a loop on this device, or on all devices if its values are the same
-        on all."""
+        """Execute a loop on this device, or on all devices if they agree."""
 
         def condition(carry: Arrays) -> jax.Array:
             return self.block(i.condition, carry, environment, key)[0]
@@ -273,8 +271,7 @@ class Interpretation:
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Execute a branch on this device, or on all if its values are the same on
-        all."""
+        """Execute a branch on this device, or on all devices if they agree."""
 
         def run(block: Block) -> Arrays:
             return self.block(block, (), environment, key)
@@ -418,7 +415,6 @@ def _has_own_kernel(i: Instruction) -> bool:
 
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
-    """Execute an instruction as a compiled program of its own."""
     quick = isinstance(i, Memset | DmaCopy)
     with inputs_outputs.unchecked() if quick else contextlib.nullcontext():
         if type(i) is Memset:  # a kernel per constant would be slow

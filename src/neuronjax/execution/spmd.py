@@ -160,8 +160,7 @@ class _Devices:
         self._carried = interpreter.real.share(count)
 
     def stacked(self, x: jax.Array, differs: bool) -> jax.Array:
-        """Return `x` with a device axis, repeated for all devices unless it
-        `differs`."""
+        """Return `x` with a device axis, repeated along it unless it `differs`."""
         return x if differs else jnp.broadcast_to(x, (self._carried, *x.shape))
 
     def _everyone(self, x: jax.Array, differs: bool) -> jax.Array:
@@ -282,8 +281,7 @@ class _Devices:
     def _joint(
         self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """Execute a collective, or a kernel with collectives, on all devices'
-        arrays."""
+        """Execute a collective, or a kernel that has some, on all devices' arrays."""
         numbers = [view.buffer.number for view in i.operands]
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
         if isinstance(i, Collective):

@@ -35,8 +35,7 @@ class _InstructionFacts(NamedTuple):
 
 
 class Uniformity:
-    """Finds which results of the instructions of one program may differ among
-    devices."""
+    """Finds which results of a program's instructions may differ among devices."""
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions

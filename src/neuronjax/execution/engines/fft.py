@@ -193,7 +193,6 @@ def _times_i(x: Parts) -> Parts:
 
 
 def _radix_2(x: Parts, zero: jax.Array) -> Blocks:
-    """Return a + b, a - b."""
     a, b = _split(x)
     return [_sum(a, b), difference(a, b)]
 

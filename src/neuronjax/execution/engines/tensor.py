@@ -272,8 +272,7 @@ def contract(
 
 
 def by_kernel(psum: Psum) -> bool:
-    """Return whether a host kernel reads the operands as stored and adds up all
-    tiles."""
+    """Return whether a host kernel adds up all tiles, from operands as stored."""
     return psum.format is None and has_host_kernels()
 
 

@@ -149,8 +149,7 @@ def _seen(
     counts: Sequence[int],
     strides: Sequence[int],
 ) -> jax.Array:
-    """Return the element at position `place` of every window: a strided part of
-    `base`."""
+    """Return the element at `place` of every window: a strided part of `base`."""
     extents = _extents(counts, strides)
     part = lax.dynamic_slice(base, list(place), extents)
     return lax.slice(part, [0] * len(extents), extents, strides)
@@ -241,9 +240,8 @@ def _select_and_scatter(
     keeps: Body,
     combine: Body,
 ) -> jax.Array:
-    """Add each window's source value to the element that the window selects. An element
-    adds the values of its windows in row-major order; its position in the window falls
-    meanwhile."""
+    """Add each window's source value to the element that the window selects. Windows
+    are added in row-major order, so by falling position of an element inside them."""
     if not source.size:
         return jnp.broadcast_to(init, operand.shape)
     base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))

@@ -22,8 +22,7 @@ from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Register
 if TYPE_CHECKING:
     from neuronjax.execution.kernels.splitting import KernelStep
 
-# The state's entry under this key is 0, or 1 + the number of the first faulty
-# instruction.
+# The state's key of 1 + the number of the first faulty instruction; 0 without fault.
 KEY = "fault"
 PROGRAM_BITS = 24
 

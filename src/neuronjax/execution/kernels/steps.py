@@ -362,7 +362,6 @@ def execute(
 def _random_bits(
     result: jax.Array | Bits, output: int, c: TileContext
 ) -> jax.Array | None:
-    """Return the bits that round an output stochastically, or None."""
     if c.rounding == "rne" or isinstance(result, Bits):
         return None
     return random_bits(result.shape, derived_key(c.key, output + 1))

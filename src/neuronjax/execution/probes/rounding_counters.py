@@ -406,8 +406,7 @@ def _packed(flags: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def _reduced(words: Sequence[jax.Array]) -> list[jax.Array]:
-    """Return the sum of each row of words, for the last word the maximum, in one
-    pass."""
+    """Return each row's sum, or maximum for the last word, in one pass."""
 
     def combine(first: tuple, second: tuple) -> tuple:
         sums = [a + b for a, b in zip(first[:-1], second[:-1], strict=True)]

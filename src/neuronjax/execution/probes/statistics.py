@@ -259,7 +259,6 @@ def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:
 
 
 def _unknown(probe: Probe) -> set[str]:
-    """Return the counters that a probe cannot know."""
     unknown = set() if probe.compared else set(COMPARED)
     unknown -= {"underflow"} if probe.never_zero else set()
     unknown -= {"saturated"} if probe.ends else set()

@@ -83,8 +83,7 @@ def nc_find_index8(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_match_replace8")
 def nc_match_replace8(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Replace the match of each value; the last of equal values replaces the first
-    match."""
+    """Replace matches; the last of equal values replaces their first match."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x[:2])
     matches = _matches(data, values, later=True)
     replaced = jnp.where(matches.any(axis=1), x[2], data)
