@@ -258,7 +258,7 @@ class Interpretation:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """Execute a loop on this device, or on all devices if they agree."""
+        """Execute a loop, for one device or for all if its values are equal on all."""
 
         def condition(carry: Arrays) -> jax.Array:
             return self.block(i.condition, carry, environment, key)[0]
@@ -271,7 +271,8 @@ class Interpretation:
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Execute a branch on this device, or on all devices if they agree."""
+        """Execute a branch, for one device or for all if its values are equal on
+        all."""
 
         def run(block: Block) -> Arrays:
             return self.block(block, (), environment, key)

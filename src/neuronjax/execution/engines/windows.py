@@ -156,7 +156,7 @@ def _seen(
 
 
 def _extents(counts: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the distance from a window's first element to its last, inclusive."""
+    """Return the number of elements from the first window's start to the last's."""
     return [(c - 1) * stride + 1 for c, stride in zip(counts, strides, strict=True)]
 
 

@@ -70,7 +70,7 @@ class KernelPlan:
         results: how each result is read: an `AccessPlan` and the integers of its row.
         written: the numbers of the arguments that the kernel writes.
         registers: the number of registers.
-        core: the core.
+        core: the core that executes it.
         ranks: the number of ranks, 0 for a kernel on its own.
         memory: the contents of memory at the start.
     """

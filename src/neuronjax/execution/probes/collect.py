@@ -209,7 +209,7 @@ class Probe:
 
     @property
     def is_update(self) -> bool:
-        """Whether it is a fault if this sum loses its addend."""
+        """Whether it is a fault if this op loses its update."""
         return self.kind == "update" or self.advances
 
     @property
