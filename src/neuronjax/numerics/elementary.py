@@ -122,7 +122,7 @@ class Measurement:
 
     Attributes:
         max_ulp: the error, in ULPs of the exact result (see `elementary.ULP_FLOOR`).
-        at: the input that has it.
+        at: the input with this error.
         inputs: how many float32 numbers were tried, without NaNs.
         stride: the distance of tried float32 numbers; 1 means all of them.
         reference_ulp: the largest error of the float64 reference itself, against

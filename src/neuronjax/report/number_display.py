@@ -238,8 +238,7 @@ def _last(array: Any, axis: int) -> np.ndarray:
 
 
 def _place(index: tuple[Any, ...], axis: int) -> str:
-    """Return an index in the order of the axes; in `index` the entry of `axis` is
-    last."""
+    """Return an index as text, in the order of the axes; `index` has `axis` last."""
     *others, own = index
     others.insert(len(others) + 1 + axis, own)
     return f"[{', '.join(map(str, others))}]"

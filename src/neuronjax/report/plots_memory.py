@@ -110,8 +110,7 @@ def _squeeze(axes: Axes, least: float, peak: float) -> None:
 def _held(
     memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> dict[Category, np.ndarray]:
-    """Return category -> bytes at every stage; the categories of arguments come
-    first."""
+    """Return category -> bytes at every stage, the arguments' categories first."""
     fixed: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
     for tensor in memory.arguments:
         fixed[tensor.category] += tensor.bytes

@@ -152,8 +152,8 @@ class StudyProgress(WorkBars):
         self._what, self._status, self._begun, self._count = "", "", 0.0, 0
 
     def begin(self, what: str, steps: int | None = None) -> None:
-        """End the previous run, and begin one, with as many steps if `steps` is
-        None."""
+        """End the previous run, and begin one of `steps` steps (None: as many
+        again)."""
         self._end_run()
         self._steps = steps or self._steps
         self._what, self._count, self._begun = what, 0, time.perf_counter()
