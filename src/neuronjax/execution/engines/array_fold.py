@@ -220,8 +220,7 @@ def in_range(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 
 
 def distance(x: jax.Array) -> jax.Array:
-    """Return the biased exponent of the number, or reciprocal, that is farthest from
-    one."""
+    """Return the largest biased exponent of the numbers and their reciprocals."""
     smallest, one, infinity = map(jnp.int32, (0x00800000, 0x3F800000, 0x7F800000))
     bits = lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
     # Zeros and subnormals count as one, since their products are zero; NaN as infinite.

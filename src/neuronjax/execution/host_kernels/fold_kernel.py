@@ -155,9 +155,8 @@ def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -
 
 
 class _BlockOperand(NamedTuple):
-    """One operand of a block: its `first` row, how many rows are `there`, and its
-    panels: their width, their number, and the floats of one panel and of all (of one
-    half)."""
+    """One operand of a block: the `there` rows from row `first` on, in `panels` panels
+    of `width` rows. A panel has `floats` floats; `whole` are those of one half."""
 
     operand: PanelOperand
     first: Value

@@ -62,7 +62,8 @@ class _Liveness:
                 self.loop(item.body)
 
     def loop(self, body: KernelBlock) -> None:
-        """Extend the live range of a storage that exists before a loop to its end."""
+        """Extend to a loop's end the live ranges of storages that exist before the
+        loop."""
         start, ordinal = self.position, min((i.ordinal for i in body.walk()), default=0)
         self.block(body)
         used = {a.storage for i in body.walk() for a in i.every_access}
