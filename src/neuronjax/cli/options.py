@@ -108,7 +108,7 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
         text = re.sub(rf"\b{keyword}=\{{'([^']+)': ([^}}]+)\}}", rf"{flag} \1=\2", text)
         # A call is Python code, which is not written as an option.
         text = re.sub(rf"\b{keyword}=(?=[^\s(]+(?:[\s,;)]|$))", f"{flag} ", text)
-        # A word such as "steps" is also prose.
+        # A word such as "steps" may also be prose.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
         # "policy=x (--policy x)" is "--policy x (--policy x)" by now.

@@ -32,7 +32,7 @@ def invariant(op: Op, index: int) -> bool:
 
 
 def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | None:
-    """Return how often the body of a while runs, or None if that is not static.
+    """Return how often the body of a while runs, or None if the number is not static.
 
     `initial` are facts of its operands; `functions` may compute the counter.
     """

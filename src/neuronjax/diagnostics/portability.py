@@ -27,7 +27,7 @@ from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
 _PER_PROGRAM = frozenset(rule.id for rule in RULES if rule.per_program)
-_COUNT = "instructions"  # rule of a note that only has a number of instructions
+_COUNT = "instructions"  # rule of a finding that only states the number of instructions
 
 
 def examine(
@@ -90,7 +90,6 @@ for _rule in RULES:
 
 
 def _notes(context: OpContext) -> Iterator[Finding]:
-    """Yield the findings of all rules for one op."""
     op, name = context.op, context.op.name.partition(".")[2]
     where = {"op": op.name, "location": context.location, "scope": context.scope}
     for rule in (*_BY_OP.get(name, ()), *_BY_OP[""]):

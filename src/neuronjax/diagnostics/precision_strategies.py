@@ -40,9 +40,9 @@ class Decision:
     Attributes:
         stage: "baseline", "uniform", "alone" (one group, to measure its sensitivity),
             "together" (with all that was kept before), "best" (an earlier state that is
-            better than the last one) or "held out".
+            better than the last) or "held out".
         groups: indices of the groups that were changed.
-        candidate: index of their candidate.
+        candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if it could not be lowered.
         kept_seconds: predicted time of the current state, after this decision.
@@ -214,7 +214,6 @@ class Search:
     # -- steps -------------------------------------------------------------------------
 
     def _with(self, groups: Sequence[int], candidate: int) -> Assignment:
-        """Return the current assignment with these groups changed."""
         return tuple(candidate if g in groups else c for g, c in enumerate(self.state))
 
     def _is_worth(
@@ -278,8 +277,8 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Go to the best measured assignment of one group alone, if it is better than
-        the state."""
+        """Make the best measured assignment of one group alone the state, if it is
+        better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):

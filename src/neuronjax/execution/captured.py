@@ -1,4 +1,4 @@
-"""A captured program: the one handle that all public verbs share."""
+"""A captured program, which all public functions run or analyse."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CapturedProgram:
 
     def portable(self) -> bytes:
         """Return the program as an artifact that every supported jaxlib reads. Its
-        constants may be in other places than in the program itself."""
+        constants may stand elsewhere than in `program`."""
         with self.emulation.around.inside():
             types = tuple(map(abstract, self.inputs))
             return portable_artifact(

@@ -160,7 +160,7 @@ class _Devices:
         self._carried = interpreter.real.share(count)
 
     def stacked(self, x: jax.Array, differs: bool) -> jax.Array:
-        """Return the array with a device axis, even if all devices have the same."""
+        """Return `x` with a device axis, repeated along it unless it `differs`."""
         return x if differs else jnp.broadcast_to(x, (self._carried, *x.shape))
 
     def _everyone(self, x: jax.Array, differs: bool) -> jax.Array:
@@ -183,7 +183,7 @@ class _Devices:
                 waiting = []
                 results = self._together(i, flags, scope, key)
             elif any(flags) or not i.results:
-                # Without results it runs for its effects, which every device has.
+                # Every device has the effects of an instruction without results.
                 waiting.append(i)
                 scope.varying.update(buffer.number for buffer in i.results)
                 continue
@@ -281,7 +281,7 @@ class _Devices:
     def _joint(
         self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """Execute a collective, or a kernel with some, on all devices' arrays."""
+        """Execute a collective, or a kernel that has some, on all devices' arrays."""
         numbers = [view.buffer.number for view in i.operands]
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
         if isinstance(i, Collective):
@@ -394,7 +394,7 @@ def all_reduced(
 ) -> jax.Array:
     """Return one operand of an all-reduce, [own devices, *local shape], reduced:
     [*local shape] if all devices get the same, else [own devices, *local shape].
-    `reduce` does it for [devices, elements] of all emulated devices."""
+    `reduce` reduces [devices, elements] of all emulated devices."""
     local = x.shape[1:]
     count, chunks = prod(local), i.plan.chunks
     length = -(-count // chunks)

@@ -35,7 +35,7 @@ class _InstructionFacts(NamedTuple):
 
 
 class Uniformity:
-    """Answers questions about the instructions of one program."""
+    """Finds which results of a program's instructions may differ among devices."""
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions

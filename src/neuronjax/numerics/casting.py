@@ -254,7 +254,7 @@ def _has_kernel(how: _How) -> bool:
 
 
 def _by_kernel(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
-    from neuronjax.numerics.host_kernels import stochastic  # it needs llvmlite
+    from neuronjax.numerics.host_kernels import stochastic  # needs llvmlite
 
     x = x if x.dtype == jnp.bfloat16 else widen(x)
     rows = x.reshape(1, x.size), key.reshape(1)

@@ -122,7 +122,7 @@ class Measurement:
 
     Attributes:
         max_ulp: the error, in ULPs of the exact result (see `elementary.ULP_FLOOR`).
-        at: the input.
+        at: the input with this error.
         inputs: how many float32 numbers were tried, without NaNs.
         stride: the distance of tried float32 numbers; 1 means all of them.
         reference_ulp: the largest error of the float64 reference itself, against
@@ -173,8 +173,8 @@ def nearest(name: str, x: jax.Array, result: jax.Array, format_name: str) -> jax
     """Return the FP32 result, replaced where rounding it to the format is not correct.
 
     Only use this for rounding to nearest even, of inputs that the format represents:
-    stochastic rounding is unbiased about the FP32 result and would be biased about this
-    one. Overflows may be handled in any way: none is among the exceptions.
+    stochastic rounding is unbiased about the FP32 result and would be biased about its
+    replacement. Overflows may be handled in any way: none is among the exceptions.
 
     Args:
         name: the name of the function, in `elementary.UNARY`.

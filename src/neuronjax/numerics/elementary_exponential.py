@@ -108,9 +108,10 @@ def exp2(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def expm1_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^x - 1 for x in -30..EXP_MAX; zero loses its sign, tiny x all accuracy.
-    With s = 2^(n-1): (s - 1/2) + s r as a sum and its rounding error, plus s r^2 P(r),
-    then doubled, so that n = 128 does not overflow. Products with s are exact."""
+    """Return e^x - 1 for x in -30..EXP_MAX; zero loses its sign, and a tiny x all
+    accuracy. With s = 2^(n-1): (s - 1/2) + s r as a sum and its rounding error, plus s
+    r^2 P(r), then doubled, so that n = 128 does not overflow. Products with s are
+    exact."""
     n, high, low = reduce_ln2(x)
     r = high - low
     r_error = (high - r) - low

@@ -194,7 +194,8 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
     find = functools.partial(_place, table)
     value = functools.partial(_value, table)
     if table.rows > _FEW_ROWS:
-        # XLA does not vectorize a loop with a gather, so a loop before finds the rows.
+        # XLA does not vectorize a loop with a gather, so an earlier loop finds the
+        # rows.
         find, value = own_kernel(find), own_kernel(value)
     return value(x, find(x), zero)
 
@@ -290,7 +291,6 @@ def _cubic(
 
 
 def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
-    """Return the entries of a table's column at these row indices."""
     if len(column) > _FEW_ROWS:
         return jnp.asarray(column).at[row].get(mode="promise_in_bounds")
     entries = jnp.full(row.shape, column[0])

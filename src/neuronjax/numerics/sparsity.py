@@ -183,8 +183,8 @@ def sparsify(
     """Keep, in every group of M elements along an axis, the N of largest magnitude.
 
     Of equal magnitudes the lower index is kept. A NaN, whatever its payload, counts as
-    larger than Inf, so a group with a NaN keeps one. Subnormals are not flushed, and -0
-    counts as +0.
+    larger than Inf, so a group with a NaN keeps at least one NaN. Subnormals are not
+    flushed, and -0 counts as +0.
 
     Args:
         x: of a dtype in `DTYPES`.
@@ -274,7 +274,6 @@ def check_length(length: int, groups: int, pattern: SparsityPattern) -> None:
 
 
 def _first(bad: np.ndarray) -> tuple[int, ...] | None:
-    """Return the first index, in row-major order, at which `bad` is true."""
     if not bad.any():
         return None
     return tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))

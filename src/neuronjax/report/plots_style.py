@@ -71,7 +71,7 @@ def pictured(
         make: Callable[..., Figure] = Picture
         may_show = {"matplotlib.pyplot", "ipykernel"} & {*sys.modules}
         if may_show and mpl.get_backend().lower() != "agg":
-            from matplotlib import pyplot  # it keeps figures until they are shown
+            from matplotlib import pyplot  # pyplot keeps figures until they are shown
 
             make = functools.partial(pyplot.figure, FigureClass=Picture)
         figure = make(layout="constrained", facecolor="none")

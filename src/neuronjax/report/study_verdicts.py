@@ -49,7 +49,8 @@ class Interval:
 
     def shown(self, sign: str = "", most: int = 7) -> str:
         """Return `estimate ± half width`, with one or two digits of the width, at most
-        `most` after the decimal point. If `sign` is "+", positive numbers have one."""
+        `most` after the decimal point. If `sign` is "+", positive numbers have a
+        sign."""
         half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
         smallest = half if known else abs(self.estimate)
@@ -312,7 +313,7 @@ def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
 
 def _first_at(mean: np.ndarray, value: float, window: int) -> float:
     """Return the steps in which a mean falls to a value: up to the middle of the first
-    window at or below it, interpolated between windows."""
+    window at or below the value, interpolated between windows."""
     ends = np.arange(1, len(mean) + 1)
     middles = ends - (np.minimum(ends, window) - 1) / 2
     index = int(np.argmax(mean <= value))

@@ -103,7 +103,7 @@ def train(
 
 @functools.cache
 def functions(recipe: TrainingRecipe) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the train step and the loss of a recipe, the same for all seeds."""
+    """Return the train step and the loss of a recipe, which suit all seeds."""
     shapes = nnx.eval_shape(lambda: model.GPT(recipe.model, nnx.Rngs(0)))
     loss_of = functools.partial(model.loss, nnx.graphdef(shapes))
     optimizer = recipe.optimizer()

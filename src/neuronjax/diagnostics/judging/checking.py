@@ -125,7 +125,7 @@ def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
     other[number] = case.inputs(seed + 1)[number]
     try:
         after = case.answer(other)
-    except ReferenceFailed:  # its inputs depend on each other
+    except ReferenceFailed:  # the reference's inputs depend on each other
         return True
     return any(
         not np.array_equal(b, a, equal_nan=True)

@@ -85,7 +85,8 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return "limits", "hazards" or "advice", and the problem of a meeting or None."""
+    """Return the kind of a meeting, "limits", "hazards" or "advice", and any
+    problem."""
     d = m.difference
     if m.holds_in(release):
         emulated = m.older and OLDER in release.styles  # by the rules of `release`

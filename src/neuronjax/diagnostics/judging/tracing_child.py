@@ -101,7 +101,7 @@ def _module(path: Path) -> types.ModuleType:
 
 
 def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
-    """Return the kernel `wanted`; if None, one of a usual name or the only one."""
+    """Return the kernel `wanted`. If None, look for a usual name or a single kernel."""
     held = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
     names = [wanted] if wanted else [n for n in NAMES if hasattr(module, n)]
     if not names and len(held) == 1:

@@ -69,7 +69,8 @@ class Pending(Tracked):
     has_own = property(lambda self: self._has[0])
     has_joint = property(lambda self: self._has[1])
 
-    # These attributes compute all of it; `settle` sets attributes of the same names.
+    # These attributes compute the whole array; `settle` sets attributes of the same
+    # names.
     value = functools.cached_property(lambda self: self.settle().value)
     own = functools.cached_property(lambda self: self.settle().own)
     joint = functools.cached_property(lambda self: self.settle().joint)

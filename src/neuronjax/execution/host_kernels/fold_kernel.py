@@ -139,7 +139,7 @@ def write(
     module: ir.Module, lanes: int, kind: FoldKind, registers: RegisterTile
 ) -> str:
     """Return, as text, the module of one kind of kernel."""
-    del lanes  # `registers` has them
+    del lanes  # `registers` has the number of lanes
     block = _FoldBuilder(module, kind, registers).block()
     arguments = len(kind.operands)
     return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
@@ -155,8 +155,8 @@ def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -
 
 
 class _BlockOperand(NamedTuple):
-    """One operand of a block: its `first` row, how many rows are `there`, and its
-    panels: their width, their number, and the floats of one and of all (of a half)."""
+    """One operand of a block: the `there` rows from row `first` on, in `panels` panels
+    of `width` rows. A panel has `floats` floats; `whole` are those of one half."""
 
     operand: PanelOperand
     first: Value
@@ -445,8 +445,8 @@ class _FoldBuilder:
 def _add_cell(c: Code, total: Value, pairs: list[tuple], exact: bool) -> Value:
     """Return a running sum plus the sum of one cell. Exact products may be added by
     fused multiply-adds, which then round as two operations do; other products are
-    rounded first. The product of a cell of one row is not rounded; unless products are
-    exact, `_fused_first` rounds that sum before it is flushed."""
+    rounded first. A cell of one row always takes a fused multiply-add, by
+    `_fused_first` if the product may be inexact."""
     (a, b), *rest = pairs
     if not rest:
         return c.fused(a, b, total) if exact else _fused_first(c, a, b, total)

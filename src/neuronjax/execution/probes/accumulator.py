@@ -161,8 +161,9 @@ class StepAccumulator:
         return Observed({slot: self._empty(slot) for slot in slots}, amaxes)
 
     def arrays(self, arguments: Arrays, results: Arrays) -> dict[str, jax.Array]:
-        """Return the counts of a step, as `Statistics.arrays`. Arguments and results of
-        main show whether an Inf or NaN was there before, and whether it came through.
+        """Return the counts of a step, as `Statistics.arrays`. The arguments and
+        results of main show whether an Inf or NaN was in an argument, and whether one
+        is in a result.
         """
         assert self.plan is not None
         order = self.plan.order

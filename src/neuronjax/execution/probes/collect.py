@@ -38,7 +38,7 @@ KINDS: Mapping[str, str] = {
 """What can be measured."""
 
 DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("add", "result"))
-#: Kinds whose elements are not counted.
+#: The kinds of probes that do not count elements.
 WATCHED = frozenset(("finite", "integer"))
 
 _SELECTORS = ("op", "param", "scope", "source")
@@ -115,7 +115,7 @@ class Collect:
         return {s: p for s in _SELECTORS if (p := getattr(self, s)) is not None}
 
     def matches(self, probe: Probe) -> bool:
-        """Return whether a probe is wanted."""
+        """Return whether the kinds and all patterns select a probe."""
         texts = dict(
             op=(probe.op,),
             param=probe.params,
@@ -152,7 +152,7 @@ class Probe:
         shape: the shape of the result.
         params: the paths of the program's arguments from which its operands descend.
         module: the part of the model that it belongs to, or "".
-        functions: the functions it was written in, the outermost first.
+        functions: the functions that contain the source line, the outermost first.
         phase: "forward", "backward", "optimizer"; "" if unknown.
         compared: whether the numbers before the rounding are seen, so that overflow,
             underflow, saturation and effective bits are known.
@@ -173,7 +173,7 @@ class Probe:
     shape: tuple[int, ...]
     number: int = 0
     params: tuple[str, ...] = ()
-    # These depend on where a program is called, so equal probes may differ in them.
+    # These fields depend on where a program is called; equal probes may differ in them.
     module: str = field(default="", compare=False)
     functions: tuple[str, ...] = field(default=(), compare=False)
     phase: str = field(default="", compare=False)
@@ -209,7 +209,7 @@ class Probe:
 
     @property
     def is_update(self) -> bool:
-        """Whether this sum should not lose its addend."""
+        """Whether it is a fault if this op loses its update."""
         return self.kind == "update" or self.advances
 
     @property

@@ -45,8 +45,8 @@ class ProbePlan:
         collect: Collect,
         argument_names: Sequence[str] = (),
     ) -> None:
-        """Find the probes; callees are searched when they are first called. Names are
-        unused unless main has one for each argument.
+        """Find the probes; callees are searched when they are first called.
+        `argument_names` is used only if it has a name for each argument of main.
 
         Raises:
             InvalidProgramError: the patterns of `collect` select nothing.
@@ -96,8 +96,7 @@ class ProbePlan:
         return self._known[slot]
 
     def wide(self, i: Instruction) -> Instruction | None:
-        """Return the instruction that writes in FP32 what this one rounds, if there is
-        one."""
+        """Return the instruction that writes the result of `i` in FP32, or None."""
         return self._wide.get(id(i))
 
     def before(self, i: Instruction) -> int | None:
@@ -183,7 +182,7 @@ class ProbePlan:
         return placed
 
     def _clear_different(self, slot: int, here: Location) -> None:
-        """Clear module or phase of a shared probe if this call has another one."""
+        """Clear the module or phase of a shared probe if it differs at this call."""
         known = self._locations.setdefault(slot, here)
         self._known[slot] = dataclasses.replace(
             self._known[slot],

@@ -349,8 +349,8 @@ def _stagnation(
 
 def _stays(state: jax.Array, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
     """Return which elements of a state x = state + step, before rounding, have a step,
-    and which of these have none in y. The rounding of two products and their sum in
-    FP32 does not count as a step."""
+    and which of these lose it in y. The rounding of two products and their sum in FP32
+    does not count as a step."""
     step = jnp.where(x > state, x - state, state - x)
     updates = (step > _ROUNDED) & (_magnitude(state) < _INF)
     return {"updates": updates, "stagnant": updates & (y == state)}
@@ -406,7 +406,7 @@ def _packed(flags: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def _reduced(words: Sequence[jax.Array]) -> list[jax.Array]:
-    """Return the sums of the rows, and the maxima for the last word, in one pass."""
+    """Return each row's sum, or maximum for the last word, in one pass."""
 
     def combine(first: tuple, second: tuple) -> tuple:
         sums = [a + b for a, b in zip(first[:-1], second[:-1], strict=True)]

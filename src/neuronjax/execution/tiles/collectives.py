@@ -109,7 +109,7 @@ def collective_permute_implicit(i: Signature, x: Operands, c: TileContext) -> Re
 def collective_permute_implicit_reduce(
     i: Signature, x: Operands, c: TileContext
 ) -> Results:
-    """Store the sum of the rank's operands in their dtype, then send it on."""
+    """Round the sum of the rank's operands to their dtype, then send the sum."""
     channels = len(x) // 2
     sums = [
         _combined(i.attributes["op"], x[n], x[channels + n], c) for n in range(channels)

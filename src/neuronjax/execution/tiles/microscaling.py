@@ -81,7 +81,7 @@ def _view(i: Signature, operand: int) -> OperandView:
 def _operand(
     words: jax.Array, view: OperandView, scales: Sequence[jax.Array]
 ) -> Matrix:
-    """Return the dequantized values; a cell holds the four of its partition."""
+    """Return the dequantized values; a cell holds the four values of its partition."""
     partitions, free = view.shape[0], prod(view.shape[1:])
     fmt = _FORMATS[view.dtype]
     words = words.reshape(partitions, free)

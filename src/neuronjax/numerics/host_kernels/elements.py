@@ -25,7 +25,7 @@ class ElementKind:
     """The properties that select one kernel on elements.
 
     Attributes:
-        work: what it does.
+        work: what the kernel does.
         stored: "float32" or "bfloat16".
         element: the name of the codes' format, if there are codes.
         saturates: whether an overflow becomes the largest value.

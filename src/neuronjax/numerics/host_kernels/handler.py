@@ -211,7 +211,7 @@ def block(module: ir.Module, name: str) -> ir.Function:
     kind = ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER))
     function = ir.Function(module, kind, f"{name}_block")
     function.linkage = "internal"
-    # This keeps its arithmetic between the changes of the processor's mode.
+    # Inlined arithmetic could move to where the processor's mode is not changed.
     function.attributes.add("noinline")
     return function
 
