@@ -88,7 +88,7 @@ class OpContext:
         return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
 
     def producer(self, value: Value, *through: str) -> Op | None:
-        """Return the op that made a value, skipping ops called one of `through`."""
+        """Return the op that made a value, skipping ops whose name is in `through`."""
         op = self.graph.makers.get(value)
         while op is not None and op.name in through:
             op = self.graph.makers.get(op.operands[0])

@@ -122,7 +122,7 @@ def _guarded(context: OpContext, value: Value) -> set[str]:
         if user.name in _SPREADS:
             guards |= _guarded(context, user.results[0])
         elif user.name in _DIVIDES:
-            # The nonzero operand: a divisor, the base of a power, or the only operand.
+            # What must not be 0: a divisor, the base of a power, or the only operand.
             of_two = user.name == "stablehlo.divide" and len(user.operands) > 1
             if user.operands[of_two] is value:
                 guards.add(user.name)

@@ -234,7 +234,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key: Any, new: Any) -> None:
         if self.is_rearranged:
             raise _leaves("is assigned to after it was reshaped or transposed")
-        for pending in list(UNSETTLED.values()):  # it may depend on this array
+        for pending in list(UNSETTLED.values()):  # each may depend on this array
             pending.settle()
         key, doubt = _plain(key)
         new = as_tracked(new, self.model)
