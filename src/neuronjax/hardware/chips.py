@@ -362,7 +362,7 @@ NEURON_CORE_V1 = dataclasses.replace(
     scalar=dataclasses.replace(_VECTOR_V1_ENGINE, name="scalar"),  # ASSUMPTION
     gpsimd=None,  # "three main engines (Tensor/Vector/Scalar Engines)" [C1]
     sync=dataclasses.replace(_SYNC_V2_ENGINE, clock_hz=1_000_000_000),  # [PS]
-    sbuf_bytes=12 * MIB,  # ASSUMPTION: half of v2's; has room for 5e6 weights [NCP]
+    sbuf_bytes=12 * MIB,  # ASSUMPTION: half of v2's; holds 5e6 weights [NCP]
     sbuf_usable_bytes_per_partition=90_112,  # ASSUMPTION: the same share as in v2
     psum_bytes=1 * MIB,  # ASSUMPTION: half of v2's, as the array is
     psum_banks=4,  # ASSUMPTION

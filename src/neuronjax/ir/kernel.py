@@ -225,6 +225,6 @@ class KernelProgram:
     )
     #: Whether it is in the older style, whose compiler spills what does not fit.
     older: bool = False
-    #: The line where a kernel that may expect a grid, but is launched without one, asks
-    #: for its program number, and never for the number of programs; "" for others.
+    #: The line where a kernel that may expect a grid, but is launched without one,
+    #: reads its program number, and never the number of programs; "" for others.
     wants_grid: str = ""

@@ -1,4 +1,4 @@
-"""Find the part of the model that an op belongs to; all reports use this answer.
+"""Find the part of the model that an op belongs to; all reports use this part.
 
 A part is the first of the following that a framework provides: 1. the name stack: Flax
 linen, Haiku, `jax.named_scope`; 2. the path of the parameter that the op uses: Flax

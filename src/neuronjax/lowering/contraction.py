@@ -197,10 +197,10 @@ Axes = tuple[int, ...]
 # contracts nothing, or an axis of length one, into a multiplication, and a dot of
 # vectors with vectors into a multiplication and a sum; jaxlib does so on the CPU for
 # every dtype and `precision`. `einsum` writes such dots for elementwise and outer
-# products. They are not matmuls here either: no auto-cast changes their operands, and
-# VectorE multiplies in FP32. A large batch of tiny matmuls, for each of which TensorE
-# would load its array, takes ten times as long there as on VectorE, by the time model.
-# That the vendor's compiler gives such a batch to VectorE as well is an ASSUMPTION.
+# products. Such dots are not matmuls here either: no auto-cast changes their operands,
+# and VectorE multiplies in FP32. A large batch of tiny matmuls, for each of which
+# TensorE would load its array, takes ten times as long there as on VectorE, by the time
+# model. ASSUMPTION: the vendor's compiler gives such a batch to VectorE as well.
 
 
 def products(

@@ -172,7 +172,7 @@ def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
 
 
 def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
-    """Yield a finding if the kernel asks for its program id and has no launch grid."""
+    """Yield a finding if the kernel reads its program id and has no launch grid."""
     if program.wants_grid:
         yield KernelFinding(
             rule="no-grid",

@@ -1,7 +1,7 @@
 """Strided layouts: how a tensor's view methods change shape, strides and offset.
 
-The functions are pure and count in elements, like NumPy's `as_strided`. They refuse
-what no strided view can express; the rules about partitions are in `tensor`.
+The functions are pure, count in elements like NumPy's `as_strided`, and refuse what no
+strided view can express; the rules about partitions are in `tensor`.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class ParsedFlags:
 
     Attributes:
         fields: values for the fields of `Policy`.
-        target: the instance family of `--target`, or None. It is not part of a policy;
-            the caller compares it with the emulated chip.
+        target: the instance family of `--target`, or None. The target is not part of a
+            policy; the caller compares it with the emulated chip.
         inert: (flag, value) pairs that were accepted and change no number here.
     """
 

@@ -1,7 +1,7 @@
 """Rules about numerical faults that are certain before a run, named as in `compare`.
 
-They use only constants, bounds of integers and trip counts. They find a constant that
-its format cannot hold, an epsilon that becomes zero, whole numbers in a float that
+The rules use only constants, bounds of integers and trip counts. They find a constant
+that its format cannot hold, an epsilon that becomes zero, whole numbers in a float that
 cannot hold them, and a sum in a loop that stops growing. `compare` and the statistics
 of a run find faults that depend on the data.
 """

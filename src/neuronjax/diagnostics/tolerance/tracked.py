@@ -6,9 +6,9 @@ since they add differently in a sum:
 
 - `own`: independent between elements, such as a rounding of each; adds in squares.
 - `joint`: correlated in an unknown way; adds linearly.
-- `shared`: one signed error of many elements, such as that of a row's mean. It passes
-  through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an error common
-  to all of exp does.
+- `shared`: one signed error of many elements, such as that of a row's mean. A shared
+  error passes through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an
+  error common to all of exp does.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def _asymmetric(group: Group) -> str:
 
 def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:
     """Return reduce-scatter in the node, all-reduce over nodes, all-gather [IX] as one
-    algorithm. Its plan has two stages, because the all-gather adds nothing."""
+    algorithm. The plan has two stages, because the all-gather adds nothing."""
     name = f"{inside.name}+{between.name}"
 
     def refuses(op: str, group: Group) -> str:

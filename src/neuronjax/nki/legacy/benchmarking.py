@@ -5,8 +5,8 @@ that a decorator is asked to save hold JSON that says so. The summary in them ha
 format of `neuron-profile`, see `neuronjax.nki.neuron_profile`.
 
 `neuron-profile view --output-format summary-json` of these versions has no `adjusted_*`
-names. Its `hardware_flops` and `transpose_flops` are sums over the instructions of the
-array, as in `Profile.metrics`, and its `mm_arithmetic_intensity` is their difference
+names. The fields `hardware_flops` and `transpose_flops` are sums over the instructions
+of the array, as in `Profile.metrics`, and `mm_arithmetic_intensity` is their difference
 divided by all bytes of HBM (definitions: github.com/zhang677/AccelOpt, 47e29a7,
 prompts/planner_prompts/base_prompt.txt).
 

@@ -41,7 +41,7 @@ class Allocated:
     Args:
         region: SBUF or PSUM.
         place: a function of a block index `idx`, `pdim_size` partitions and `fdim_size`
-            bytes of each, passed by these names. It returns (partition, byte), or in
+            bytes of each, passed by these names, that returns (partition, byte), or in
             PSUM (bank, partition, byte).
     """
 

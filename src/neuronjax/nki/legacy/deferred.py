@@ -1,4 +1,4 @@
-"""Values that are computed when they are used, in a way that depends on the use."""
+"""Values that are computed when they are used; the computation depends on the use."""
 
 from __future__ import annotations
 

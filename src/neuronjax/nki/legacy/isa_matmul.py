@@ -78,7 +78,7 @@ def nc_matmul(
 
 
 def _in_sbuf(t: Tile) -> NkiTensor:
-    """Return an operand, or the copy in SBUF of one in PSUM, such as a transpose."""
+    """Return `t`, copied to SBUF if it is in PSUM, such as a transpose."""
     view = t.of()
     if view.storage.memory != "psum":
         return view

@@ -1,6 +1,6 @@
 """Masks of the older style, which restrict an instruction to some elements.
 
-A mask is a boolean array over the index arrays (`i_p < n`). Its true elements must form
+A mask is a boolean array over the index arrays (`i_p < n`). The true elements must form
 a box, as in every mask that only bounds single indices; other masks are refused.
 """
 

@@ -28,7 +28,7 @@ from neuronjax.nki.mistakes import WithoutValue
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
-# An instruction's operand has the partition dimension and at most four free ones.
+# An instruction's operand has the partition dimension and at most four free dimensions.
 MOST_DIMENSIONS = 5
 
 

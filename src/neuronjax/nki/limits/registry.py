@@ -49,7 +49,7 @@ def limit(*names: str) -> Callable[[Rule], Rule]:
 def advice(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule that `nki.check` reports but that refuses no kernel.
 
-    It is for uses that the documents exclude now and earlier releases accepted.
+    Advice concerns uses that the documents exclude now and earlier releases accepted.
     """
     return _registers(_ADVICE, names)
 

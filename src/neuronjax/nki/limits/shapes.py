@@ -2,8 +2,8 @@
 
 Sources: nki/guides/architecture/trainium_inferentia2_arch.rst, "Data Access" (start
 partitions, four free dimensions, no stride between partitions); later guides do not
-repeat them. Its 16-bit strides are not checked, because a partition of a later chip has
-more elements than they can address.
+repeat them. The guide's 16-bit strides are not checked, because a partition of a later
+chip has more elements than they can address.
 """
 
 from __future__ import annotations
