@@ -97,8 +97,6 @@ _CONTROL = (Branch, Call, Loop, Spmd)
 
 
 class _Finder(DataFlow[_Origin]):
-    """Finds the provenance of all buffers."""
-
     nothing = _Origin()
 
     def __init__(self, functions: Functions) -> None:

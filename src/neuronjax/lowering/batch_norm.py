@@ -54,7 +54,6 @@ class _Features:
         self.epsilon = op.attributes["epsilon"]
 
     def apply(self, name: str, x: View, y: View) -> View:
-        """Return an operation on two tensors, in FP32."""
         return self._fp32(TensorTensor, (x, y), x.type.shape, op=name)
 
     def _fp32(

@@ -135,8 +135,6 @@ def lexicographic_keys(comparator: Region) -> list[SortKey] | None:
 
 
 class _Comparator:
-    """Analyses a comparator."""
-
     def __init__(self, region: Region) -> None:
         self._arguments = {v: i for i, v in enumerate(region.arguments)}
         self._producers = {v: op for op in region.ops for v in op.results}

@@ -58,7 +58,7 @@ def indexed(t: View, key: Any) -> View:
 
 def _by_numbers(t: TensorView, keys: tuple[Any, ...]) -> Layout | None:
     """Return the layout of `t[keys]`, or None if a key is no number, slice or `nl.ds`.
-    `indexed` finds the same layout, but takes longer."""
+    This is a shortcut, only for speed."""
     offset, shape, strides = t.offset, list(t.shape), list(t.strides)
     dropped = []
     for dim, key in enumerate(keys):

@@ -208,7 +208,6 @@ def over_partitions(x: NkiTensor, count: int, **options: Any) -> NkiTensor:
 
 
 def _of_dtype(tile: NkiTensor, dtype: Any) -> NkiTensor:
-    """Return the tile, or its cast to `dtype` if that differs."""
     if dtype is None or dtypes.as_dtype(dtype) == tile.dtype:
         return tile
     return copy(tile, dtype)

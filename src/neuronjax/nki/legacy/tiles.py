@@ -385,7 +385,6 @@ def expanded(key: Any, rank: int) -> list[Any]:
 
 
 def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
-    """Return an index array for every dimension."""
     if len(keys) != len(shape):
         refuse("index", f"{len(keys)} indices of shape {shape}", "one per dimension")
     arrays = []

@@ -33,8 +33,6 @@ class SpillWarning(UserWarning):
 
 
 class _PlacedTile(NamedTuple):
-    """A storage in the memory of one core."""
-
     storage: Storage
     nbytes: int
     quadrants: int

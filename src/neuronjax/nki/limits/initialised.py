@@ -237,7 +237,6 @@ def _is_preset(storage: Storage) -> bool:
 
 
 def _surely_iterates(loop: KernelLoop | KernelWhile) -> bool:
-    """Return whether a loop certainly has an iteration."""
     if isinstance(loop, KernelWhile):
         return False
     known = isinstance(loop.start, int) and isinstance(loop.stop, int)

@@ -93,8 +93,6 @@ def uses(text: str, path: str) -> list[NkiUse]:
 
 @dataclass(eq=False)
 class _Reader(ast.NodeVisitor):
-    """A visitor that collects uses."""
-
     found: list[NkiUse] = field(default_factory=list)
     #: Local name -> its dotted name of NKI.
     aliases: dict[str, str] = field(default_factory=dict)
