@@ -66,8 +66,8 @@ def asked_files(options: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     """Yield the options that ask for a file, each with the file's path.
 
     Args:
-        options: the decorator's options. Relative paths are in `artifacts_dir`; all
-            files and the summary are in a `working_directory` of `nki.profile`.
+        options: the decorator's options. Relative paths are in `artifacts_dir`, or, if
+            `nki.profile` gives one, in `working_directory`, with the summary.
     """
     working = options.get("working_directory")
     folder = Path(working or options.get("artifacts_dir") or ".")
