@@ -94,7 +94,7 @@ class PiecewiseCubic:
         parity: "odd" or "even" if |x| is looked up, "none" if both signs are.
         reduction: "none", "power" or "log", see `numerics.scalar_engine`.
         power: the exponent of a function x^power, under "power".
-        octaves: octaves of arguments or, under a reduction, of reduced ones. Arguments
+        octaves: octaves of arguments, which are reduced under a reduction. Arguments
             below the first of a sign use row 0; those above the last use its last row.
         bases: row -> the argument about which it is expanded, if not the middle.
         above, below: the limits of large positive and negative arguments.
@@ -118,7 +118,7 @@ class PiecewiseCubic:
 
     @property
     def rows(self) -> int:
-        """Number of segments."""
+        """Return the number of segments."""
         return len(self.coefficients[0])
 
 
