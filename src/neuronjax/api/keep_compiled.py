@@ -27,9 +27,8 @@ def keep_compiled(folder: str | os.PathLike[str] | None = None) -> Path:
             `JAX_COMPILATION_CACHE_DIR` or `jax.config`, is left as it is.
 
     Returns:
-        The folder in use. There is one folder for each jaxlib, processor, number of
-            threads
-        and `XLA_FLAGS`, because compiled code depends on them.
+        The folder in use, one for each jaxlib, processor, number of threads and
+            `XLA_FLAGS`, because compiled code depends on them.
     """
     chosen = getattr(jax.config, _FOLDER)
     if chosen and folder is None:

@@ -28,11 +28,11 @@ from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedErro
 from neuronjax.ir.json_text import json_object
 
 CHILD = Path(__file__).with_name("parse_child.py")
-#: : Limit of the processor time for one file.
+#: Limit of the processor time for one file.
 SECONDS, SECONDS_PER_MEGABYTE = 0.4, 10.0
-#: : Limit of the child's address space: jaxlib maps about 1 GB.
+#: Limit of the child's address space: jaxlib maps about 1 GB.
 BYTES, BYTES_PER_BYTE = 6 << 30, 20
-#: : Limits of wall clock time before the child counts as hung: for a request, a
+#: Limits of wall clock time before the child counts as hung: for a request, a
 #: multiple of its processor time; for the start, seconds.
 PATIENCE, START_SECONDS = 20, 120
 #: Most bytes of the frame that reports the start.

@@ -33,7 +33,7 @@ from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
 FORMAT, VERSION = "neuronjax-golden", 2
 #: Outputs above WHOLE_BYTES are stored as a hash and SAMPLES elements.
 WHOLE_BYTES, SAMPLES = 1 << 14, 512
-#: : Inputs of more bytes are stored once for all goldens of a folder.
+#: Inputs of more bytes are stored once for all goldens of a folder.
 OWN_BYTES = 1 << 12
 _PACKAGES = ("neuronjax", "jax", "jaxlib", "numpy", "ml_dtypes")
 _REMEDY = "make it anew: pytest --neuronjax-update-golden"

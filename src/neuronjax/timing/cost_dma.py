@@ -276,9 +276,8 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the fewest contiguous bytes of the accesses. A whole partition of SBUF or
-    PSUM counts as one piece with all others, so only the other accesses limit the
-    piece."""
+    """Return the fewest contiguous bytes of the accesses `sides`. Accesses to whole
+    partitions of SBUF or PSUM do not limit a piece."""
     pieces = []
     for side in sides:
         o = operand(side)

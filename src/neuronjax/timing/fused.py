@@ -11,7 +11,7 @@ from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.work import Core
 
-#: : Forms of steps that share a region with no other step.
+#: Forms of steps that share a region with no other step.
 ALONE = frozenset({"control", "collective", "other"})
 
 

@@ -146,7 +146,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage that later ones may have to wait for.
+    """The accesses to a storage that later accesses may have to wait for.
 
     Attributes:
         whole: the pattern of an access to the whole storage.

@@ -59,8 +59,8 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Record a transfer as one of the step that first needs or that computes its
-        value."""
+        """Record a transfer under the step that first needs its value, or computes
+        it."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1

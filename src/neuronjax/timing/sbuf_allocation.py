@@ -73,7 +73,7 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: : Values that are read tile by tile as they are computed, and never exist as
+        #: Values that are read tile by tile as they are computed, and never exist as
         #: a whole.
         self.passed_on: set[int] = set()
         #: Values written directly into a slice in HBM, whose update moves nothing.
