@@ -1,7 +1,7 @@
 """`compare`: every op of a function, emulated and in a reference.
 
-A thin interface to `diagnostics.compare`: it captures the program, lowers it for the
-emulation and the reference, and passes on the two lowered programs.
+A thin interface to `diagnostics.compare`: it captures the program, and lowers it for
+the emulation and the reference.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _edited(
     rounding_seed: int,
     static: Mapping[str, Any],
 ) -> Callable[..., ProgramComparison]:
-    """Return a function that compares two programs; the second may be a saved one."""
+    """Return a function that compares `asked` with `against`, which may be a path."""
     policy, own = asked.policy, {"target": asked.target.name}
     is_saved = isinstance(against, str | os.PathLike)
     other = Asked.of(against, policy=policy, **own, **static)
@@ -257,15 +257,13 @@ def _edited(
 
 
 def _read_back(captured: CapturedProgram) -> CapturedProgram:
-    """Return a program as saved and loaded again, but with its argument names, because
-    rules of a policy refer to them."""
     saved = read_artifact(captured.portable()).program
     saved = dataclasses.replace(saved, argument_names=captured.emulation.names)
     return dataclasses.replace(captured, program=saved)
 
 
 def _with_arguments(saved: CapturedProgram, like: CapturedProgram) -> CapturedProgram:
-    """Return a saved program with the arguments of a function, and their names."""
+    """Return the program `saved` with the arguments of `like` and their names."""
     taken, given = (
         ", ".join(str(v.type) for v in each.program.entry.body.arguments)
         for each in (saved, like)

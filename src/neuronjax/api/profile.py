@@ -1,9 +1,10 @@
-"""`profile`: where the time of a program goes on a chip, and what would save some.
+"""`profile`: where the time of a program goes on a chip, and what would save time.
 
 A thin interface to `timing`, `report` and `diagnostics.limits`: it captures and lowers
-as `jit` does and schedules instead of running. Shapes are enough: no value is computed
-unless `Profile.outputs` is read. Times are predictions of a model for one logical
-NeuronCore; `neuronjax constants` lists the measurements on which it is based.
+as `jit` does, then schedules the program instead of running it. Shapes are enough: no
+value is computed unless `Profile.outputs` is read. Times are predictions of a model for
+one logical NeuronCore; `neuronjax constants` lists the measurements on which it is
+based.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def profile(
         batch_argnums: the positions of arguments whose leading axis is the batch, so
             that `Profile.limits` also predicts the time of other batch sizes.
         trips: the number of iterations of loops whose length depends on values, by
-            source line ("train.py:12"); by default it is 1, and a note says so.
+            source line ("train.py:12"); by default it is 1, which a note reports.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

@@ -3,9 +3,9 @@
 Only the time model is used; no program is needed. A step consists of compute at a given
 share of the peak, the all-reduce of the gradients, the all-reduces of tensor
 parallelism, the bubble and messages of a pipeline, and one launch barrier. Devices are
-logical NeuronCores. Neighbouring devices are tensor-parallel, then data-parallel, and
-pipeline stages are farthest apart. Not modelled: memory, input, stragglers, failures,
-and lower efficiency with little work per device.
+logical NeuronCores. Devices that are closest together are tensor-parallel, the next
+closest data-parallel, and pipeline stages are farthest apart. Not modelled: memory,
+input, stragglers, failures, and lower efficiency with little work per device.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class ScalePoint:
         communication_seconds: communication time of one device, hidden or not.
         exposed_seconds: communication time that compute does not hide.
         bubble_seconds: time that a device waits for other pipeline stages.
-        barrier_seconds: extra time if the launch on all devices outlasts the step.
+        barrier_seconds: extra time if the launch on all devices takes longer than the
+            step.
         step_seconds: total time of the step.
         efficiency: compute time divided by step time.
         algorithm: algorithm of the all-reduce of the gradients; "" for one copy.
@@ -149,14 +150,16 @@ def scaling(
 
     Args:
         parameters: number of parameters of the model.
-        tokens_per_step: tokens of all devices together: the same work on more chips.
-        tokens_per_device: an alternative: work that grows with the devices.
+        tokens_per_step: tokens of all devices together, so that more chips do the same
+            work.
+        tokens_per_device: given instead of `tokens_per_step`, for work that grows with
+            the number of devices.
         compute_seconds: compute time of one device per step; None for 6 x parameters x
             tokens operations at `utilization` of the BF16 peak.
         utilization: share of the peak that is reached.
         chips: numbers of chips, each a multiple or divisor of the target's number; None
-            for `CHIPS`, rounded down to whole targets, without those that the mesh
-            cannot fill.
+            for the numbers in `CHIPS` that the mesh can fill, rounded down to whole
+            targets.
         target: an instance or UltraServer.
         tensor: number of tensor-parallel devices; they must fit on a node.
         pipeline: number of pipeline stages.
@@ -165,14 +168,15 @@ def scaling(
         hidden: width of the activations, for tensor and pipeline parallelism.
         gradient_dtype: data type in which gradients are all-reduced.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
-        algorithm: all-reduce algorithm; None for the one that size and group select.
+        algorithm: all-reduce algorithm; None for a choice by size and group.
 
     Returns:
         The points, as data and as a table.
 
     Raises:
-        InvalidProgramError: invalid sizes, no way to know the compute, numbers of chips
-            that target or mesh do not divide, an unknown target or dtype.
+        InvalidProgramError: invalid sizes, neither tokens nor `compute_seconds`,
+            numbers of chips that target or mesh do not divide, an unknown target or
+            dtype.
         UnsupportedError: more chips than one target has, without a network.
     """
     given = dict(locals())
@@ -304,7 +308,8 @@ def _compute(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
-    """Return seconds, algorithm and reported name of the gradients' all-reduce."""
+    """Return the seconds and the algorithm of the gradients' all-reduce, and its name
+    in reports."""
     if layout.data == 1:
         return 0.0, "", "gradients"
     size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)
@@ -320,8 +325,8 @@ def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
 
 
 def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> CollectiveTime:
-    """Return the time of an all-reduce over all copies, which all tensor-parallel parts
-    and all stages on a node run at the same time."""
+    """Return the time of an all-reduce over all copies, which every tensor-parallel
+    part and every stage on a node runs at the same time."""
     stage = min(layout.data * job.tensor, layout.per_node)
     used = min(layout.devices, layout.per_node)
     groups = [
@@ -335,7 +340,8 @@ def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> Collectiv
 
 
 def _tensor(job: _Workload, layout: _DeviceLayout) -> float:
-    """Return the seconds of two all-reduces per layer, forward and again backward."""
+    """Return the seconds of two all-reduces per layer in the forward pass, and two more
+    in the backward pass."""
     if job.tensor == 1:
         return 0.0
     size = _activations(job, layout)

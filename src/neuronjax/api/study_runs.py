@@ -97,7 +97,8 @@ class StudyRuns:
     def fault(
         self, machine: StudyMachine, seed: int, steps: list[Any], bars: StudyProgress
     ) -> str:
-        """Repeat these steps of a run; return what statistics show in the last two."""
+        """Repeat these steps of a run, and return what statistics show in the last two
+        steps."""
         bars.begin(f"{machine.label} seed {seed}, again", len(steps))
         with self._writer(machine, f"{seed}-step{steps[-1]}") as write:
             found: list[Statistics] = []
@@ -145,7 +146,6 @@ class StudyRuns:
 
 
 def _metrics(yielded: Any) -> Record:
-    """Return the metrics that `train` yielded as plain numbers."""
     named = yielded if isinstance(yielded, Mapping) else {"loss": yielded}
     return {str(name): _number(str(name), value) for name, value in named.items()}
 

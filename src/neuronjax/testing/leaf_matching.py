@@ -1,8 +1,9 @@
-"""Matches today's arrays with the stored ones, even if they have other names now.
+"""Matches today's arrays with the stored ones, even if their names have changed.
 
 A refactoring may rename an attribute, and JAX then passes the arrays in another order.
 So leaves are matched by position, or by name if that gives fewer differences; leaves
-whose names occur on one side only are then matched in order.
+whose name is only among today's or only among the stored names are then matched in
+order.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def match(
         what: the kind of leaves, "arguments".
         then: the paths of the stored leaves.
         now: the paths of today's leaves.
-        differ: returns the difference of a stored leaf and one of today, by index.
+        differ: returns the difference of a stored leaf and a leaf of today, given the
+            index of each.
     """
     if len(then) != len(now):
         sides = ("without", then, now), ("with", now, then)

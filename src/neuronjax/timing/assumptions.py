@@ -56,7 +56,8 @@ def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Consta
 
 
 def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
-    """Return the constants of this module that no list has yet, and set their names."""
+    """Return the constants of this module that are in no list yet, and set their
+    names."""
     known = {name for group in listed for name in group}
     found = {n: c for n, c in globals().items() if isinstance(c, Constant)}
     found = {n: c for n, c in found.items() if n not in known}

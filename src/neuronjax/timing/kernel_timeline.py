@@ -40,13 +40,13 @@ from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
 #: Opcode of issuing a transfer, which occupies SyncE if hardware generates descriptors,
-#: and GpSimdE if that generates them.
+#: and GpSimdE if GpSimdE does.
 ISSUE = "DMA_ISSUE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelOp(Instruction):
-    """All calls of a nisa function in one line of a kernel.
+    """All calls of a function of nki.isa in one line of a kernel.
 
     Attributes:
         function: the name in nki.isa.
@@ -260,7 +260,8 @@ class KernelMemory(MemoryPlan):
     """The memory of a kernel.
 
     Attributes:
-        edges: seconds at the start of each unit of `main`, and at the end of the last.
+        edges: the time at which each unit of `main` starts, then the time at which the
+            last ends, in seconds.
         psum_usage: bytes of PSUM in each unit, over all partitions.
     """
 

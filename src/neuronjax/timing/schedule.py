@@ -2,12 +2,13 @@
 
 Regions follow each other in program order; each engine and the DMA rings work in the
 order of issue. Inside a region tiles follow each other at the interval of the busiest
-queue: the total is the time of one tile through all steps, plus that interval for every
-other tile. A region of one tile streams parts of it: a step starts on its producer's
-first part, and ends no sooner than the producer's end plus the time of its own last
-part. Loads are issued before the engines need them. Every iteration of a loop takes the
-time from one to the next. A branch takes the time of its longest block, and an Spmd
-block the time of one device, since all devices run the same program.
+queue: the total is the time of one tile through all steps, plus the interval for every
+other tile. A region of one tile streams parts of the tile: a step starts on its
+producer's first part, and ends no sooner than the producer's end plus the time of the
+step's last part. Loads are issued before the engines need them. Every iteration of a
+loop takes the period from its start to the next start. A branch takes the time of its
+longest block, and an Spmd block the time of one device, since all devices run the same
+program.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def schedule(
     memory plan, if it is already made; `placement` is that of `Policy.placement`.
 
     Raises:
-        InvalidProgramError: a collective of a device that the placement lacks.
+        InvalidProgramError: a collective of a device that is not in the placement.
     """
     plan = plan or plan_memory(program, core)
     return _Schedule(program, core, target, dict(trips or {}), plan, placement).run()
@@ -148,7 +149,8 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule equal row blocks: one with events, one to find the period."""
+        """Schedule equal row blocks: one whose events are recorded, one to find the
+        period."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -189,7 +191,7 @@ class _Schedule:
     def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
         """Issue the loads of a region, and return when each value is ready.
 
-        Loads for one step arrive together; loads of whole operands are issued first."""
+        Loads for one step end together; loads of whole operands are issued first."""
         if not prices.loads:
             return {}
         move_on = self.recorder.move
@@ -375,7 +377,8 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """Schedule one iteration with events, and one more to find the period."""
+        """Schedule one iteration whose events are recorded, and one more to find the
+        period."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:
@@ -459,5 +462,5 @@ class _Schedule:
 
 
 def _reach(state: QueueState, results: list[tuple[float, float]]) -> float:
-    """Return the end of an iteration's last action."""
+    """Return the time at which the last action of an iteration ends."""
     return max([state.end, state.dma, *(e for _, e in results)])
