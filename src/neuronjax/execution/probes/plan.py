@@ -238,7 +238,7 @@ def upstream(
     program: InstructionProgram, own: Slots, called: Callable[[Call], Slots]
 ) -> set[tuple[int, int]]:
     """Return pairs of slots of measured results, the second computed from the first.
-    `own` has the slots by instruction identity; `called` returns the slots at a call."""
+    `own` has slots by instruction identity; `called` returns the slots at a call."""
     finder = _UpstreamFinder(program.functions, own, called)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.pairs
