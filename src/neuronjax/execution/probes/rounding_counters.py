@@ -144,7 +144,7 @@ def count_rounding(
     scales: jax.Array | None = None,
 ) -> Counters:
     """Count what rounding did to a written array. `before` has the numbers before
-    rounding; pass `after` for it if they are not known. Of an MX array `after` has the
+    rounding; if they are not known, pass `after` twice. Of an MX array `after` has the
     elements and `scales` the scales, in float8_e8m0fnu. `operands` are those of a sum
     whose updates are counted, or the state before its step."""
     return _kernel(layout)(before, after, tuple(operands), scales)
