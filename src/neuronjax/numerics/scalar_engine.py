@@ -6,8 +6,8 @@ continues as a cubic that is the Taylor polynomial at pi; and Amazon's patent US
 by the argument, then subtractions, products and sums. Measurements decide the rest
 (docs/exactness.md): four segments to an octave, expanded in their middles to degree 3,
 give the published errors of two kernels with rsqrt to 0.05 %; segments of width 1/4
-give nearly all of the error of three with exp. The segments of the other functions, and
-every bit within a segment, are our choice.
+give nearly all of the error of three kernels with exp. The segments of the other
+functions, and every bit within a segment, are our choice.
 
 A function is data (tables/scalar_engine.json); one evaluator serves them all:
 

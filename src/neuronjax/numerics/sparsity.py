@@ -242,7 +242,7 @@ def _checked_axis(x: Array, axis: int) -> int:
 def check_layout(
     values: Array, tags: Array, pattern: SparsityPattern, axis: int
 ) -> int:
-    """Return the number of groups along the axis."""
+    """Check `values` and `tags`, and return the number of groups along the axis."""
     if tags.dtype != np.uint8:
         raise InvalidProgramError(
             f"tags are {tags.dtype.name}, expected uint8",
