@@ -190,8 +190,7 @@ def _native_calls() -> dict[Any, int]:
 
 
 def _line_of(function: Any) -> str:
-    """Return the line that defines a user's function; "" for a function of a
-    library."""
+    """Return the line that defines a user's function; "" for a library's function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or any(part in code.co_filename for part in (*LIBRARY, "<")):
         return ""

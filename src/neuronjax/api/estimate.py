@@ -384,8 +384,7 @@ class _Training:
 def _all_reduce_seconds(
     size: float, copies: int, shards: int, target: Target, found: Profile
 ) -> float:
-    """Return the seconds to add up gradients of `size` bytes over copies of `shards`
-    devices."""
+    """Return the seconds to add up `size` bytes over copies of `shards` devices."""
     if copies < 2 or not size:
         return 0.0
     lnc = found.core.lnc

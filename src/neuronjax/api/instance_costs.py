@@ -111,8 +111,7 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return for each profile its program, machine and policy as far as profiles differ
-    in them."""
+    """Return each profile's program, machine and policy, as far as these differ."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]

@@ -183,8 +183,7 @@ def _file(path: str | Path, what: str) -> Path:
 
 
 def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
-    """Return the relative L2 tolerance and its origin; None in its place if bounds are
-    derived."""
+    """Return the relative L2 tolerance, or None for derived bounds, and its origin."""
     if job.tolerance is not None:
         return job.tolerance, "given"
     try:
@@ -261,8 +260,7 @@ def _with_harmless_reads(found: Mapping[str, Any]) -> dict[str, Any]:
 def _times(
     job: _Job, candidate: TracedCandidate
 ) -> tuple[VerdictTimes | None, tuple[Problem, ...]]:
-    """Return the predicted times; or None, and as a problem the instruction that has no
-    price."""
+    """Return the predicted times, or None and the instruction without a price."""
     before = None if job.baseline is None else _baseline_seconds(job, job.baseline)
     try:
         found = profile(candidate.kernel, target=job.target)(*candidate.arguments)

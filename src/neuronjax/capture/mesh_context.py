@@ -298,8 +298,7 @@ def placements(
 
 
 def _stated(jaxpr: Any, variable: Any) -> P | None:
-    """Return the spec that the op of the result `variable` has as a parameter, or
-    None."""
+    """Return the spec among the parameters of the op that makes `variable`, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
             continue

@@ -225,8 +225,7 @@ def stop() -> None:
 
 
 def _after_fork() -> None:
-    """Drop the copied pipes in a forked process, because the parser belongs to the
-    parent."""
+    """Drop the pipes in a forked process: the parser belongs to the parent."""
     global _lock
     _lock = threading.Lock()
     while _workers:

@@ -142,8 +142,7 @@ def partition(program: Program, module: Any) -> Program:
 
 
 def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> Region:
-    """Return a main that takes whole arrays: one manual computation with the region
-    `body`."""
+    """Return a main of whole arrays: one manual computation with the region `body`."""
     mesh = shardings[0].mesh if shardings else Mesh(())
     assert isinstance(mesh, Mesh)
     count = len(outside.arguments)
@@ -435,8 +434,7 @@ def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
 
 
 def _cuts(mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the mesh with its axes cut into ascending prime factors, then into
-    descending ones."""
+    """Yield the mesh with axes cut into prime factors, ascending, then descending."""
     for reverse in (False, True):
         axes = []
         for name, size in mesh.axes:

@@ -128,8 +128,7 @@ def _cause(lines: EditedLines | None, versions: Sequence[str]) -> Cause:
 
 
 def _is_on(op: EditedOp | None, held: SourceLines, edited: Mapping[str, str]) -> bool:
-    """Return whether the statement from which an op comes has a line that was
-    edited."""
+    """Return whether the statement of an op has an edited line."""
     return op is not None and not held.statement(op.source).isdisjoint(edited)
 
 

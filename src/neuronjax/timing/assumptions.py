@@ -56,8 +56,7 @@ def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Consta
 
 
 def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
-    """Return the constants of this module that are in no list yet, and set their
-    names."""
+    """Set the names of this module's constants that are in no list, and return them."""
     known = {name for group in listed for name in group}
     found = {n: c for n, c in globals().items() if isinstance(c, Constant)}
     found = {n: c for n, c in found.items() if n not in known}

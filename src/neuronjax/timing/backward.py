@@ -35,8 +35,7 @@ def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
 
 
 def _key(instruction: Instruction) -> int:
-    """Return a key that is equal for an instruction and its copies in inlined
-    callees."""
+    """Return a key that an instruction and its copies in inlined callees share."""
     return id(instruction.results)
 
 

@@ -108,8 +108,7 @@ def _copies(
     *,
     is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """Return the ways to copy non-contiguous elements in SBUF, by any engine or by
-    DMA."""
+    """Return the ways to copy scattered elements in SBUF, by any engine or by DMA."""
     result = i.results[0].type
     size = float(prod(shape) * result.dtype.itemsize)
     end = stream(result, columns(shape, core))._replace(
@@ -173,8 +172,7 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price movement, which is free as an access pattern; otherwise an engine or DMA
-    copies."""
+    """Price movement: free as an access pattern, otherwise a copy by engine or DMA."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -223,8 +221,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an in-place scatter, which writes a window, or reads, combines and writes
-    it."""
+    """Price an in-place scatter: write a window, or read, combine and write it."""
     updates = i.operands[-1].type
     window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)
@@ -309,8 +306,7 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Return the bytes that the busiest engine moves for its partitions, at most
-    eight."""
+    """Return the bytes that the busiest engine moves for its up to eight partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions

@@ -65,8 +65,7 @@ def software(
 
 
 def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
-    """Return the length of `axis` of the first operand, and the number of rows along
-    it."""
+    """Return the first operand's length along `axis`, and its number of rows."""
     shape = instruction.operands[0].type.shape
     length = shape[axis] if shape else 1
     return length, prod(shape) // max(1, length)
@@ -97,8 +96,7 @@ def _merge_operations(length: int, rows: int, tensors: int) -> float:
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a merge sort in software, or for one or two tensors VectorE's rounds of
-    eight."""
+    """Price a merge sort in software; for 1 or 2 tensors also rounds of eight."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -116,8 +114,7 @@ def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price top-k: rounds of eight on VectorE, or GpSimdE's `topk` of 4 n + K
-    cycles."""
+    """Price top-k: VectorE's rounds of eight, or GpSimdE's `topk` (4 n + K cycles)."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
     cycles = ceil(rows / at_once) * topk_cycles(length, i.k)

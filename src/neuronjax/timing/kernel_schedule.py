@@ -286,8 +286,7 @@ class _Scheduling:
             self._serve(now, number, queue)
 
     def _serve(self, now: float, number: int, queue: IssueQueue) -> None:
-        """Issue entries that can start now, then sleep until another entry can
-        start."""
+        """Issue entries that can start now; sleep until another can start."""
         entries, missing, ready, done = (
             queue.entries,
             self.missing,
@@ -435,8 +434,7 @@ class _Scheduling:
     def _transfer(
         self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
-        """Issue a transfer on its ring; the DMA engines move it after earlier
-        transfers."""
+        """Issue a transfer on its ring; DMA moves it after earlier transfers."""
         queue.free = start + p.issue_seconds
         if queue.kind in ISSUERS:
             self.issues.append((start, n))

@@ -114,8 +114,7 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes of the transpositions in `found`, except of those that
-        cancel."""
+        """Return the bytes of transpositions in `found` that do not cancel."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:

@@ -294,8 +294,7 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Remove dead values, then evict by furthest next use until the others and
-        `needed` fit."""
+        """Remove dead values, then evict until the others and `needed` fit."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -313,8 +312,7 @@ class SbufAllocation:
         *,
         after: int,
     ) -> None:
-        """Save values, those with the furthest next use first, until the rest fits in
-        `room`."""
+        """Save values, furthest next use first, until the rest fits in `room`."""
         for value in sorted(values, key=lambda v: (-self._next(v, after), v)):
             if total <= room:
                 break
@@ -357,8 +355,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader reads each tile as soon as it is
-        computed."""
+        """Return whether a value's only reader reads each tile when it is made."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -426,8 +423,7 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """Plan an in-place update in SBUF; return False if a later unit reads its
-        target."""
+        """Plan an in-place update in SBUF, unless a later unit reads its target."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True

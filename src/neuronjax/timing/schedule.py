@@ -149,8 +149,7 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule equal row blocks: one whose events are recorded, one to find the
-        period."""
+        """Schedule equal row blocks: one with its events, one for the period."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -377,8 +376,7 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """Schedule one iteration whose events are recorded, and one more to find the
-        period."""
+        """Schedule an iteration with its events, and another for the period."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:

@@ -118,8 +118,7 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's left (n = 0) or right (n = 1) operand, without its
-    scales."""
+    """Return the shape of a matmul's left (n = 0) or right (n = 1) operand."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
@@ -285,8 +284,7 @@ class _Grouping:
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
-        """Add a step's operands from outside the region to the region's `streamed` or
-        `whole`."""
+        """Add a step's operands from outside to `streamed` or `whole`."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ALONE
         for position, value in enumerate(step.operands):

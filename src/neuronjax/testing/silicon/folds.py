@@ -38,8 +38,7 @@ def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(terms: np.ndarray) -> np.ndarray:
-    """Return the sum by a tree of neighbours; a last term without a neighbour moves up
-    a level."""
+    """Return the sum by a tree of neighbours; an odd last term moves up a level."""
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
         summed = terms[..., 0:even:2] + terms[..., 1:even:2]
@@ -48,8 +47,7 @@ def _neighbours(terms: np.ndarray) -> np.ndarray:
 
 
 def _halves(terms: np.ndarray) -> np.ndarray:
-    """Return the sum by a tree that adds the second half of the terms to the first
-    half."""
+    """Return the sum by a tree that adds the second half of terms to the first half."""
     while terms.shape[-1] > 1:
         half = -(-terms.shape[-1] // 2)
         second = terms[..., half:]

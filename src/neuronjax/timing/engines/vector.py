@@ -35,8 +35,7 @@ def streams_per_cycle(core: Core) -> float:
 
 
 def _streamed(task: LaneTask, core: Core) -> float:
-    """Return the cycles of all input streams; from v3 on two streams are read at
-    once."""
+    """Return the cycles of all input streams; from v3 on two are read at once."""
     read = sum(s.cycles for s in task.read)
     return max(longest(task.streams), read / streams_per_cycle(core))
 
