@@ -48,7 +48,7 @@ def busy_shares(
     only: Callable[[Event], bool] | None = None,
 ) -> np.ndarray:
     """Return the share of each interval between edges in which a queue works on the
-    events that `only` accepts; those in a loop are spread evenly over its iterations."""
+    events that `only` accepts; a loop's events spread evenly over its iterations."""
     weighted = []
     for event, loop in zip(timeline.events, outermost(timeline), strict=True):
         if event.queue != queue or (only is not None and not only(event)):
