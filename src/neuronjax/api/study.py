@@ -265,8 +265,7 @@ class Study(Displayed):
         """Return a metric as arrays [seeds, steps], by label.
 
         Args:
-            metric: one of `metrics`; None for "loss", or for the first metric if there
-                is no "loss".
+            metric: one of `metrics`; None for "loss", or without it the first metric.
 
         Raises:
             InvalidProgramError: no such metric.

@@ -257,7 +257,7 @@ def tensor_type(mlir_type: Any) -> TensorType:
 
 
 class _Locations:
-    """The locations of a module, each decoded once although many ops share it."""
+    """The decoded locations of a module, each decoded only once."""
 
     def __init__(self, file: str) -> None:
         self._file = file

@@ -3,9 +3,8 @@
 In programs, the stationary operand, and row and column tiles for small operands, are
 chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
 the copy is the last work of a way, and is left out if the consumer reads PSUM itself.
-Kernels specify operands, tiles and copies themselves; a stationary operand that is used
-again is not loaded again, and `kernel_queues.Array` runs tiles of the array in
-parallel.
+Kernels specify all of these; a stationary operand that is used again is not loaded
+again, and `kernel_queues.Array` runs tiles of the array in parallel.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class ArrayTiling:
 
 
 def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
-    """Return the smallest tile for `used` rows or columns, `whole` unless `allowed`."""
+    """Return the smallest tile of `used` rows or columns; `whole` if not `allowed`."""
     tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
@@ -110,7 +109,6 @@ def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
 
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
-    """Return the tiling with `held` stationary columns and `moved` moving columns."""
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
@@ -141,7 +139,6 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
 
 
 def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
-    """Return the tiling of the quicker choice of the stationary operand."""
     tilings = []
     if c.stationary != "rhs":
         tilings.append(_tiling(c, core, c.m, c.n))
@@ -349,7 +346,7 @@ def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> f
 
 
 def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (first, number) of a tile's rows and of its columns, in units of 32."""
+    """Return (first, number) of a tile's rows, and of its columns, in units of 32."""
     quarter = int(a.TILE_ROWS.value)
     position = i.attributes.get("tile_position") or (0, 0)
     size = i.attributes.get("tile_size") or (128, 128)

@@ -268,7 +268,7 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one operation on one element, `SCALE_STEPS` for a scale from an amax."""
+    """Price one operation on one element, or for a scale `SCALE_STEPS` operations."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)

@@ -272,7 +272,7 @@ class _Fusion:
         return True
 
     def _absorb(self, step: FusedStep, value: int) -> None:
-        """Fuse the step that computes the operand `value` into `step` if possible."""
+        """Fuse the step that computes the operand `value` into `step`, if possible."""
         before = self._single(value)
         if before is None or before.reduces:
             return

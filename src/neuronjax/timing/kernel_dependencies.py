@@ -336,7 +336,7 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait for the index of a dynamic access, also of a write."""
+        """Add the wait for the index of a dynamic access, which may be a write."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -399,7 +399,7 @@ class KernelDependencies:
         return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """Return the entries to wait for; if they are many, as one group."""
+        """Return the entries to wait for, or one group of all if they are many."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))

@@ -402,8 +402,7 @@ def _op(node: FlatNode) -> str:
 
 
 def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
-    """Return a movement's parameters with an additional last axis for the iterations;
-    None if the movement is not supported."""
+    """Return a movement's parameters with a last axis for the iterations, or None."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None
     if i.kind in ("broadcast", "transpose"):

@@ -70,7 +70,7 @@ def routes_of(topology: Topology) -> Routes:
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield a route's wires, slowest axis first, with the message's part on each."""
+    """Yield a route's wires, slowest axis first, each with its part of the message."""
     start, end = place_of(topology, source), place_of(topology, destination)
     links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)

@@ -47,7 +47,6 @@ def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
 
 
 def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
-    """Return the value of a constant integer scalar, else None."""
     i = written.get(view.buffer.number)
     if isinstance(i, Memset) and np.size(i.value) == 1:
         value = np.asarray(i.value)

@@ -230,7 +230,7 @@ def _reductions(case: ProbeCase, dtype: str) -> Answers:
 
 
 def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the sum over ranks by a plan, whose partial sums are stored in a dtype."""
+    """Return the sum over ranks by `plan`, with partial sums stored in `dtype`."""
     chunks = np.array_split(np.arange(x.shape[1]), plan.chunks)
     size = -(-x.shape[1] // plan.chunks)
     assert all(len(chunk) == size for chunk in chunks)  # the sizes divide 4,096
