@@ -60,9 +60,8 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, which was made from `emulated` (its gradient, for example),
-    for a report. The report's policy applies to all of it, and not the policy of
-    `emulated`."""
+    """Return `function`, made from `emulated` (its gradient, for example), for a
+    report. The report's policy applies to all of it, not that of `emulated`."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -125,8 +124,7 @@ class Named:
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
-        """Return the selection, with the name of each position and the position of each
-        name."""
+        """Return the selection, with each position's name and each name's position."""
         given_numbers = _tuple(numbers, int)
         given_names = _tuple(names, str)
         if signature is None:
@@ -148,8 +146,7 @@ class Named:
     def split(
         self, args: tuple, kwargs: dict
     ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Return the unselected arguments, and a function that adds the selected ones
-        to them."""
+        """Return unselected arguments, and a function that adds the selected ones."""
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
@@ -212,8 +209,7 @@ class CallState:
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return the index of this call: the given index or the next number, or None if
-        not `stochastic`.
+        """Return the index of this call: as given, else counted, or None.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.

@@ -186,7 +186,6 @@ def _compared(
     baseline: Reference | None,
     **options: Any,
 ) -> Comparison:
-    """Compare a captured program and its arrays with a reference."""
     policy, program = asked.policy, captured.program
     if program.holds_complex():
         program = real_program(program, sdk=policy.sdk)
@@ -223,7 +222,6 @@ def _edited(
     rounding_seed: int,
     static: Mapping[str, Any],
 ) -> Callable[..., ProgramComparison]:
-    """Return a function that compares `asked` with `against`, which may be a path."""
     policy, own = asked.policy, {"target": asked.target.name}
     is_saved = isinstance(against, str | os.PathLike)
     other = Asked.of(against, policy=policy, **own, **static)
@@ -263,7 +261,6 @@ def _read_back(captured: CapturedProgram) -> CapturedProgram:
 
 
 def _with_arguments(saved: CapturedProgram, like: CapturedProgram) -> CapturedProgram:
-    """Return the program `saved` with the arguments of `like` and their names."""
     taken, given = (
         ", ".join(str(v.type) for v in each.program.entry.body.arguments)
         for each in (saved, like)

@@ -150,7 +150,6 @@ def _other_devices(count: int) -> Sequence[Any]:
 
 
 def _in_scope(native: Callable[..., Any], ours: Callable[..., Any]) -> Any:
-    """Return a function that calls `ours` in an open scope and `native` otherwise."""
 
     @functools.wraps(native, updated=())
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -190,8 +189,7 @@ def _native_calls() -> dict[Any, int]:
 
 
 def _line_of(function: Any) -> str:
-    """Return the line that defines a user's function; "" for a function of a
-    library."""
+    """Return the line that defines a user's function; "" if a library defines it."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or any(part in code.co_filename for part in (*LIBRARY, "<")):
         return ""

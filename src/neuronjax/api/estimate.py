@@ -320,7 +320,6 @@ class _Training:
         )
 
     def cost(self, target: Target, found: Profile) -> TrainingCost:
-        """Return the cost on a machine, given the profile of the program on it."""
         run = self._run(target, found.policy)
         run.check()
         shards = shards_of(found)
@@ -359,7 +358,6 @@ class _Training:
         )
 
     def cost_of_machine(self, machine: Machine) -> TrainingCost:
-        """Return the cost on a machine that the caller has measured."""
         copies = 1.0
         if machine.tokens_per_step is not None:
             if self.run.tokens_per_step is None:
@@ -384,8 +382,6 @@ class _Training:
 def _all_reduce_seconds(
     size: float, copies: int, shards: int, target: Target, found: Profile
 ) -> float:
-    """Return the seconds to add up gradients of `size` bytes over copies of `shards`
-    devices."""
     if copies < 2 or not size:
         return 0.0
     lnc = found.core.lnc
@@ -448,7 +444,6 @@ def _trainers(chip: ChipSpec) -> str:
 def _gradient_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
-    """Return a note if copies exchange no gradients; it gives the reason."""
     pairs = zip(profiles, costs, strict=True)
     silent = [p for p, c in pairs if c.copies > 1 and not c.time.all_reduce_seconds]
     if not silent:

@@ -196,8 +196,7 @@ class ServingEstimate(PricedTable):
 
 
 def _given_away(profiled: Profile) -> Profile:
-    """Return the profile with all arguments donated, as a server keeps only one
-    cache."""
+    """Return the profile with all arguments donated: a server keeps one cache."""
     timeline = profiled.timeline
     everything = range(len(timeline.memory.arguments))
     memory = with_donation(timeline.memory, everything)

@@ -1,8 +1,7 @@
 """Programs on priced instances: the common parts of `estimate` and `estimate_serving`.
 
 They are: an estimate's machines, policies and prices; the profile of a program on each
-machine; the number of copies that a machine runs; the HBM that the copies need; the
-table.
+machine; the number of copies that a machine runs; the HBM of the copies; the table.
 """
 
 from __future__ import annotations
@@ -111,8 +110,7 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return for each profile its program, machine and policy as far as profiles differ
-    in them."""
+    """Return each profile's program, machine and policy, if profiles differ in them."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]
@@ -138,8 +136,7 @@ def profiles_of(
     kwargs: dict[str, Any],
 ) -> tuple[Found, dict[str, str]]:
     """Return the profiles of a step on machines and under policies, and the reasons of
-    refusals. Each program is profiled once; if the only machine refuses, its error is
-    raised."""
+    refusals. Each program is profiled once; that of a single machine is raised."""
     targets, policies = machines
     found: Found = []
     refused: dict[str, str] = {}

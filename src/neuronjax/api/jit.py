@@ -252,15 +252,13 @@ class Emulated(Stateful):
 
     @property
     def amax_history(self) -> jax.Array | None:
-        """The state of delayed scaling at the start of a call; None if it was not
-        given."""
+        """The state of delayed scaling at the start of a call; None without one."""
         return self._state.amax_history
 
     @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """Return the captured program for arguments of these types, which all verbs
-        use. Its results include writes to NNX modules only for a `reported`
-        function."""
+        """Return the captured program for arguments of these types, for all verbs. Its
+        results include writes to NNX modules only for a `reported` function."""
         return self._capture(self._alone, args, kwargs)
 
     @boundary
@@ -379,9 +377,8 @@ class Emulated(Stateful):
     ) -> Any:
         """Emulate a call; `jax.jit` traces this function.
 
-        The underscores are needed so that users can have arguments of these names: JAX
-        refuses a user's keyword argument that has the name of a positional
-        parameter."""
+        The underscores keep the names free for users' arguments: JAX refuses a user's
+        keyword argument that has the name of a positional parameter."""
         context, around = _context, _around
         stages.start(f"{self._name} on {self.target.name}", self)
         emulation, leaves, out_tree = self._bind(self._step, args, kwargs, around)

@@ -74,8 +74,7 @@ def judge(
         nki: The NKI release whose rules apply: "0.3" to "0.6", or "neuronxcc-2.26" and
             older. A feature that the release lacks is reported as a limit; a feature
             that it computes differently, as a hazard; a feature that the emulator
-            computes as the newest release does, as advice. None allows all features of
-            both styles.
+            computes as the newest release does, as advice. None allows all features.
         grid: The launch grid; if it is empty, one program runs.
         seeds: The seeds of the inputs. If the kernel contains as many constants as a
             result has elements, one more random seed is added at the end of the
@@ -155,7 +154,6 @@ class _Job:
     limits: Limits
 
     def trace(self, path: Path, kernel: str | None) -> TracedCandidate:
-        """Return the kernel of a file, traced for the arguments of the reference."""
         arguments, hidden = None, {}
         if self.case is not None:
             arguments = self.case.kernel_arguments(self.seeds[0])
@@ -183,8 +181,7 @@ def _file(path: str | Path, what: str) -> Path:
 
 
 def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
-    """Return the relative L2 tolerance and its origin; None in its place if bounds are
-    derived."""
+    """Return the relative L2 tolerance (None if bounds are derived) and its origin."""
     if job.tolerance is not None:
         return job.tolerance, "given"
     try:
@@ -261,8 +258,7 @@ def _with_harmless_reads(found: Mapping[str, Any]) -> dict[str, Any]:
 def _times(
     job: _Job, candidate: TracedCandidate
 ) -> tuple[VerdictTimes | None, tuple[Problem, ...]]:
-    """Return the predicted times; or None, and as a problem the instruction that has no
-    price."""
+    """Return the predicted times, or None and the instruction without a price."""
     before = None if job.baseline is None else _baseline_seconds(job, job.baseline)
     try:
         found = profile(candidate.kernel, target=job.target)(*candidate.arguments)

@@ -143,7 +143,6 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
 
 
 def _flags(options: dict[str, Any]) -> list[str]:
-    """Return the command-line options for these keywords of `judge`."""
     flags = []
     for name, value in options.items():
         if value is None or value == ():

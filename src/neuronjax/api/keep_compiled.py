@@ -18,8 +18,8 @@ def keep_compiled(folder: str | os.PathLike[str] | None = None) -> Path:
     """Keep compiled programs on disk, in JAX's persistent compilation cache.
 
     Call this before the first program is compiled. A later process on the same kind of
-    machine reads a stored program instead of compiling it. The machine code is the
-    same, so the bits are too. Capture and lowering are repeated in every process.
+    machine reads a stored program, with the same bits, instead of compiling it. Capture
+    and lowering are repeated in every process.
 
     Args:
         folder: the folder of the cache; None for `NEURONJAX_CACHE_DIR`, otherwise the
@@ -28,7 +28,7 @@ def keep_compiled(folder: str | os.PathLike[str] | None = None) -> Path:
 
     Returns:
         The folder in use, one for each jaxlib, processor, number of threads and
-            `XLA_FLAGS`, because compiled code depends on them.
+        `XLA_FLAGS`, because compiled code depends on them.
     """
     chosen = getattr(jax.config, _FOLDER)
     if chosen and folder is None:

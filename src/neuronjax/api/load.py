@@ -177,14 +177,12 @@ class _Loaded:
         return [checked[i] for i in artifact.kept]
 
     def _results(self, outcome: Outcome) -> Any:
-        """Return the results as the exported function returns them."""
         results = jax.tree.unflatten(self._artifact.out_tree, outcome.results)
         history = outcome.amax_history
         return results if history is None else (results, history)
 
 
 def _checked(leaf: Any, aval: jax.ShapeDtypeStruct, name: str) -> Any:
-    """Return an argument as the array that the program takes."""
     if type(leaf) in _WEAK and jnp.result_type(aval.dtype, leaf) == aval.dtype:
         leaf = jnp.asarray(leaf, aval.dtype)
     array = as_array(leaf, name)

@@ -38,14 +38,11 @@ class CallEntry:
 
     Attributes:
         state: the call state with which the compiled program starts.
-        compile: a function from the call context, or its types, to a
-            `jax.stages.Compiled`.
-        run: a function from (executable, call context, args, kwargs) to results.
+        compile: makes a `jax.stages.Compiled` for a call context or its types.
+        run: returns the results for (executable, call context, args, kwargs).
         inside: the function to call inside another emulated function.
-        leaves: a function from (args, kwargs) to the flat arguments that the program's
-            main takes.
-        under: a function from (target, policy) to the entry of the same program for
-            them.
+        leaves: returns, of (args, kwargs), the flat arguments of the program's main.
+        under: returns the entry of the same program for (target, policy).
     """
 
     state: CallState
@@ -66,8 +63,7 @@ def _reading(name: str) -> Callable[..., Any]:
 
 
 class _Readable(Displayed):
-    """The attributes that lowered and compiled programs share. Reading them runs
-    nothing."""
+    """The attributes of lowered and compiled programs. Reading them runs nothing."""
 
     lowered: Lowered
 
@@ -237,8 +233,7 @@ def types_text(arrays: Sequence[Any]) -> str:
 
 
 class Compiled(_Readable, Stateful):
-    """A program compiled for the host, to be called with arguments of the lowered
-    types.
+    """A program compiled for the host; its arguments must have the lowered types.
 
     Attributes:
         lowered: the program before compilation.

@@ -41,8 +41,7 @@ class Stepped:
     state: Mapping[str, Any]
 
     def tree_flatten_with_keys(self) -> tuple[Sequence[tuple], tuple[str, ...]]:
-        """Return the leaves with their keys, for JAX; the key of a state array is its
-        path."""
+        """Return the leaves with their keys, for JAX; an array's key is its path."""
         state = [(DictKey(name), leaf) for name, leaf in self.state.items()]
         return ((GetAttrKey("result"), self.result), *state), tuple(self.state)
 
@@ -77,8 +76,7 @@ class WithState:
 
 
 class InPlace(WithState):
-    """A wrapper that returns its state, which `settled` writes into the arguments'
-    modules.
+    """A wrapper whose calls return the state that `settled` writes into modules.
 
     The state of a function of `nnx.jit` is every variable that it writes. For any other
     function, variables that it returns are left out, since the caller gets them as
@@ -170,8 +168,7 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 
 def once(function: Callable[..., Any], arguments: Any) -> Any:
-    """Return a function's arguments; for a `WithState`, with each shared variable only
-    once."""
+    """Return a function's arguments; for a `WithState` without repeated variables."""
     own = isinstance(function, WithState) and not isinstance(function, AsInJax)
     return tied(arguments) if own else arguments
 
@@ -301,8 +298,7 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
 
 def holds_modules(arguments: Any) -> bool:
     """Return whether a pytree holds modules or variables. Fifty arrays take
-    microseconds; with `is_leaf` they would take a hundred. Static fields are not
-    compared."""
+    microseconds, but with `is_leaf` a hundred. Static fields are not compared."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return False
@@ -317,7 +313,6 @@ def holds_modules(arguments: Any) -> bool:
 
 
 def _variables(arguments: Any) -> dict[tuple, Any]:
-    """Return the arrays of modules and variables, by their paths."""
     return {
         (*path, *inner): array
         for path, node in _modules(arguments)
@@ -330,8 +325,7 @@ _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
-    """Return, for each result of a jaxpr, the first value in the jaxpr that is the
-    same.
+    """Return, for each result of a jaxpr, the first of its values that is the same.
 
     A call may pass operands through unchanged, as `nnx.jit` does with variables that
     are only read, and may return a value twice. Literals are given as text."""

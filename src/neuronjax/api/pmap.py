@@ -27,9 +27,9 @@ def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
     """Return a mesh of emulated devices, for `jax.shard_map` and shardings of `jit`.
 
     The mesh has no devices on which JAX could place arrays; emulated functions take
-    whole arrays. `with jax.sharding.use_abstract_mesh(mesh):` makes it the mesh of
-    calls. A program that calls `jax.set_mesh` and `jax.device_put` needs a mesh with
-    devices: `jax.make_mesh` inside a block of `emulated`.
+    whole arrays. `with jax.sharding.use_abstract_mesh(mesh):` sets it for calls. A
+    program that calls `jax.set_mesh` and `jax.device_put` needs a mesh with devices:
+    `jax.make_mesh` inside a block of `emulated`.
 
     Args:
         shape: the size of every axis.
@@ -39,8 +39,7 @@ def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
         An abstract mesh whose axes all have type Auto.
 
     Raises:
-        InvalidProgramError: a different number of names and sizes, a repeated name, or
-            a size below 1.
+        InvalidProgramError: not one name per size, a repeated name, or a size below 1.
     """
     shape, names = tuple(shape), tuple(names)
     legal = all(isinstance(size, int) and size > 0 for size in shape)
@@ -236,7 +235,6 @@ class _Mapped:
         return PartitionSpec(*[None] * axis, self.axis_name)
 
     def _size(self, leaves: list, axes: list, names: list[str]) -> int:
-        """Return the number of devices, which is the length of every mapped axis."""
         sizes: dict[str, int] = {}
         for x, axis, name in zip(leaves, axes, names, strict=True):
             if axis is _WHOLE:
@@ -278,8 +276,7 @@ def _refuse_nesting() -> None:
 
 
 def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
-    """Return the pytree of axes with `f` applied to each axis, and to `_WHOLE` for
-    None."""
+    """Return the pytree with `f` applied to each axis, and to `_WHOLE` for None."""
     return jax.tree.map(
         lambda axis: f(_WHOLE if axis is None else axis),
         axes,

@@ -1,10 +1,9 @@
 """`profile`: where the time of a program goes on a chip, and what would save time.
 
 A thin interface to `timing`, `report` and `diagnostics.limits`: it captures and lowers
-as `jit` does, then schedules the program instead of running it. Shapes are enough: no
-value is computed unless `Profile.outputs` is read. Times are predictions of a model for
-one logical NeuronCore; `neuronjax constants` lists the measurements on which it is
-based.
+as `jit` does, then schedules the program. Shapes are enough: no value is computed
+unless `Profile.outputs` is read. Times are predictions of a model for one logical
+NeuronCore; `neuronjax constants` lists the measurements on which it is based.
 """
 
 from __future__ import annotations
@@ -108,7 +107,6 @@ def profile(
 
 
 def _values(arguments: Any) -> Any:
-    """Return the arguments, and refuse types, which have no values to run with."""
     leaves = jax.tree.leaves(arguments)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         raise InvalidProgramError(

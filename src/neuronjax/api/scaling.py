@@ -46,8 +46,7 @@ class ScalePoint:
         communication_seconds: communication time of one device, hidden or not.
         exposed_seconds: communication time that compute does not hide.
         bubble_seconds: time that a device waits for other pipeline stages.
-        barrier_seconds: extra time if the launch on all devices takes longer than the
-            step.
+        barrier_seconds: extra time if the launch takes longer than the step.
         step_seconds: total time of the step.
         efficiency: compute time divided by step time.
         algorithm: algorithm of the all-reduce of the gradients; "" for one copy.
@@ -122,7 +121,6 @@ class _Workload:
     algorithm: str | None
 
     def tokens(self, devices: int) -> float:
-        """Return the tokens of a step, all copies together."""
         if self.tokens_per_step is not None:
             return self.tokens_per_step
         return (self.tokens_per_device or 0.0) * devices
@@ -150,10 +148,8 @@ def scaling(
 
     Args:
         parameters: number of parameters of the model.
-        tokens_per_step: tokens of all devices together, so that more chips do the same
-            work.
-        tokens_per_device: given instead of `tokens_per_step`, for work that grows with
-            the number of devices.
+        tokens_per_step: tokens of all devices, the same on more chips.
+        tokens_per_device: instead of `tokens_per_step`, tokens of every device.
         compute_seconds: compute time of one device per step; None for 6 x parameters x
             tokens operations at `utilization` of the BF16 peak.
         utilization: share of the peak that is reached.
@@ -245,7 +241,6 @@ def _layout(job: _Workload, chips: int) -> _DeviceLayout:
 
 
 def _misfit(job: _Workload, layout: _DeviceLayout) -> str:
-    """Return why the mesh does not fit on the chips; "" if it fits."""
     stage, per_node = layout.data * job.tensor, layout.per_node
     if layout.chips < 1 or not stage or stage * job.pipeline != layout.devices:
         return f"no multiple of tensor {job.tensor} x pipeline {job.pipeline}"
@@ -308,8 +303,7 @@ def _compute(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
-    """Return the seconds and the algorithm of the gradients' all-reduce, and its name
-    in reports."""
+    """Return seconds, algorithm and name in reports of the gradients' all-reduce."""
     if layout.data == 1:
         return 0.0, "", "gradients"
     size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)
@@ -340,8 +334,7 @@ def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> Collectiv
 
 
 def _tensor(job: _Workload, layout: _DeviceLayout) -> float:
-    """Return the seconds of two all-reduces per layer in the forward pass, and two more
-    in the backward pass."""
+    """Return the seconds of two all-reduces per layer in each of the two passes."""
     if job.tensor == 1:
         return 0.0
     size = _activations(job, layout)
@@ -366,6 +359,5 @@ def _messages(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _activations(job: _Workload, layout: _DeviceLayout) -> float:
-    """Return the bytes of the activations of one microbatch of one copy, in BF16."""
     tokens = job.tokens(layout.devices) / layout.data / job.microbatches
     return math.ceil(tokens) * job.hidden * 2

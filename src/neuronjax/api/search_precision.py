@@ -110,8 +110,7 @@ def search_precision(
             `Rule` by name, {"head": {"param": "head/kernel"}}.
         strategy: "greedy": lower groups one after another, the least sensitive first,
             and keep each if the result stays within the tolerance; "bisection": find,
-            in fewer runs, how many of the first groups in this order can be lowered
-            together.
+            in fewer runs, how many groups, in this order, can be lowered together.
         objective: "time": take only steps that save predicted time, so the result is
             never predicted slower than the baseline; "preference": take the cheapest
             candidates that the tolerance permits, whatever their predicted time. In a
@@ -133,8 +132,7 @@ def search_precision(
             which changes every rounding. Without `holdout` they show whether the error
             is small only by luck, but they do not replace new data.
         margin: the search multiplies errors by this factor, then compares them with the
-            tolerance, because errors on new batches are larger than on the batches of
-            the search.
+            tolerance, because errors on new batches are larger.
         compiled: compile every program as a whole instead of op by op. The bits are the
             same; this is faster if `evaluate` makes very many calls.
         lnc: as `neuronjax.profile`.
@@ -150,8 +148,7 @@ def search_precision(
         InvalidProgramError: an unknown keyword value; when called, no output that
             `outputs` selects, no op that a candidate could change, a baseline beyond
             the tolerance, or a metric that returns NaN.
-        UnsupportedError: a candidate with delayed scaling; when called, a candidate
-            that the target lacks.
+        UnsupportedError: a candidate with delayed scaling, or that the target lacks.
 
     Example:
         >>> found = nj.search_precision(loss, target="trn2", tolerance=1e-3)(params, x)
@@ -254,7 +251,6 @@ class _Measured:
     compiled: bool
 
     def judged(self, args: tuple, kwargs: dict) -> JudgedBatches:
-        """Return the batches on which a call is judged."""
         return JudgedBatches.of(
             (args, kwargs), self.batches, self.holdout, self.variations
         )

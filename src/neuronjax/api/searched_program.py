@@ -137,9 +137,8 @@ class SearchedProgram:
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
-        """Yield, for each group, the identity of the program if only this group has
-        candidate `number` and the others have the baseline, or the error that refuses
-        the program."""
+        """Yield, for each group, the identity of the program (or the error that refuses
+        it) if only this group has candidate `number`, and the others the baseline."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))

@@ -208,8 +208,7 @@ def _rounds(
 def _faults_before_divergence(
     every: StudyRuns, machines: Sequence[StudyMachine], found: Study, progress: bool
 ) -> dict[str, str]:
-    """Return, by label, what statistics show in the steps before a machine first
-    diverges."""
+    """Return, by label, what statistics show before a machine first diverges."""
     verdicts, seen = found.verdicts(), {}
     runs = {m: verdicts[m.label].diverged for m in machines if m.numerics is not None}
     first = {m: min(d.items(), key=lambda run: run[1]) for m, d in runs.items() if d}
@@ -266,8 +265,7 @@ class Study(Displayed):
         """Return a metric as arrays [seeds, steps], by label.
 
         Args:
-            metric: one of `metrics`; None for "loss", or for the first metric if there
-                is no "loss".
+            metric: one of `metrics`; None for "loss", or without it the first metric.
 
         Raises:
             InvalidProgramError: no such metric.

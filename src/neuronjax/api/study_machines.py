@@ -91,11 +91,10 @@ def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
 class StudyJit:
     """The `jit` that `train` uses on a machine. It caches compiled functions.
 
-    What functions write into modules of Flax NNX is kept, because a study would
-    otherwise train nothing. A function that is passed again is not recompiled, but its
-    calls are counted from 0: the random bits of stochastic rounding do not depend on
-    earlier runs. With a list `seen`, emulated functions append each call's
-    statistics."""
+    It keeps what functions write into modules of Flax NNX, since a study would train
+    nothing without. A function that is passed again is not recompiled, but its calls
+    are counted from 0: the random bits of stochastic rounding do not depend on earlier
+    runs. With a list `seen`, emulated functions append each call's statistics."""
 
     def __init__(
         self, machine: StudyMachine, seen: list[Statistics] | None = None
@@ -133,7 +132,6 @@ class _Watched:
     seen: list[Statistics]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, and append its statistics to the list."""
         leaves = jax.tree.leaves((args, kwargs))
         if capturing() or any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.collecting.with_options(collect=None)(*args, **kwargs)

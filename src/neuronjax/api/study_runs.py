@@ -97,8 +97,7 @@ class StudyRuns:
     def fault(
         self, machine: StudyMachine, seed: int, steps: list[Any], bars: StudyProgress
     ) -> str:
-        """Repeat these steps of a run, and return what statistics show in the last two
-        steps."""
+        """Repeat these steps of a run; return what statistics show in the last two."""
         bars.begin(f"{machine.label} seed {seed}, again", len(steps))
         with self._writer(machine, f"{seed}-step{steps[-1]}") as write:
             found: list[Statistics] = []

@@ -121,8 +121,7 @@ def read_artifact(source: Source) -> Artifact:
 
 
 def read_any(source: Source) -> Artifact | ArtifactFamily:
-    """Read a saved program as an `Artifact`, or with symbolic sizes as an
-    `ArtifactFamily`."""
+    """Read a saved program: an `ArtifactFamily` if it has symbolic sizes."""
     data, name = _read(source)
     form = recognized(data)
     if form == "jax.export artifact":

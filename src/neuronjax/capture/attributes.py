@@ -80,9 +80,8 @@ _BYTES = re.compile(r'^dense<"0x([0-9A-Fa-f]*)">')
 
 
 def _printed_elements(text: str, dtype: np.dtype) -> np.ndarray:
-    """Return the elements of a printed constant. MLIR prints a constant of many
-    elements as bytes, and of few elements as exact decimal numbers, with NaN and Inf in
-    hexadecimal."""
+    """Return the elements of a printed constant. MLIR prints many elements as bytes,
+    and few elements as exact decimal numbers, with NaN and Inf in hexadecimal."""
     raw = _BYTES.match(text)
     if raw:
         return np.frombuffer(bytes.fromhex(raw.group(1)), dtype)
@@ -218,8 +217,7 @@ def _groups(attribute: Any) -> Any:
 
 
 def _mesh(attribute: Any, dialect: Any = sdy) -> str | Mesh:
-    """Return the mesh that an attribute contains, or the name of the mesh to which it
-    refers."""
+    """Return the mesh of an attribute, or the mesh's name if it only has the name."""
     mesh = attribute.maybe_downcast()
     if isinstance(mesh, ir.FlatSymbolRefAttr):
         return mesh.value

@@ -257,8 +257,7 @@ def tensor_type(mlir_type: Any) -> TensorType:
 
 
 class _Locations:
-    """The decoded locations of a module. Each is decoded once, as many ops share
-    one."""
+    """The decoded locations of a module, each decoded only once."""
 
     def __init__(self, file: str) -> None:
         self._file = file

@@ -47,8 +47,7 @@ def malformed(what: str) -> NoReturn:
 
 @dataclass
 class FlatBuffer:
-    """The bytes, and the numbers of tables and of bytes of strings that may still be
-    read."""
+    """The bytes, and how many tables and bytes of strings may still be read."""
 
     data: bytes
     budget: int = field(default=MOST_TABLES)
@@ -66,8 +65,7 @@ class FlatBuffer:
         return int.from_bytes(self.slice(at, width), "little")
 
     def offset(self, at: int) -> int:
-        """Return the position to which the offset at `at` points; offsets only point
-        forward."""
+        """Return the position to which the offset at `at` points; it is further on."""
         return at + self.unsigned(at, 4)
 
     def slice(self, at: int, length: int) -> bytes:
@@ -76,8 +74,7 @@ class FlatBuffer:
         return self.data[at : at + length]
 
     def text(self, at: int, length: int) -> str:
-        """Return a string of `length` bytes, and subtract them from the bytes that may
-        be read."""
+        """Return a string of `length` bytes, and deduct them from the allowance."""
         self.text_bytes -= length
         if self.text_bytes < 0:
             malformed("its strings have many times the bytes of the file")

@@ -30,8 +30,7 @@ kernel_p.multiple_results = True
 
 
 def call(function: KernelFunction, arrays: Arrays, key: jax.Array) -> list[jax.Array]:
-    """Bind the primitive, and return its results, then the arguments that the kernel
-    writes."""
+    """Bind the primitive; return its results, then the arguments that it writes."""
     results = kernel_p.bind(*arrays, key, function=function)
     axes = frozenset(manual_axes()) if function.devices else _varying(arrays)
     return [_cast(x, axes) for x in results]

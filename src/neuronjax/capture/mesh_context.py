@@ -108,8 +108,7 @@ class MeshContext:
         ]
 
     def placed(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Return flat arguments with their shardings; this is called inside the
-        function."""
+        """Return flat arguments with their shardings, inside the function."""
         if not self.shardings:
             return leaves
         pairs = zip(leaves, self.shardings, strict=True)
@@ -230,9 +229,8 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
 
 
 def _constrained(array: Any, over: NamedSharding) -> Any:
-    """Return an array with a sharding, inside the function. If the mesh has Explicit
-    axes, only Explicit axes split the array; the partitioner decides about Auto
-    axes."""
+    """Return an array with a sharding, inside the function. Explicit axes of the mesh
+    split the array; if there are any, the partitioner decides about Auto axes."""
     mesh = over.mesh.abstract_mesh
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = {name for name, kind in pairs if kind is AxisType.Explicit}
@@ -275,8 +273,7 @@ def placements(
     """Return the sharding of each flat result; () if there is no mesh of devices.
 
     A sharding is stated by the op that makes the result, by the result's type if axes
-    are Explicit, or by the partitioner if axes are Auto. A result without any is
-    replicated.
+    are Explicit, or by the partitioner if axes are Auto. Others are replicated.
 
     Args:
         stage: the traced function, which may contain a mesh of devices.
@@ -298,8 +295,7 @@ def placements(
 
 
 def _stated(jaxpr: Any, variable: Any) -> P | None:
-    """Return the spec that the op of the result `variable` has as a parameter, or
-    None."""
+    """Return the spec among the parameters of the op that makes `variable`, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
             continue

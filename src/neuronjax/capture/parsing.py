@@ -186,7 +186,6 @@ class _Worker:
         return last_words(self._log.read(), 200)
 
     def close(self) -> None:
-        """Kill the child."""
         self._process.kill()
         self._process.wait()
         self.forget()
@@ -225,8 +224,7 @@ def stop() -> None:
 
 
 def _after_fork() -> None:
-    """Drop the copied pipes in a forked process, because the parser belongs to the
-    parent."""
+    """Drop the copied pipes in a forked process; the parser belongs to the parent."""
     global _lock
     _lock = threading.Lock()
     while _workers:

@@ -1,12 +1,11 @@
 """Inserts collectives into programs with shardings, by XLA's partitioner.
 
-The StableHLO of a program lacks some or all collectives if it has `jax.jit` with
-shardings, Explicit axes, or a shard_map over some of the axes. Another process
-(`partition_child`) runs XLA's own partitioner on it, which takes about 0.3 s; the
-result is cached by the program's bytes. The result is code of one device, and is put
-into one `sdy.manual_computation` over all axes, so that lowering needs no further rule.
-Programs of one device, and programs whose shardings are all in manual computations over
-all axes, do not need the partitioner.
+StableHLO lacks some or all collectives of `jax.jit` with shardings, of Explicit axes,
+and of a shard_map over some of the axes. Another process (`partition_child`) runs XLA's
+partitioner, which takes about 0.3 s; the result is cached by the program's bytes. The
+result is code of one device, and is put into one `sdy.manual_computation` over all
+axes, so that lowering needs no further rule. Programs of one device, and programs whose
+shardings are all in manual computations over all axes, do not need the partitioner.
 """
 
 from __future__ import annotations
@@ -142,8 +141,6 @@ def partition(program: Program, module: Any) -> Program:
 
 
 def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> Region:
-    """Return a main that takes whole arrays: one manual computation with the region
-    `body`."""
     mesh = shardings[0].mesh if shardings else Mesh(())
     assert isinstance(mesh, Mesh)
     count = len(outside.arguments)
@@ -209,7 +206,6 @@ class _PartitionRequest:
 
     @classmethod
     def of(cls, program: Program, module: Any, devices: int) -> _PartitionRequest:
-        """Return the request for a module and its decoded program."""
         text = module.operation.get_asm(binary=True, enable_debug_info=False)
         digest = hashlib.sha256(text)
         named = (op for op in program.walk() if op.name not in _MOVED)
@@ -406,8 +402,7 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
-    """Return the axes over which one dimension is split, or None if it is not split
-    over axes.
+    """Return the axes over which a dimension is split, or None.
 
     Args:
         mesh: the devices.
@@ -435,8 +430,7 @@ def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
 
 
 def _cuts(mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the mesh with its axes cut into ascending prime factors, then into
-    descending ones."""
+    """Yield the mesh with axes cut into prime factors: ascending, then descending."""
     for reverse in (False, True):
         axes = []
         for name, size in mesh.axes:

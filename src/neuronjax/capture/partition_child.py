@@ -3,9 +3,8 @@
 `partition_child.py DEVICES DIRECTORY` reads MLIR bytecode from its standard input. It
 compiles for as many CPU devices as the program has, with the partitioner and only the
 passes that it needs, until XLA has dumped the partitioned program into DIRECTORY: code
-of one device with explicit collectives. On its standard output it writes a line of
-JSON, the shardings of arguments and results or an error, and that code as MLIR
-bytecode.
+of one device with explicit collectives. It writes to its standard output a line of
+JSON, with shardings or an error, and that code as MLIR bytecode.
 
 Like `parse_child` it imports jaxlib but not jax. It uses `_jax` and `_hlo` of jaxlib,
 which have no public names; `tests/capture/test_partition.py` fails if they move.
@@ -266,8 +265,7 @@ def show(module: ir.Module) -> None:
 
 def printing(op: Any, results: list[Any]) -> None:
     """Replace a printing call by a call with these results. `hide` gives it one result,
-    because XLA would turn a call without results into a call that returns an empty
-    tuple."""
+    because XLA would make a call without results return an empty tuple."""
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
     layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}

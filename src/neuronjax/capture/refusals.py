@@ -117,8 +117,7 @@ def _primitive(message: str) -> str:
 
 def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str | None]]:
     """Yield every equation of a jaxpr and of jaxprs inside it, with the user's line.
-    Equations of a jitted library function that have no line get the line of its
-    call."""
+    Equations of a jitted library function without a line get the line of its call."""
     for equation in jaxpr.eqns:
         source = source_line(equation) or outer
         yield equation, source
@@ -220,9 +219,8 @@ def of_mesh(error: Exception) -> NeuronJaxError | None:
 
 
 def _unknown_axis(error: Exception) -> NeuronJaxError | None:
-    """Return the error of a collective over an axis that no surrounding mesh has; None
-    for another error. JAX raises a NameError or, inside a shard_map, an
-    AssertionError."""
+    """Return the error of an axis that no surrounding mesh has; None for other errors.
+    JAX raises a NameError or, inside a shard_map, an AssertionError."""
     match = re.search(r"unbound axis name: (\w+)", str(error))
     axes = [match[1]] if match else _asserted_axes(error)
     if not axes:
@@ -247,8 +245,7 @@ def _asserted_axes(error: Exception) -> Sequence[Any]:
 
 
 def _line(error: Exception) -> str | None:
-    """Return the innermost line of the user in a traceback, or without one, of the
-    current call."""
+    """Return the innermost line of the user in a traceback, or else of the call."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
     return lines[-1] if lines else program_line() or None

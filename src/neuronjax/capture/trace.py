@@ -57,8 +57,7 @@ _CAPTURE = jax.make_user_context(default_value=None)
 
 
 def capturing() -> bool:
-    """Return whether this thread is capturing; an inner nj.jit then only sets a
-    policy."""
+    """Return whether this thread is capturing; an inner nj.jit then sets a policy."""
     return getattr(_state, "depth", 0) > 0
 
 
@@ -228,8 +227,7 @@ def float0(leaf: Any) -> np.ndarray:
 
 
 def as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return a result with the key type or weak type of `aval`, which plain arrays
-    lack."""
+    """Return a result with the key type or weak type of `aval`."""
     if is_key(aval.dtype):
         return jax.random.wrap_key_data(array, impl=aval.dtype._impl)  # type: ignore
     if aval.weak_type:
@@ -243,8 +241,7 @@ def check_argument(leaf: Any, name: str) -> None:
     """Refuse dtypes that no NeuronCore has.
 
     Raises:
-        UnsupportedError: such a dtype; the error names the argument and a dtype to use
-            instead.
+        UnsupportedError: the error names the argument and the dtype to use.
     """
     dtype = leaf.dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):

@@ -60,8 +60,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """The outcome of a case with a runner, and how the outputs differ from the expected
-    ones.
+    """The outcome of a case with a runner, and how its outputs differ from the case's.
 
     Attributes:
         call: the call as text if the case failed, with the inputs of the first output
@@ -223,9 +222,8 @@ def _result(runner: Any, case: Case) -> Result:
 
 
 def _patterns(array: np.ndarray, output: np.ndarray, index: tuple[int, ...]) -> str:
-    """Return an array's bit patterns as text: the element or the MX block from which
-    the output element at `index` is computed, or the first elements if the shapes of
-    both do not fit."""
+    """Return an array's bit patterns as text: the element or MX block from which the
+    output at `index` is computed; the first elements if the shapes do not show it."""
     shown = array.reshape(-1)
     if index and array.shape == output.shape:
         shown = array[index].reshape(1)
@@ -257,12 +255,8 @@ BUILT_IN = {
 
 
 def load_runner(name: str) -> Any:
-    """Return the runner with a built-in name, or the object "module:object", called if
-    it is a class.
-
-    Raises:
-        InvalidProgramError: no runner has this name.
-    """
+    """Return the runner of a built-in name or of "module:object" (a class is
+    called)."""
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
         runner = getattr(importlib.import_module(module), attribute)

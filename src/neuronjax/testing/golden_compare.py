@@ -47,8 +47,7 @@ _COMPARE = (
 def compare(
     name: str, path: Path, today: Today, choice: str, legal: str
 ) -> GoldenReport:
-    """Compare a function with its golden, and return the report, or raise if the golden
-    fails."""
+    """Compare a function with its golden; return the report, or raise if it fails."""
     __tracebackhide__ = True
     if not golden_file.beside(path, ".json").exists():
         raise GoldenMismatch(
@@ -189,8 +188,7 @@ def changed(
     today: Today,
     outputs: Sequence[np.ndarray],
 ) -> GoldenReport:
-    """Return the report with the results of a changed program, and the cause of the
-    change."""
+    """Return the report with the results of a changed program and the cause."""
     results = _results(stored, today.out_paths, outputs)
     change = ProgramChange.between(
         (stored_program(stored), today.program),
@@ -252,8 +250,7 @@ def assert_same_program(
         A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.
 
     Raises:
-        ProgramsDiffer: (when called) the programs differ; the error shows the first ops
-            that differ.
+        ProgramsDiffer: (when called) the error shows the first ops that differ.
     """
 
     def check(*args: Any, **kwargs: Any) -> None:

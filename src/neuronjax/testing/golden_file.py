@@ -64,8 +64,7 @@ class Leaf:
         return cls(path, array.dtype.name, array.shape, sha256(array), seed)
 
     def shown(self, array: np.ndarray) -> Leaf:
-        """Return this description with the norm, the range and the first values of
-        `array`."""
+        """Return the description with norm, range and first values of `array`."""
         return dataclasses.replace(self, figures=figures_text(array))
 
     @property
@@ -279,8 +278,7 @@ def _read_shared(path: Path, leaf: Leaf) -> np.ndarray:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return the path with an ending appended, not replaced, because names of goldens
-    may contain dots."""
+    """Return the path with an ending appended, since goldens' names may have dots."""
     return path.with_name(path.name + ending)
 
 

@@ -1,9 +1,8 @@
 """Captures the program of a golden, reads it back, and runs it.
 
 The program is always read back from its portable form before it runs: before it is
-saved, its constants may be at other positions, which changes the random bits of
-stochastic rounding. The interpreter runs it, without JAX's transformations such as
-`jax.grad`.
+saved, constants may be at other positions, which changes the bits of stochastic
+rounding. The interpreter runs it, without JAX's transformations such as `jax.grad`.
 """
 
 from __future__ import annotations

@@ -67,8 +67,7 @@ class Neuronjax:
         }
 
     def sparsify(self, x: np.ndarray, *, pattern: str) -> dict[str, np.ndarray]:
-        """Return the values that remain of BF16 after sparsification, and their
-        positions."""
+        """Return the values of BF16 that sparsification keeps, and their positions."""
         made = sparsify(_as(x, "bfloat16"), pattern, axis=0)
         return {"values": _bits(made.values), "tags": np.asarray(made.tags)}
 

@@ -72,8 +72,7 @@ class SourceLines:
         return sorted({line for b in self.files.get(file, ()) for line in _code(b)})
 
     def statement(self, source: str) -> set[str]:
-        """Return the lines, as `file:line`, of the statement that contains the line
-        `source`."""
+        """Return the lines, as `file:line`, of the statement with the line `source`."""
         file, _, line = source.rpartition(":")
         number = int(line) if line.isdigit() else 0
         blocks = [b for b in self.files.get(file, ()) if number in b.lines]

@@ -44,8 +44,7 @@ class ValueAccess(NamedTuple):
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
     """Return the products of the leading dimensions, which are the possible row counts.
 
-    At most `dimensions` are multiplied. A count of 1, a single row, is always
-    included."""
+    At most `dimensions` are multiplied. A count of 1 (a single row) is included."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -60,8 +59,7 @@ def viewed(
     types: list[TensorType],
     arguments: tuple[int, ...],
 ) -> ValueAccess | None:
-    """Return how the result of `i` is read if `i` is an access pattern; None if `i`
-    computes.
+    """Return how the result of `i` is read; None if `i` is no access pattern.
 
     `arguments` are the values that are in HBM."""
     kind = type(i)
@@ -132,8 +130,7 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Return the row counts that both shapes have, and whether rows of one element
-    (`is_scalar`) stay rows of one element."""
+    """Return the row counts of both shapes, and whether rows of one element remain."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 
@@ -143,8 +140,7 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which each row of the result comes from one row of the
-    operand, and whether each row repeats one element; None if it does so whenever the
-    operand's rows have one element."""
+    operand, and whether each row repeats one element (None: as in the operand)."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

@@ -53,8 +53,7 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups that work simultaneously and have equally many
-    steps."""
+    """Return the steps of simultaneous groups that have equally many steps."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -80,7 +79,6 @@ def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
 
 
 def _all_flows(steps: Iterable[tuple[CollectiveStep, int]]) -> Flows:
-    """Return the sum of the flows of steps, each multiplied by its count."""
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for step, times in steps:
         for ends, size in step.flows.items():
@@ -89,7 +87,6 @@ def _all_flows(steps: Iterable[tuple[CollectiveStep, int]]) -> Flows:
 
 
 def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep]:
-    """Return the steps of a collective over a part of the data."""
     return [
         replace(
             step,
@@ -107,8 +104,7 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group, with the facts about its ranks and chips that algorithms use.
 
-    With `first_only`, flows are those that the first chip sends; over EFA every other
-    chip sends as many bytes."""
+    With `first_only`, only the first chip's flows are made; over EFA all are alike."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -124,13 +120,12 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        """Return each chip's hypercube label; labels of neighbours on a full torus
-        differ in one bit.
+        """Return each chip's hypercube label; a full torus' neighbours differ in a bit.
 
         A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
-        [IN] calls the 4 x 4 torus a hypercube of four axes). Chips are numbered in the
-        order of the group if they are on several nodes, or are not a whole sub-torus
-        whose axes are powers of two."""
+        [IN] calls the 4 x 4 torus a hypercube of four axes). Chips that are no
+        sub-torus with axes of powers of two, or are on several nodes, have their number
+        in the group as label."""
         per_node = math.prod(self.topology.shape)
         places = [place_of(self.topology, chip % per_node) for chip in self.chips]
         values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
@@ -150,13 +145,10 @@ class _GroupSite:
 
     @functools.cached_property
     def channels(self) -> int:
-        """Return the number of channels: 4 on a full torus, which has two cycles;
-        otherwise 2."""
+        """Return the number of channels: 4 on a full torus, otherwise 2."""
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
-        """Return flows between all chips: `per_pair_of_ranks` for each pair of their
-        ranks, plus `per_chip`."""
         here = self.on_chip
         return {
             (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]
@@ -166,8 +158,7 @@ class _GroupSite:
         }
 
     def wires(self, limit: int | None = None) -> list[tuple[int, ...]]:
-        """Return the chips along every channel of a ring, or its first `limit`
-        channels, numbered over all nodes."""
+        """Return the first `limit` channels of a ring, each as chips over all nodes."""
         if len(self.chips) == 1:
             return []
         if len(self.group.by_node) > 1:
@@ -259,12 +250,11 @@ def _bits(site: _GroupSite) -> int:
 
 
 def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
-    """Return the flows between chips whose labels differ in one bit, `number` for the
-    first rank of each chip.
+    """Return the flows between chips whose labels differ in bit `number`.
 
-    ASSUMPTION: the next rank of a chip uses the next bit, so that all links are used.
-    If all ranks had the same order, kangaring would win from 5 MB on, and not from the
-    documented 56 MB."""
+    ASSUMPTION: every further rank of a chip uses the next bit, so that all links are
+    used. If all ranks had the same order, kangaring would win from 5 MB on, and not
+    from the documented 56 MB."""
     chips = {label: chip for chip, label in site.labels.items()}
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for rank in range(site.per_chip):
@@ -319,8 +309,7 @@ def _star_gather(site: _GroupSite) -> Steps:
 
 
 def _single_step(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends all its data to all ranks, and every
-    rank adds all data."""
+    """Return one step in which each rank sends its data to all and adds all data."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]

@@ -211,7 +211,6 @@ def _algorithm(
     algorithm: str | None,
     placement: Placement,
 ) -> str:
-    """Return the fold plan's algorithm, or the selected one if there is no plan."""
     if plan is not None:
         return plan.algorithm
     if op == "all_to_all":

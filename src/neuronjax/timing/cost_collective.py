@@ -125,7 +125,6 @@ def _bytes(accesses: Iterable[Access]) -> int:
 
 
 def _kernel_groups(i: KernelInstruction) -> Groups:
-    """Return the groups of ranks, or (source, target) pairs."""
     if i.name == "collective_permute":
         return i.attributes["source_target_pairs"]
     if i.name in _RINGS:

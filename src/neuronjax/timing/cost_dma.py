@@ -108,8 +108,7 @@ def _copies(
     *,
     is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """Return the ways to copy non-contiguous elements in SBUF, by any engine or by
-    DMA."""
+    """Return the ways to copy non-contiguous elements in SBUF, by engines or DMA."""
     result = i.results[0].type
     size = float(prod(shape) * result.dtype.itemsize)
     end = stream(result, columns(shape, core))._replace(
@@ -129,9 +128,8 @@ def _copies(
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
     """Return batch, rows and columns of the matrices that a transpose swaps, or None.
 
-    None means that the transpose is an access pattern, for one of two reasons: the last
-    axis stays last, so that whole rows move; or the leading axes that fill the
-    partitions stay, so that elements stay in their lanes."""
+    None means an access pattern: if the last axis stays last, whole rows move; if the
+    leading axes that fill the partitions stay, elements stay in their lanes."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -173,8 +171,7 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price movement, which is free as an access pattern; otherwise an engine or DMA
-    copies."""
+    """Price movement: free as an access pattern, otherwise a copy by engine or DMA."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -223,8 +220,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an in-place scatter, which writes a window, or reads, combines and writes
-    it."""
+    """Price an in-place scatter: a window is written, or read, combined and written."""
     updates = i.operands[-1].type
     window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)
@@ -262,8 +258,7 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """Return the access in SBUF or PSUM: its partitions decide which engines move
-        bytes."""
+        """Return the access in SBUF or PSUM, whose partitions decide about engines."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -276,8 +271,7 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the fewest contiguous bytes of the accesses `sides`. Accesses to whole
-    partitions of SBUF or PSUM do not limit a piece."""
+    """Return the fewest contiguous bytes of the accesses, without whole partitions."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -309,8 +303,7 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Return the bytes that the busiest engine moves for its partitions, at most
-    eight."""
+    """Return the bytes that the busiest engine moves, for at most eight partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions

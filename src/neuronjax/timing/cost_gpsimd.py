@@ -42,8 +42,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return the way of one work on GpSimdE that takes `cycles` on each physical
-    core."""
+    """Return the way of one work on GpSimdE, with `cycles` on each physical core."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -65,8 +64,6 @@ def software(
 
 
 def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
-    """Return the length of `axis` of the first operand, and the number of rows along
-    it."""
     shape = instruction.operands[0].type.shape
     length = shape[axis] if shape else 1
     return length, prod(shape) // max(1, length)
@@ -97,8 +94,7 @@ def _merge_operations(length: int, rows: int, tensors: int) -> float:
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a merge sort in software, or for one or two tensors VectorE's rounds of
-    eight."""
+    """Price a merge sort in software, or for one or two tensors rounds of eight."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -116,8 +112,7 @@ def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price top-k: rounds of eight on VectorE, or GpSimdE's `topk` of 4 n + K
-    cycles."""
+    """Price top-k: rounds of eight on VectorE, or GpSimdE's `topk`."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
     cycles = ceil(rows / at_once) * topk_cycles(length, i.k)

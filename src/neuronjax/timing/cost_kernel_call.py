@@ -29,7 +29,6 @@ _SUMS = (
 
 @rule.register
 def _(i: NkiKernel, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a kernel by its own schedule."""
     return (_way(i.kernel, core.lnc),)
 
 

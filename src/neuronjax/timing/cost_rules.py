@@ -101,8 +101,7 @@ class KernelPrice:
         start_seconds: from a transfer's trigger to its first byte.
         dma_engines: the first DMA engine that moves it, and the number of engines.
         load_seconds: seconds to load the stationary operand, if it is not yet loaded.
-        seen_seconds: the part of `load_seconds` that delays the array after another
-            matmul.
+        seen_seconds: the part of `load_seconds` that delays the next matmul.
         rows, columns: the first row and the number of rows of its tile of TensorE's
             array, in units of 32; the same of its columns.
         array_share: the fraction of the tile's rows that are in use.
@@ -140,8 +139,7 @@ def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:
-    """Return a stream of `free` contiguous elements per lane, with the dtype of
-    `tensor`."""
+    """Return a stream of `free` contiguous elements per lane, of `tensor`'s dtype."""
     return LaneStream("psum" if in_psum else "sbuf", tensor.dtype, free)
 
 
@@ -167,8 +165,7 @@ def lane_task(
     operands: Iterable[int] | None = None,
     **more: Any,
 ) -> LaneTask:
-    """Return the task of the instruction `name` of nki.isa on the result of `i`, or on
-    a tensor of `shape`.
+    """Return the task of the instruction `name` on the result of `i`, or on `shape`.
 
     `operands` are the indices of the operands that stream in, by default the first that
     is not a scalar."""

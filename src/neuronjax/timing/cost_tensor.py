@@ -3,9 +3,8 @@
 In programs, the stationary operand, and row and column tiles for small operands, are
 chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
 the copy is the last work of a way, and is left out if the consumer reads PSUM itself.
-Kernels specify operands, tiles and copies themselves; a stationary operand that is used
-again is not loaded again, and `kernel_queues.Array` runs tiles of the array in
-parallel.
+Kernels specify all of these; a stationary operand that is used again is not loaded
+again, and `kernel_queues.Array` runs tiles of the array in parallel.
 """
 
 from __future__ import annotations
@@ -102,8 +101,7 @@ class ArrayTiling:
 
 
 def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
-    """Return the smallest tile that holds `used` rows or columns; `whole` if tiles are
-    not allowed."""
+    """Return the smallest tile of `used` rows or columns; `whole` if not `allowed`."""
     tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
@@ -111,7 +109,6 @@ def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
 
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
-    """Return the tiling with `held` stationary columns and `moved` moving columns."""
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
@@ -142,8 +139,6 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
 
 
 def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
-    """Return the tiling with the stationary operand that takes less time on the
-    array."""
     tilings = []
     if c.stationary != "rhs":
         tilings.append(_tiling(c, core, c.m, c.n))
@@ -285,8 +280,7 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an MX matmul, with four products per cell and cycle, and no column
-    tiles."""
+    """Price an MX matmul: four products per cell and cycle, and no column tiles."""
     lhs, rhs = i.operands[:2]
     batch, m, n, k = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     rows_per_cell = max(1, i.k_tile // core.spec.partitions)
@@ -337,8 +331,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return the cycles of a moving column; FP32 that the kernel declares as 0 or 1
-    takes fewer."""
+    """Return the cycles of a moving column; FP32 declared as 0 or 1 takes fewer."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):
@@ -353,8 +346,7 @@ def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> f
 
 
 def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the (first, number) of a tile's rows, and of its columns, in units of
-    32."""
+    """Return (first, number) of a tile's rows, and of its columns, in units of 32."""
     quarter = int(a.TILE_ROWS.value)
     position = i.attributes.get("tile_position") or (0, 0)
     size = i.attributes.get("tile_size") or (128, 128)

@@ -110,8 +110,7 @@ def streams(
 
 
 def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
-    """Return whether VectorE, which computes in FP32, executes an integer operation
-    exactly."""
+    """Return whether VectorE's FP32 executes an integer operation exactly."""
     if dtype.kind not in "iub" or op in BITWISE or dtype.kind == "b":
         return True
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")
@@ -248,8 +247,7 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a quantization on VectorE. Offline quantization, that of weights, is
-    free."""
+    """Price a quantization on VectorE; offline, as for weights, it is free."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -259,8 +257,7 @@ def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparsification: free offline, otherwise software compares the pairs of
-    each group."""
+    """Price a sparsification: free offline; else software compares pairs of a group."""
     if i.engine == "offline":
         return FREE
     group = int(i.pattern.split(":")[1])
@@ -271,8 +268,7 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one operation on one element; a scale from an amax takes `SCALE_STEPS` of
-    them."""
+    """Price one operation on one element, or for a scale `SCALE_STEPS` operations."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)

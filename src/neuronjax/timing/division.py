@@ -24,8 +24,7 @@ from neuronjax.timing.work import Core
 def working_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """Return the bytes in SBUF of tiles in flight: one is computed while the next is
-    loaded.
+    """Return the bytes of tiles in flight: one is computed while the next is loaded.
 
     A region without matmul loads more tiles in advance, up to half of SBUF."""
     size = 2 * block_bytes(fused, region, core, turned)
@@ -34,8 +33,7 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return the number of copies of whole operands: one per physical core that has a
-    share of the rows.
+    """Return the number of copies of whole operands, one for each core with own rows.
 
     A lone matmul is divided by the columns of its whole operand if this operand is the
     larger one. In a chain the next matmul contracts the columns, which would have to be
@@ -78,7 +76,6 @@ def divide(
 
 
 def _array_seconds(core: Core, step: FusedStep) -> float:
-    """Return the time of a matmul at the array's peak."""
     i = step.instruction
     if not isinstance(i, NcMatmul):
         return 0.0

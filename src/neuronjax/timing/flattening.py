@@ -162,8 +162,7 @@ def swap(
 
 
 def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
-    """Return chains of a matmul, casts and a transposition, of which nothing else reads
-    a result."""
+    """Return chains of a matmul, casts and a transposition, each with one reader."""
     made: dict[int, FlatNode] = {}  # results of matmuls and casts
     found: list[list[FlatNode]] = []
     for node in nodes:

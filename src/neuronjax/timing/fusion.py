@@ -245,8 +245,7 @@ class _Fusion:
         return step if step is not None and step.results == [root] else None
 
     def _whole(self, value: int) -> int:
-        """Return the tensor in memory whose elements are exactly those of a value, or
-        -1."""
+        """Return the tensor in memory that has exactly a value's elements, or -1."""
         access = self.access[value]
         if len(access.roots) != 1 or access.is_scalar or access.transposes:
             return -1
@@ -273,8 +272,7 @@ class _Fusion:
         return True
 
     def _absorb(self, step: FusedStep, value: int) -> None:
-        """Fuse the step that computes the elementwise operand `value` into `step`, if
-        possible."""
+        """Fuse the step that computes the operand `value` into `step`, if possible."""
         before = self._single(value)
         if before is None or before.reduces:
             return

@@ -83,7 +83,6 @@ def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
 
 
 def _key(i: KernelInstruction) -> Any:
-    """Return a key that is equal for instructions of equal cost."""
     found: list[Any] = [i.name, i.engine, *i.attributes.items()]
     # The first partition on chip decides which DMA engines move the data.
     by_place = i.engine == "dma" or i.name == "device_print"

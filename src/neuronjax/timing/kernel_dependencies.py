@@ -336,8 +336,7 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait for the index of a dynamic access, even if the access is a
-        write."""
+        """Add the wait for the index of a dynamic access, which may be a write."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -378,8 +377,7 @@ class KernelDependencies:
         return entry < len(entries) and entries[entry].engine == "tensor"
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
-        """Return the record of accesses that has the storage of `access`, and the
-        access's box."""
+        """Return the record of accesses of the storage `s`, and the box of `access`."""
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
             # All storages of a memory that have addresses share a region.
@@ -401,8 +399,7 @@ class KernelDependencies:
         return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """Return the entries to wait for, or if they are many, one group that contains
-        them."""
+        """Return the entries to wait for, or one group of all if they are many."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))

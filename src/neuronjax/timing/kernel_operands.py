@@ -23,8 +23,7 @@ Pattern = tuple[tuple[int, int], ...]
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return the NumPy dtype of an NKI name; for a packed dtype, the dtype of its
-    words."""
+    """Return the NumPy dtype of an NKI name; for a packed dtype, its words' dtype."""
     return nki_dtypes.info(name).numeric
 
 

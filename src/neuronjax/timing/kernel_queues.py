@@ -1,11 +1,10 @@
 """Models the queues that issue a kernel's instructions, and TensorE's array.
 
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
-other queues issue whichever of their next few instructions can start first, as if the
-compiler had put it first. The older style's compiler also reorders TensorE's
-instructions, except additions to one sum (gqa_full v1 of [KDA]: 21.3 ms measured; the
-prediction is 21.1 ms if TensorE's instructions are reordered, 31.4 in the kernel's
-order).
+other queues issue whichever of the next few can start first, as if the compiler had put
+it first. The older style's compiler also reorders TensorE's instructions, except
+additions to one sum (gqa_full v1 of [KDA]: 21.3 ms measured; the prediction is 21.1 ms
+if TensorE's instructions are reordered, 31.4 in the kernel's order).
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class IssueQueue:
         free: the time at which it can issue again.
         wake: the time at which the scheduler visits it next.
         last: the entry that it issued last.
-        window: the number of next entries among which it issues the first that can
-            start.
+        window: how many next entries can be issued out of order.
     """
 
     __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")
@@ -120,9 +118,8 @@ class Array:
     ) -> tuple[float, float, float]:
         """Schedule one matmul or transpose, in the order of issue, from `start` on.
 
-        `held` is the time at which the stationary operand is ready to load; None if the
-        array has loaded it. Return the start, the end, and the time of the next
-        issue."""
+        `held` is the time at which the stationary operand is ready to load; None if it
+        is loaded. Return the start, the end, and the time of the next issue."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.work.seconds

@@ -251,8 +251,7 @@ class _Scheduling:
         self.periods = periods
 
     def _period(self, loop: UnrolledLoop) -> float:
-        """Return the seconds between the ends of the last two iterations, or of a
-        single one."""
+        """Return the seconds between the last two iterations, or of a single one."""
         if len(loop.edges) < 2:
             return 0.0
         ends = [
@@ -265,12 +264,10 @@ class _Scheduling:
         return ends[0] - min(self.starts[first:last], default=ends[0])
 
     def _shift(self, seconds: float) -> None:
-        """Delay all entries that are not scheduled yet."""
         self.floor = self.total + seconds
         self.total = self.floor
 
     def _until(self, limit: int) -> None:
-        """Schedule all entries before `limit`."""
         self.limit = limit
         for number, queue in enumerate(self.queues):
             queue.free = max(queue.free, self.floor)
@@ -286,8 +283,7 @@ class _Scheduling:
             self._serve(now, number, queue)
 
     def _serve(self, now: float, number: int, queue: IssueQueue) -> None:
-        """Issue entries that can start now, then sleep until another entry can
-        start."""
+        """Issue entries that can start now; sleep until another entry can start."""
         entries, missing, ready, done = (
             queue.entries,
             self.missing,
@@ -317,9 +313,8 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return (entry, `now`) if an entry of the window after its first can start
-        now; otherwise (-1, time), where one of them can start at that time, at most
-        `wake`."""
+        """Return (entry, `now`) if an entry after the window's first can start now,
+        else -1 and the earliest time at which one can, at most `wake`."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]
@@ -435,8 +430,7 @@ class _Scheduling:
     def _transfer(
         self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
-        """Issue a transfer on its ring; the DMA engines move it after earlier
-        transfers."""
+        """Issue a transfer on its ring; DMA moves it after earlier transfers."""
         queue.free = start + p.issue_seconds
         if queue.kind in ISSUERS:
             self.issues.append((start, n))

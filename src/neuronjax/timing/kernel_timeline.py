@@ -85,7 +85,6 @@ def kernel_timeline(schedule: KernelSchedule) -> Timeline:
 def _ops(
     entries: Sequence[KernelInstruction],
 ) -> tuple[tuple[KernelOp, ...], list[int]]:
-    """Return the ops, and the index of each entry's op."""
     known: dict[tuple[str, str, str], int] = {}
     ops: list[KernelOp] = []
     numbers = []
@@ -219,7 +218,6 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
 def _bottleneck_note(
     s: KernelSchedule, ops: Sequence[KernelOp], numbers: Sequence[int]
 ) -> tuple[str, ...]:
-    """Return a note that names the queue and the line that limit the kernel."""
     whole = bottleneck(s, numbers)
     if whole is None:
         return ()
@@ -260,8 +258,7 @@ class KernelMemory(MemoryPlan):
     """The memory of a kernel.
 
     Attributes:
-        edges: the time at which each unit of `main` starts, then the time at which the
-            last ends, in seconds.
+        edges: seconds at which each unit of `main` starts, then at which the last ends.
         psum_usage: bytes of PSUM in each unit, over all partitions.
     """
 

@@ -2,8 +2,7 @@
 
 A loop that would unroll to more instructions than the limit is truncated: the last
 iteration in the stream represents the remaining ones. Trip counts are static, or given
-by the line of the loop. A loop whose trip count is unknown runs once, which a note
-reports.
+by the line of the loop. Other loops run once, which a note reports.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ class UnrolledLoop:
     """A device loop in the stream.
 
     Attributes:
-        edges: the first entry of each iteration in the stream, then the entry after the
-            last iteration.
+        edges: the first entry of each iteration, then the entry after the last one.
         is_assumed: whether the trip count is unknown and assumed.
         count: how often outer loops repeat the loop.
     """

@@ -52,8 +52,7 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """Return for every value from outside the region the fraction that is read, and
-    whether the reading transposes."""
+    """Return, by value from outside, the fraction read and whether it is transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -113,9 +112,8 @@ def block_bytes(
 def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return how many row tiles a step processes before the next step.
 
-    The number is 1, unless a matmul reads a result of the region. It is also 1 if rows
-    of a matmul's result are reduced, as those of attention scores, because a row is
-    enough work."""
+    The number is 1, unless a matmul reads a result of the region. It is 1 too if rows
+    of a matmul's result are reduced (attention scores), as a row is enough work."""
     made: set[int] = set()
     is_fed = False
     for step in region.steps:

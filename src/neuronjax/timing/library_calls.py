@@ -27,8 +27,7 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """Return the program with the functions replaced; the same program if it calls none
-    of them."""
+    """Return the program with the functions replaced; unchanged if it calls none."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()
@@ -64,8 +63,7 @@ def _random_bits(block: Block, core: Core) -> Instruction:
 
 
 def _quantize(block: Block, core: Core) -> Instruction | None:
-    """Return a QuantizeMx if the chip has one for the block's dtypes and axis, else
-    None."""
+    """Return a QuantizeMx if the chip has one for the dtypes and axis, else None."""
     elements, scales = [view.buffer for view in block.results]
     (x,) = _operands(block, 1)
     name = _FORMATS.get(elements.type.dtype.name)
@@ -85,8 +83,7 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 
 def _dequantize(block: Block, core: Core) -> Instruction:
-    """Return an elementwise product; reads of the scales, of which there are 1/32 as
-    many, are ignored."""
+    """Return an elementwise product; reads of the (few) scales are ignored."""
     elements = View(block.arguments[0])
     return TensorTensor(
         operands=(elements, elements),

@@ -77,8 +77,7 @@ def _arguments(
     categories: Sequence[Category | None],
     program: InstructionProgram,
 ) -> tuple[Tensor, ...]:
-    """Return main's arguments as tensors, with the bytes on one device if they are
-    sharded."""
+    """Return main's arguments as tensors, with their bytes on one device."""
     fused = plan.fused
     sizes = device_bytes(plan)
     weights = frozenset() if any(categories) else arguments_like_parameters(program)
@@ -186,8 +185,7 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """Finds from which of main's arguments a buffer is derived, and which look like
-    parameters.
+    """Finds from which of main's arguments every buffer is derived.
 
     Attributes:
         left, right: arguments that matmuls read, by side; tables are on the right.
@@ -233,8 +231,7 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
 
 
 def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
-    """Return the left and the right operands of a matmul; a gathered table counts as a
-    right operand."""
+    """Return a matmul's left and right operands; a gathered table is on the right."""
     if isinstance(i, NcMatmulSparse):
         stationary, moving = i.operands[:1], i.operands[2:]
         is_left = i.stationary == "lhs"

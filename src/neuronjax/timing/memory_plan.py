@@ -41,12 +41,10 @@ class Unit:
     Attributes:
         region: its steps.
         movements: reads and writes of HBM.
-        sbuf_bytes: SBUF in use while it runs, by tiles, whole operands and other
-            values.
+        sbuf_bytes: SBUF in use while it runs, by tiles and other values.
         passes: how often whole operands that do not fit are loaded.
         blocks: the number of row blocks that run without overlap, because the loads of
-            each block need the memory of the block before; 1 if two tiles fit, so that
-            tiles overlap.
+            each block need the memory of the block before; 1 if tiles overlap.
         copies: copies of whole operands, one per physical core with its own rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of a loop's carry that stay in SBUF.
@@ -190,8 +188,7 @@ def bytes_over(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
 
 
 class SbufContents(dict[int, int]):
-    """The bytes of each value in SBUF, and in total. Values expire after their last
-    use."""
+    """The bytes of each value in SBUF, and in total. Unused values expire."""
 
     def __init__(self) -> None:
         super().__init__()

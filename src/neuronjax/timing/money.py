@@ -111,8 +111,7 @@ def energy_kwh(watts: float, hours: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The parts of the time of a training step, in which every copy of the program runs
-    once.
+    """The time of a training step, in which every copy of the program runs once.
 
     Attributes:
         compute_seconds: the time of one copy, including its own collectives.
@@ -174,8 +173,7 @@ class TrainingRun:
             )
 
     def steps_of(self, copies: float) -> int | None:
-        """Return the number of steps of the run on `copies` copies; None if not
-        known."""
+        """Return the steps of the run on `copies` copies; None if not known."""
         if self.tokens is None:
             return self.steps
         assert self.tokens_per_step is not None
@@ -184,8 +182,7 @@ class TrainingRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """The cost of a run on one machine with one policy; values that are not known are
-    None.
+    """The cost of a run on one machine with one policy; unknown values are None.
 
     Attributes:
         machine: instance, or the name of the caller's machine.

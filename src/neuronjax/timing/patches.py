@@ -27,8 +27,7 @@ def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
     """Return the access of patches that are strides over an image.
 
     Patches of one position keep the row counts of the image. Other patches also read
-    neighbouring rows, so that only the groups (the image's first axis) are kept as
-    rows."""
+    neighbouring rows, so that only groups (the first axis) are kept as rows."""
     shape, window = i.operands[0].type.shape, i.window
     is_point = prod(window.sizes) == prod(window.strides) == 1
     unpadded = not any(map(any, window.padding)) and prod(window.base_dilations) == 1
@@ -45,8 +44,7 @@ def copied_bytes(i: Im2col) -> int:
 
 
 def held_bytes(i: Im2col) -> int:
-    """Return the bytes of copies that are in SBUF at the same time: those of one
-    copy."""
+    """Return the bytes of copies in SBUF at the same time, which are those of one."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 

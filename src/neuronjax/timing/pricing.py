@@ -58,8 +58,7 @@ class PricedMove:
     Attributes:
         seconds: the time on the DMA engines.
         latency: the seconds from its end until a consumer can start.
-        first_reader: index of the first step that needs the value; for a write, of the
-            step that computes it.
+        first_reader: index of the first step that needs it; for a write, that makes it.
     """
 
     movement: Movement
@@ -160,8 +159,7 @@ class Pricing:
     def _unmasked(
         self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
-        """Return the ways, reduced to the blocks of attention scores that no mask
-        hides.
+        """Return the ways, reduced to blocks of attention scores that no mask hides.
 
         ASSUMPTION: the compiler skips hidden blocks as attention kernels do, with the
         block sizes of nki-library."""
@@ -289,15 +287,13 @@ def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
 def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
     """Return the ways that do not use GpSimdE, if there are any.
 
-    ASSUMPTION: compilers and kernels use GpSimdE only for what no other engine can
-    run."""
+    ASSUMPTION: compilers and kernels only use GpSimdE if they must."""
     others = tuple([way for way in found if all(w.queue != "gpsimd" for w in way)])
     return others or found
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of `masked` scores that a step computes or contracts; 1 for a
-    step without these scores."""
+    """Return the share of `masked` scores that a step computes or reads, or else 1."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)
@@ -323,8 +319,7 @@ def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
 def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
     """Return the instruction to price for a step, and the positions of its scalars.
 
-    The instruction's operands have the shape after access patterns and the dtype in
-    memory."""
+    Operands have the shape after access patterns and the dtype in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
         # These forms read whole operands, whose dtype in memory may differ.

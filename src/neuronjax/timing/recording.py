@@ -17,8 +17,7 @@ class EventRecorder:
 
     Attributes:
         on: whether events are recorded.
-        count: how often the current instructions run, which is the product of the trip
-            counts of the loops around them.
+        count: how often the current instructions run, by the loops around them.
         events: the events so far.
         instructions: the instructions to which events belong, one per step.
         fused: by such an instruction, all the instructions that its step fuses.
@@ -59,8 +58,7 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Record a transfer under the step that first needs its value, or computes
-        it."""
+        """Record a transfer as one of the step that first needs or makes its value."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1

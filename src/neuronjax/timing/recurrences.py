@@ -30,8 +30,7 @@ from neuronjax.timing.work import Core
 
 
 def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
-    """Return the program with recurrent loops as scans; the same program if it has
-    none."""
+    """Return the program with recurrent loops as scans; unchanged if it has none."""
     if not any(isinstance(i, Loop) for i in program.walk()):
         return program
     rewriting = _ScanRewriting(program, core)
@@ -65,8 +64,7 @@ class _ScanRewriting:
         self.fresh = itertools.count(_free_number(program))
 
     def block(self, block: Block) -> Block:
-        """Return a block with its loops rewritten; the same block if nothing
-        changes."""
+        """Return a block with its loops rewritten; the same block if it has none."""
         instructions: list[Instruction] = []
         changed = False
         for i in block.instructions:
@@ -87,7 +85,6 @@ class _ScanRewriting:
         return [self._inside(i)] if i.blocks else [i]
 
     def _inside(self, i: Instruction) -> Instruction:
-        """Return control flow `i` with its blocks rewritten."""
         blocks = tuple(map(self.block, i.blocks))
         if all(new is old for new, old in zip(blocks, i.blocks, strict=True)):
             return i
@@ -114,8 +111,7 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes of the transpositions in `found`, except of those that
-        cancel."""
+        """Return the bytes of the transpositions in `found` that do not cancel."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:
@@ -151,8 +147,7 @@ def _undo(first: Instruction | None, then: Instruction) -> bool:
 
 
 def _turned_once(instructions: list[Instruction]) -> Iterator[Instruction]:
-    """Yield the instructions; a transposition of a transposed value becomes one of the
-    original value."""
+    """Yield the instructions with consecutive transpositions merged."""
     turned: dict[int, DmaCopy] = {}
     for i in instructions:
         if isinstance(i, DmaCopy) and i.kind == "transpose":

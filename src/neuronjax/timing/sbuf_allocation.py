@@ -274,8 +274,7 @@ class SbufAllocation:
         self._lies_in_hbm(n, value)
 
     def _lies_in_hbm(self, n: int, value: int) -> None:
-        """Note that a value is in HBM from unit n to its last use, or if it is a
-        result, to the end."""
+        """Note that a value is in HBM from unit n to its last use; a result stays."""
         last = len(self.units) if value in self.results else n
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
@@ -294,8 +293,7 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Remove dead values, then evict by furthest next use until the others and
-        `needed` fit."""
+        """Remove dead values, then evict until the others and `needed` fit."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -313,8 +311,7 @@ class SbufAllocation:
         *,
         after: int,
     ) -> None:
-        """Save values, those with the furthest next use first, until the rest fits in
-        `room`."""
+        """Save values, the furthest next use first, until the rest fits in `room`."""
         for value in sorted(values, key=lambda v: (-self._next(v, after), v)):
             if total <= room:
                 break
@@ -357,8 +354,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader reads each tile as soon as it is
-        computed."""
+        """Return whether a value's only reader reads each tile as it is computed."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -426,8 +422,7 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """Plan an in-place update in SBUF; return False if a later unit reads its
-        target."""
+        """Plan an in-place update in SBUF; return False if its target is read later."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True

@@ -5,10 +5,9 @@ order of issue. Inside a region tiles follow each other at the interval of the b
 queue: the total is the time of one tile through all steps, plus the interval for every
 other tile. A region of one tile streams parts of the tile: a step starts on its
 producer's first part, and ends no sooner than the producer's end plus the time of the
-step's last part. Loads are issued before the engines need them. Every iteration of a
-loop takes the period from its start to the next start. A branch takes the time of its
-longest block, and an Spmd block the time of one device, since all devices run the same
-program.
+step's last part. Loads are issued before the engines need them. Iterations of a loop
+start at equal intervals. A branch takes the time of its longest block, and an Spmd
+block the time of one device, since all devices run the same program.
 """
 
 from __future__ import annotations
@@ -111,7 +110,6 @@ class _Schedule:
     def _block(
         self, plan: BlockPlan, state: QueueState, arguments: list[tuple[float, float]]
     ) -> list[tuple[float, float]]:
-        """Schedule a block, and return when its results are ready."""
         fused = plan.fused
         times: _Times = dict(zip(fused.arguments, arguments, strict=True))
         for unit in plan.units:
@@ -141,7 +139,6 @@ class _Schedule:
             self._steps(prices, state, times)
 
     def _steps(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule the loads, steps and stores of a region or of one row block."""
         arrived = self._load(prices, state, times)
         self._tables(prices, state)
         run = self._tiled if prices.pieces > 1 else self._streamed
@@ -149,8 +146,7 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule equal row blocks: one whose events are recorded, one to find the
-        period."""
+        """Schedule equal row blocks: one with events, and one to find the period."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -306,7 +302,6 @@ class _Schedule:
         return after_idle_seconds(self.core, busy)
 
     def _store(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Issue the writes of a region."""
         for move in prices.stores:
             first, end = times.get(move.movement.value, (0.0, 0.0))
             if prices.pieces > 1:
@@ -349,7 +344,6 @@ class _Schedule:
         self._write(unit, [m for m in stores if m.movement.value in made], state, times)
 
     def _region_moves(self, unit: Unit, state: QueueState, times: _Times) -> None:
-        """Issue the saves and loads around control flow and collectives."""
         if not unit.movements:
             return
         prices = self.pricing.moves(unit)
@@ -361,7 +355,6 @@ class _Schedule:
     def _write(
         self, unit: Unit, moves: Sequence[PricedMove], state: QueueState, times: _Times
     ) -> None:
-        """Issue writes of values that are ready, one after the other."""
         for move in moves:
             start = max(state.dma, times[move.movement.value][1])
             state.dma = start + move.seconds
@@ -377,8 +370,7 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """Schedule one iteration whose events are recorded, and one more to find the
-        period."""
+        """Schedule one iteration with recorded events, and one to find the period."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:

@@ -47,8 +47,7 @@ class Traffic:
 
         Raises:
             InvalidProgramError: a number below 1, an answer of fewer than 2 tokens, a
-                utilization not between 0 and 1, a batch that is not a multiple of
-                `prefill_batch`.
+                utilization not between 0 and 1, a batch that is not whole prefills.
         """
         check_utilization(self.utilization)
         least = {"prompt_tokens": 1, "output_tokens": 2, "batch": 1, "prefill_batch": 1}
@@ -132,8 +131,7 @@ class ServingCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedMemory:
-    """The use of HBM on one of the devices that hold a served program; see
-    `ServingCost`."""
+    """The use of HBM on a device that holds a served program; see `ServingCost`."""
 
     needed_bytes: int
     capacity_bytes: int
@@ -141,7 +139,7 @@ class ServedMemory:
     kv_cache_bytes: int
 
     def max_batch(self, batch: int) -> int | None:
-        """Return how many sequences fit, given the memory of `batch`; None without a KV
+        """Return how many sequences fit, given `batch` of them; None without a
         cache."""
         if not self.kv_cache_bytes:
             return None

@@ -33,8 +33,7 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the bytes in SBUF of a whole operand, or of two of its parts if it is
-    batched."""
+    """Return the bytes in SBUF of a whole operand, or of two of its batch parts."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -99,8 +98,7 @@ def _contracted_rows(
 ) -> frozenset[int]:
     """Return the row count that a matmul contracts; empty if it contracts no rows.
 
-    An operand that the region computes (`inside`) must begin with the batch axes, then
-    the contracted axes."""
+    An operand of `inside` must have first the batch axes, then the contracted axes."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -118,8 +116,7 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's left (n = 0) or right (n = 1) operand, without its
-    scales."""
+    """Return the shape of a matmul's left (0) or right (1) operand, without scales."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
@@ -194,8 +191,7 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a batched matmul's result has the size of a matmul's result in
-        the region. Gradients of scores have that size, and are combined with the
-        scores."""
+        the region. Gradients of scores have, and are combined with them."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -285,8 +281,7 @@ class _Grouping:
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
-        """Add a step's operands from outside the region to the region's `streamed` or
-        `whole`."""
+        """Add a step's operands from outside to the region's `streamed` or `whole`."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ALONE
         for position, value in enumerate(step.operands):

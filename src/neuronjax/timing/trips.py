@@ -47,7 +47,6 @@ def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
 
 
 def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
-    """Return the value of a constant integer scalar, else None."""
     i = written.get(view.buffer.number)
     if isinstance(i, Memset) and np.size(i.value) == 1:
         value = np.asarray(i.value)
@@ -58,8 +57,7 @@ def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
 def _condition(
     block: Block, outside: Mapping[int, Instruction]
 ) -> tuple[int, str, int] | None:
-    """Return (counter's position, direction, limit) of a comparison such as `counter <
-    limit`."""
+    """Return (counter's position, direction, limit) of a test `counter < limit`."""
     written = {**outside, **writers(block)}
     i = written.get(block.results[0].buffer.number)
     if not isinstance(i, Compare):

@@ -61,8 +61,7 @@ class Core:
 
     @property
     def around_seconds(self) -> float:
-        """Return the time that a program takes once, in addition to its
-        instructions."""
+        """Return the time that a program takes once, besides its instructions."""
         return a.PROGRAM_SECONDS.value + self.joining_seconds
 
     @property
@@ -96,8 +95,7 @@ class Work:
         hbm_read_bytes: bytes that a kernel's transfers read from HBM.
         hbm_write_bytes: bytes that a kernel's transfers write to HBM.
         dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.
-        table: the table of ScalarE that its function needs; "" if every table has the
-            function.
+        table: the table of ScalarE that it needs; "" if every table has its function.
     """
 
     queue: Queue

@@ -45,8 +45,7 @@ def numbers(bits: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def patterns(x: np.ndarray, *, payloads: bool = False) -> np.ndarray:
-    """Return an array's bits for comparison: all FP32 NaNs become equal unless
-    `payloads` is true."""
+    """Return an array's bits; FP32 NaNs become equal unless `payloads` is true."""
     if x.dtype != np.float32:
         return x
     bits = np.ascontiguousarray(x).view(np.uint32)

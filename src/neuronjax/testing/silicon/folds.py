@@ -38,8 +38,7 @@ def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(terms: np.ndarray) -> np.ndarray:
-    """Return the sum by a tree of neighbours; a last term without a neighbour moves up
-    a level."""
+    """Return the sum by a tree of neighbours; an odd last term moves up a level."""
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
         summed = terms[..., 0:even:2] + terms[..., 1:even:2]
@@ -48,8 +47,7 @@ def _neighbours(terms: np.ndarray) -> np.ndarray:
 
 
 def _halves(terms: np.ndarray) -> np.ndarray:
-    """Return the sum by a tree that adds the second half of the terms to the first
-    half."""
+    """Return the sum by a tree that adds the second half of the terms to the first."""
     while terms.shape[-1] > 1:
         half = -(-terms.shape[-1] // 2)
         second = terms[..., half:]
@@ -85,8 +83,7 @@ FOLDS: Mapping[str, Fold] = {
 
 
 def folds_of(count: int) -> dict[str, Fold]:
-    """Return the folds of `count` numbers, without folds whose tile contains all
-    numbers."""
+    """Return the folds of `count` numbers, without those of a single tile."""
     sizes = {name: int(name.rpartition(" ")[2]) for name in FOLDS if "tiles" in name}
     return {name: f for name, f in FOLDS.items() if sizes.get(name, 0) < count}
 
@@ -154,8 +151,7 @@ PRODUCTS: Mapping[str, Callable[[np.ndarray, np.ndarray], list[np.ndarray]]] = {
 
 
 def fused_fold(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the sums [m, n] over k of x[k, m] * y[k, n], by fused multiply-adds in the
-    order of k."""
+    """Return the sums over k of x[k, m] * y[k, n], by fused multiply-adds in order."""
     total = np.zeros((x.shape[1], y.shape[1]), F32)
     for row, other in zip(x, y, strict=True):
         total = fused(row[:, None], other[None, :], total)

@@ -45,8 +45,7 @@ OURS = "transcendentals=exact"
 
 
 def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the results of a function for FP32 `x`, by the name of the alternative
-    that gives them.
+    """Return the results of a function for FP32 `x`, by alternative.
 
     Of alternatives with the same bits for all of `x`, only the first is returned.
     """
@@ -73,13 +72,11 @@ def _kernel(name: str) -> Callable[..., jax.Array]:
 
 
 def _emulated(name: str, x: np.ndarray) -> np.ndarray:
-    """Return the result of a kernel's activation."""
     return np.asarray(_kernel(name)(x, np.float32(-0.0)))
 
 
 def compared(name: str, x: np.ndarray) -> np.ndarray:
-    """Return a mask of the results to compare: those of arguments in the documented
-    range.
+    """Return a mask of the results whose arguments are in the documented range.
 
     Subnormal arguments and results belong to another question.
     """

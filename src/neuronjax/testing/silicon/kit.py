@@ -30,8 +30,7 @@ def write_silicon_kit(folder: str | Path = "silicon-kit") -> list[Path]:
     The run needs neither neuronjax nor JAX, and writes `results/` for `check_silicon`.
 
     Args:
-        folder: the folder, created if it does not exist; files with the same names are
-            replaced.
+        folder: created if it does not exist; files of the same names are replaced.
 
     Returns:
         The paths written.

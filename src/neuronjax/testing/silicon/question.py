@@ -40,8 +40,7 @@ class Question:
         claim: the subject of the claim in `report.exactness` that the question tests.
         probes: the probes whose results decide; some may be missing.
         answers: returns, for a probe, the result of every alternative by name.
-        ours: returns the alternative that neuronjax computes; "" if neuronjax promises
-            none.
+        ours: returns the alternative that neuronjax computes; "" for no promise.
         where: returns a mask of the elements that are compared; if None, all are.
         observed: returns the observed result; by default the output "out".
         agrees: returns, per element, whether a result and an answer are the same.

@@ -1,5 +1,4 @@
-"""Asks about sums: in every engine and in PSUM, of FP32 products, and of the pairs and
-quads of products in a cell."""
+"""Asks about sums: in each engine and PSUM, of FP32 products, and in one cell."""
 
 from __future__ import annotations
 

@@ -109,8 +109,7 @@ def _specials() -> Iterator[Question]:
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return `other` where it is `better` than `kept`, elsewhere `kept`, also if either
-    is NaN."""
+    """Return `other` where it is `better` than `kept`, else `kept`, also for a NaN."""
     return np.where(better(other, kept), other, kept)
 
 
@@ -183,8 +182,7 @@ def _quiet(x: np.ndarray) -> np.ndarray:
 
 
 def _through_identity(case: ProbeCase) -> np.ndarray:
-    """Return the transpose by a matmul with the identity, where a NaN or Inf makes its
-    whole column NaN."""
+    """Return the transpose by an identity matmul: a NaN or Inf makes its column NaN."""
     x = case["x"].T
     finite = np.isfinite(x).all(axis=1, keepdims=True)
     return np.where(finite, flushed(x), F32(np.nan))
@@ -232,7 +230,7 @@ def _reductions(case: ProbeCase, dtype: str) -> Answers:
 
 
 def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the sum over ranks by a plan, whose partial sums are stored in a dtype."""
+    """Return the sum over ranks by `plan`, with partial sums stored in `dtype`."""
     chunks = np.array_split(np.arange(x.shape[1]), plan.chunks)
     size = -(-x.shape[1] // plan.chunks)
     assert all(len(chunk) == size for chunk in chunks)  # the sizes divide 4,096

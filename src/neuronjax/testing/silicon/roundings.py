@@ -35,8 +35,7 @@ OVERFLOWS: Mapping[str, Callable[[FloatFormat], float]] = {
 def to_float(
     x: np.ndarray, fmt: FloatFormat, how: Rounding, beyond: float = np.inf
 ) -> np.ndarray:
-    """Return FP32 `x` rounded to a narrower format, with `beyond` where it
-    overflows."""
+    """Return FP32 rounded to a narrower format, and `beyond` where it overflows."""
     exact = x.astype(np.float64)
     _, exponent = np.frexp(exact)
     step = np.exp2(np.maximum(exponent - 1, fmt.min_exponent) - fmt.mantissa_bits)

@@ -87,8 +87,7 @@ class SiliconReport(Displayed):
     @property
     def claims(self) -> dict[str, Verdict | Literal["not asked"]]:
         """The verdict on every claim of docs/exactness.md: contradicted if any of its
-        questions is, confirmed if all its questions are, not asked if it has no
-        question."""
+        questions is, confirmed if all are, not asked without a question."""
         subjects = [row["what"] for label in meanings() for row in claims(label)]
         return {subject: self._of_claim(subject) for subject in subjects}
 
@@ -222,7 +221,6 @@ class _Part:
     mismatch: str
 
     def fits(self, name: str) -> bool:
-        """Return whether every element agrees with an alternative of the probe."""
         return name in self.agree and bool(self.agree[name].all())
 
     @classmethod
@@ -265,8 +263,7 @@ def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
 
 
 def _revealed(case: ProbeCase) -> str:
-    """Return the order of the additions as text, found from sums in each of which
-    another pair of terms is huge and cancels."""
+    """Return the order of the additions as text, from the sums of all pairs."""
     count = 128
     sums = dict(zip(inputs.pairs(count), _pair_sums(case), strict=False))
 

@@ -2,17 +2,16 @@
 
 Each engine moves its part of a transfer at its practical rate, and needs a fixed time
 per contiguous piece. A transfer in a stream is shorter than a single one, because the
-next transfer moves while the last packets of this one end. The latencies of descriptors
-and HBM before the first byte, and of a semaphore after the last byte, do not occupy the
-engine.
+next transfer moves while the last packets of this one end. The latencies of
+descriptors, HBM and semaphore, before and after the bytes, do not occupy the engine.
 
 If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
 two generators for 600 ns [A3, DGE]. Prebuilt descriptors are part of the published
 fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsecond and
 more for each contiguous piece [KLN, its author].
 
-The published curve of rate against bytes per partition [DM] is not used, because it was
-measured with transfers of 256 bytes in all.
+The published curve of rate against bytes per partition [DM] is not used, because it is
+for transfers of 256 bytes.
 """
 
 from __future__ import annotations

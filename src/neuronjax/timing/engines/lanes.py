@@ -98,8 +98,7 @@ def engine_work(
     least: float = a.MINIMUM_INTERVAL.value,
     **fields: Any,
 ) -> Work:
-    """Return a Work of `starts` instructions that take `cycles` on an engine's data
-    path.
+    """Return a Work of `starts` instructions and `cycles` of an engine's data path.
 
     The time is infinite if the core lacks the engine; `cost.ways` leaves such ways out.
     """

@@ -28,15 +28,13 @@ _HALVED_REDUCTIONS = frozenset({"add", "maximum", "max"})
 
 
 def streams_per_cycle(core: Core) -> float:
-    """Return the number of elements, of any dtype, that a lane of VectorE reads per
-    cycle."""
+    """Return how many elements a lane of VectorE reads per cycle, of any dtype."""
     widths = core.spec.vector.elements_per_cycle
     return widths.fp32 / core.spec.partitions if widths and widths.fp32 else 1.0
 
 
 def _streamed(task: LaneTask, core: Core) -> float:
-    """Return the cycles of all input streams; from v3 on two streams are read at
-    once."""
+    """Return the cycles of all input streams; v3 and later read two at once."""
     read = sum(s.cycles for s in task.read)
     return max(longest(task.streams), read / streams_per_cycle(core))
 
@@ -56,7 +54,6 @@ def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -
 
 
 def _is_narrow_float(dtype: np.dtype) -> bool:
-    """Return whether a dtype is a float of 16 or 8 bits."""
     return dtype.itemsize <= 2 and dtype.kind not in "iub"
 
 
