@@ -108,9 +108,9 @@ def collective_bench(
             "collective_permute" (every rank sends to the next) or
             "collective_broadcast"; or nccom-test's "allr", "redsct", "allg",
             "alltoall".
-        target: a chip, instance or UltraServer, or several: "trn2.48xlarge:4".
-        ranks: number of devices that take part, from device 0 on; None for all.
-            Or a sequence of device numbers.
+        target: a chip, an instance or an UltraServer; "trn2.48xlarge:4" is four.
+        ranks: number of devices that take part, from device 0 on, or a sequence of
+            device numbers; None for all devices.
         sizes: sizes in bytes, as numbers or "64K" (K, M, G are binary), or "1K:1G:x2":
             first size, last size and factor.
         dtype: the elements' dtype, NumPy's name or nccom-test's ("bf16", "fp32",
@@ -148,8 +148,8 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return a function from bytes to time. More than `_MOST_LISTED` ranks must be
-    all ranks of the target, in order."""
+    """Return a function from bytes to time. Ranks that are more than `_MOST_LISTED`
+    must be all ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":

@@ -1,7 +1,7 @@
 """`compare`: every op of a function, emulated and in a reference.
 
-A thin interface to `diagnostics.compare`: it captures the program, lowers it for the
-emulation and the reference, and passes on the two lowered programs.
+A thin interface to `diagnostics.compare`: it captures the program, and lowers it for
+the emulation and the reference.
 """
 
 from __future__ import annotations
@@ -186,7 +186,6 @@ def _compared(
     baseline: Reference | None,
     **options: Any,
 ) -> Comparison:
-    """Compare a captured program and its arrays with a reference."""
     policy, program = asked.policy, captured.program
     if program.holds_complex():
         program = real_program(program, sdk=policy.sdk)
@@ -223,7 +222,6 @@ def _edited(
     rounding_seed: int,
     static: Mapping[str, Any],
 ) -> Callable[..., ProgramComparison]:
-    """Return a function that compares two programs; the second may be a saved one."""
     policy, own = asked.policy, {"target": asked.target.name}
     is_saved = isinstance(against, str | os.PathLike)
     other = Asked.of(against, policy=policy, **own, **static)
@@ -257,15 +255,12 @@ def _edited(
 
 
 def _read_back(captured: CapturedProgram) -> CapturedProgram:
-    """Return a program as saved and loaded again, but with its argument names, because
-    rules of a policy refer to them."""
     saved = read_artifact(captured.portable()).program
     saved = dataclasses.replace(saved, argument_names=captured.emulation.names)
     return dataclasses.replace(captured, program=saved)
 
 
 def _with_arguments(saved: CapturedProgram, like: CapturedProgram) -> CapturedProgram:
-    """Return a saved program with the arguments of a function, and their names."""
     taken, given = (
         ", ".join(str(v.type) for v in each.program.entry.body.arguments)
         for each in (saved, like)

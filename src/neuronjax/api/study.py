@@ -70,7 +70,7 @@ def study(
 
     The verdict on a policy says that it trains like the baseline, that it needs more
     steps (with the ratio), that it is worse, that it diverges, or what would decide
-    between these. With one seed there is no verdict.
+    between these verdicts. With one seed there is no verdict.
 
     Args:
         train: a generator function `train(jit, seed, **options)` that yields after
@@ -183,8 +183,8 @@ def _rounds(
 ) -> list[Record]:
     """Run every machine seed by seed, and return the records in the machines' order.
 
-    With `until_sure`, a machine whose verdict is decided drops out, and the runs end
-    when only the baseline is left."""
+    With `until_sure`, a machine gets no more seeds once its verdict is decided, and the
+    runs end when only the baseline remains."""
     found: dict[StudyMachine, list[Record]] = {machine: [] for machine in machines}
     jits = {machine: StudyJit(machine) for machine in machines}
     left = list(machines)
@@ -208,7 +208,7 @@ def _rounds(
 def _faults_before_divergence(
     every: StudyRuns, machines: Sequence[StudyMachine], found: Study, progress: bool
 ) -> dict[str, str]:
-    """Return, by label, what statistics show just before a machine first diverges."""
+    """Return, by label, what statistics show before a machine first diverges."""
     verdicts, seen = found.verdicts(), {}
     runs = {m: verdicts[m.label].diverged for m in machines if m.numerics is not None}
     first = {m: min(d.items(), key=lambda run: run[1]) for m, d in runs.items() if d}
@@ -242,7 +242,7 @@ class Study(Displayed):
         confidence: confidence level of the verdicts' intervals.
         seen: label of a machine that diverges -> what statistics show in the step
             before: the first fault, its op and the user's line.
-        cost: the cost of reaching the baseline's loss, if `study` was given `at`.
+        cost: the cost of reaching the baseline's loss, if `study` was called with `at`.
     """
 
     records: list[Record] = dataclasses.field(repr=False)
@@ -265,7 +265,7 @@ class Study(Displayed):
         """Return a metric as arrays [seeds, steps], by label.
 
         Args:
-            metric: one of `metrics`; None for "loss", or the first of them.
+            metric: one of `metrics`; None for "loss", or without it the first metric.
 
         Raises:
             InvalidProgramError: no such metric.

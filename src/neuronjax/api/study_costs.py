@@ -128,7 +128,7 @@ def study_costs(
     confidence: float,
 ) -> StudyCosts:
     """Return the costs of an estimate's rows for the steps that their policies need.
-    `verdicts` has the comparison with the baseline by policy name."""
+    `verdicts` has, by policy name, the comparison with the baseline."""
     profiles = iter(estimated.profiles)
     rows = []
     for cost in estimated.costs:
@@ -153,7 +153,7 @@ def study_costs(
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
-    """Return the seconds of a step, with the interval of the program's time scaled."""
+    """Return the seconds of a step, with the interval of `found` scaled to them."""
     whole = cost.step_seconds
     if found is None or found.confidence is None:
         return Interval(whole, whole, whole)
@@ -163,7 +163,7 @@ def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
 
 
 def _ratio(verdict: TrainingVerdict | None) -> Interval | None:
-    """Return the ratio of steps, 1 without a verdict; None if the policy diverges."""
+    """Return the ratio of steps (1 without a verdict); None if the policy diverges."""
     if verdict is None or verdict.kind == "baseline":
         return _ONE
     return None if verdict.kind == "diverges" else verdict.steps_ratio

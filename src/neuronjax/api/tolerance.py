@@ -32,7 +32,7 @@ def tolerance(
     """Return bounds on the errors that a program's results may have on a chip.
 
     The program runs once, in float64, on values that carry the scale of their errors.
-    Where derivatives then give little information, it runs some more times with random
+    If derivatives give little information, it also runs several times with random
     errors, and the smaller of the two bounds counts. The bounds allow for any order of
     sums, any tiles, array cells that add two or four products, passes of FP32 operands,
     tables of elementary functions, and results rounded once or twice. An error outside
@@ -53,7 +53,7 @@ def tolerance(
         failure: probability that a correct element is outside its bound.
         samples: number of additional runs, with random errors, to narrow the bounds;
             each takes as long as the first run. None for 32 if derivatives alone give
-            bounds above a 128th of an output, or none, as in deep nets; else for 0.
+            none, or bounds above a 128th of an output (deep nets), else for 0.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

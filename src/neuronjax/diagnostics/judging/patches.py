@@ -24,7 +24,7 @@ class PatchedError(Exception):
 
 @contextlib.contextmanager
 def none_made() -> Iterator[None]:
-    """Check that the `with` block replaces no function of these packages.
+    """Check that the `with` block replaces no function of NumPy, neuronjax or builtins.
 
     Raises:
         PatchedError: the block replaced a function.
