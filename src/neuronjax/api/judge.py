@@ -258,7 +258,7 @@ def _with_harmless_reads(found: Mapping[str, Any]) -> dict[str, Any]:
 def _times(
     job: _Job, candidate: TracedCandidate
 ) -> tuple[VerdictTimes | None, tuple[Problem, ...]]:
-    """Return the predicted times, or None and the instruction that has no price."""
+    """Return the predicted times, or None and the instruction without a price."""
     before = None if job.baseline is None else _baseline_seconds(job, job.baseline)
     try:
         found = profile(candidate.kernel, target=job.target)(*candidate.arguments)

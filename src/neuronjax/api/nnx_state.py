@@ -303,8 +303,8 @@ def holds_modules(arguments: Any) -> bool:
     if nnx is None:
         return False
     left = [jax.tree.structure(arguments)]
-    for tree in left:  # which grows
-        kind, _ = tree.node_data() or (nnx.State, None)  # a leaf holds none, as a state
+    for tree in left:  # `left` grows meanwhile
+        kind, _ = tree.node_data() or (nnx.State, None)  # a leaf counts as a state
         if issubclass(kind, nnx.Pytree | nnx.Variable):
             return True
         if not issubclass(kind, nnx.State) and tree.num_nodes > tree.num_leaves + 1:

@@ -276,7 +276,7 @@ def _refuse_nesting() -> None:
 
 
 def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
-    """Return the pytree of axes with `f` applied to each axis, or `_WHOLE` for None."""
+    """Return the pytree with `f` applied to each axis, and to `_WHOLE` for None."""
     return jax.tree.map(
         lambda axis: f(_WHOLE if axis is None else axis),
         axes,

@@ -153,7 +153,7 @@ def study_costs(
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
-    """Return the seconds of a step, with an interval scaled from that of `found`."""
+    """Return the seconds of a step, with the interval of `found` scaled to them."""
     whole = cost.step_seconds
     if found is None or found.confidence is None:
         return Interval(whole, whole, whole)

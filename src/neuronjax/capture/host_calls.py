@@ -209,7 +209,7 @@ def _jaxprs(value: Any) -> Iterator[Any]:
 
 
 def _order(name: str, ordered: bool) -> dict[str, Any]:
-    """Return the parameters for a callback to be `ordered` or not; {} for other ops."""
+    """Return the parameters that make a callback `ordered` or not; {} for other ops."""
     sample = _sample(name, ordered)
     parameters = {} if sample is None else sample.params
     return {k: v for k, v in parameters.items() if k in ("ordered", "effect")}

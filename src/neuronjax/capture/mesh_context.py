@@ -295,7 +295,7 @@ def placements(
 
 
 def _stated(jaxpr: Any, variable: Any) -> P | None:
-    """Return the spec that is a parameter of the op of `variable`, or None."""
+    """Return the spec among the parameters of the op that makes `variable`, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
             continue

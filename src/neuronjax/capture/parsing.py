@@ -32,8 +32,8 @@ CHILD = Path(__file__).with_name("parse_child.py")
 SECONDS, SECONDS_PER_MEGABYTE = 0.4, 10.0
 #: Limit of the child's address space: jaxlib maps about 1 GB.
 BYTES, BYTES_PER_BYTE = 6 << 30, 20
-#: Limits of wall clock time before the child counts as hung: for a request, a multiple
-#: of its processor time; for the start, in seconds.
+#: Limits of wall clock time before the child counts as hung: for a request, a
+#: multiple of its processor time; for the start, seconds.
 PATIENCE, START_SECONDS = 20, 120
 #: Most bytes of the frame that reports the start.
 START_BYTES = 4096

@@ -93,7 +93,7 @@ def estimate(
 
     Every logical core runs a copy of the step with its own batch; the gradients of all
     copies are added. Nothing is executed. A step takes the time of `neuronjax profile`,
-    plus what cannot be hidden of the gradients' addition and of the launch.
+    plus the parts of the gradients' addition and of the launch that are not hidden.
 
     Examples:
 

@@ -1,9 +1,9 @@
 """The time that casts of a policy take, which explains why fewer bits may be slower.
 
-The array reads FP32 operands as TF32 at the rate of 16-bit ones (`CoreSpec.bf16`),
+The array reads FP32 operands as TF32 at the rate of 16-bit operands (`CoreSpec.bf16`),
 while for BF16 an engine casts them first. For FP8 every operand is also scaled by its
-largest magnitude. This is known only once the operand is complete, so that the operand
-is read again.
+largest magnitude, which is known only once the operand is complete, so it is read
+again.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _energy(value: float | None, share: float = 1.0) -> str:
 
 
 def _per_million(value: float | None) -> str:
-    """Return dollars without the sign, since the heading has it."""
+    """Return dollars without the dollar sign, since the heading has it."""
     return dollars(value).removeprefix("$")
 
 

@@ -110,7 +110,7 @@ def streams(
 
 
 def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
-    """Return whether VectorE executes an integer operation exactly in its FP32."""
+    """Return whether VectorE's FP32 executes an integer operation exactly."""
     if dtype.kind not in "iub" or op in BITWISE or dtype.kind == "b":
         return True
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")
@@ -247,7 +247,7 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a quantization on VectorE; offline (of weights) it is free."""
+    """Price a quantization on VectorE; offline, as for weights, it is free."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -257,7 +257,7 @@ def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparsification: free offline, else comparisons of pairs in groups."""
+    """Price a sparsification: free offline; else software compares pairs of a group."""
     if i.engine == "offline":
         return FREE
     group = int(i.pattern.split(":")[1])

@@ -245,7 +245,7 @@ class _Fusion:
         return step if step is not None and step.results == [root] else None
 
     def _whole(self, value: int) -> int:
-        """Return the tensor in memory that equals a value, or -1."""
+        """Return the tensor in memory that has exactly a value's elements, or -1."""
         access = self.access[value]
         if len(access.roots) != 1 or access.is_scalar or access.transposes:
             return -1

@@ -146,7 +146,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage for which later accesses may have to wait.
+    """The accesses to a storage that later accesses may have to wait for.
 
     Attributes:
         whole: the pattern of an access to the whole storage.
@@ -377,7 +377,7 @@ class KernelDependencies:
         return entry < len(entries) and entries[entry].engine == "tensor"
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
-        """Return the record of the storage of `access`, and the access's box."""
+        """Return the record of accesses of the storage `s`, and the box of `access`."""
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
             # All storages of a memory that have addresses share a region.

@@ -63,7 +63,7 @@ def _random_bits(block: Block, core: Core) -> Instruction:
 
 
 def _quantize(block: Block, core: Core) -> Instruction | None:
-    """Return QuantizeMx if the chip has it for these dtypes and blocks, else None."""
+    """Return a QuantizeMx if the chip has one for the dtypes and axis, else None."""
     elements, scales = [view.buffer for view in block.results]
     (x,) = _operands(block, 1)
     name = _FORMATS.get(elements.type.dtype.name)

@@ -210,8 +210,7 @@ class LoopVectorization:
         return made is not None
 
     def _slice(self, node: FlatNode) -> bool:
-        """Replace the slices of all iterations by the transposed tensor, if possible;
-        return whether it was."""
+        """Replace all iterations' slices by one tensor; return whether it is done."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)
@@ -259,8 +258,7 @@ class LoopVectorization:
     # -- states ------------------------------------------------------------------------
 
     def _scan(self, state: int) -> bool:
-        """Replace a state by a scan if it is a recurrence in known values; return
-        whether it was replaced."""
+        """Replace a state by a scan; return False if it is no recurrence."""
         new = self.results[self.arguments.index(state)]
         steps = self._recurrence(state, new)
         if steps is None:

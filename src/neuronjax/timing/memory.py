@@ -77,7 +77,7 @@ def _arguments(
     categories: Sequence[Category | None],
     program: InstructionProgram,
 ) -> tuple[Tensor, ...]:
-    """Return main's arguments as tensors, with the bytes of one device if sharded."""
+    """Return main's arguments as tensors, with their bytes on one device."""
     fused = plan.fused
     sizes = device_bytes(plan)
     weights = frozenset() if any(categories) else arguments_like_parameters(program)
@@ -231,7 +231,7 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
 
 
 def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
-    """Return a matmul's left and right operands; a gathered table is a right one."""
+    """Return a matmul's left and right operands; a gathered table is on the right."""
     if isinstance(i, NcMatmulSparse):
         stationary, moving = i.operands[:1], i.operands[2:]
         is_left = i.stationary == "lhs"

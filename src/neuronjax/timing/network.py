@@ -82,7 +82,7 @@ class Network:
     def _divided(
         self, step: CollectiveStep
     ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
-        """Return the flows in each node, by its own chip numbers, and between nodes."""
+        """Return the flows in each node, with its chips' numbers, and between nodes."""
         inside: dict[int, dict[tuple[int, int], float]] = {}
         outside = {}
         for (a, b), size in step.flows.items():
@@ -150,7 +150,7 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """Return the largest instance per host with a chip, if possible of one host."""
+    """Return the largest instance with a bare chip, preferably of one host."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:
@@ -159,7 +159,7 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Return a node's topology; for a bare chip that of one server."""
+    """Return a node's topology; one server's for a bare chip sold in UltraServers."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

@@ -187,8 +187,7 @@ def _through_planes(
 
 @functools.lru_cache(maxsize=256)
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the chips in the order of a closed path along wires; in the given order if
-    no path is found."""
+    """Return the chips in the order of a closed path along wires, if there is one."""
     # Two colours alternate along a closed path, as on a chessboard.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     is_even = 2 * sum(colours) == len(chips)
@@ -205,7 +204,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the closed paths of `path`, then `left` in any order, ascending."""
+    """Yield closed paths from `path` on through all of `left`, in ascending order."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):

@@ -73,7 +73,8 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values that are read tile by tile when made, and never exist as a whole.
+        #: Values that are read tile by tile as they are computed, and never exist as
+        #: a whole.
         self.passed_on: set[int] = set()
         #: Values written directly into a slice in HBM, whose update moves nothing.
         self.in_place: set[int] = set()
@@ -293,7 +294,7 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Remove dead values, then evict by furthest next use until `needed` fits."""
+        """Remove dead values, then evict until the others and `needed` fit."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:

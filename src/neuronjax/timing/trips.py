@@ -57,7 +57,7 @@ def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
 def _condition(
     block: Block, outside: Mapping[int, Instruction]
 ) -> tuple[int, str, int] | None:
-    """Return (counter's position, direction, limit) of a condition on the counter."""
+    """Return (counter's position, direction, limit) of a test `counter < limit`."""
     written = {**outside, **writers(block)}
     i = written.get(block.results[0].buffer.number)
     if not isinstance(i, Compare):

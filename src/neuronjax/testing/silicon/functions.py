@@ -18,7 +18,7 @@ from neuronjax.policy.values import LEGAL
 from neuronjax.testing.silicon.cases import patterns
 
 _TINY = np.float32(2.0**-126)
-_WHOLE = ("copy", "square", "abs", "sign", "relu")  # have exact zeros as results
+_WHOLE = ("copy", "square", "abs", "sign", "relu")  # functions with exact zeros
 
 _IN_JAX: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "exp": jnp.exp,

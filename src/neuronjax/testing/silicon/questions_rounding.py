@@ -130,7 +130,7 @@ def subnormals() -> Iterator[Question]:
 
 
 def _scaled(how: tuple[bool, bool, bool], x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return `x` times `y`, powers of two: exact unless the product is flushed."""
+    """Return `x` times powers of two `y`, which is exact unless it is flushed."""
     reads, writes, unsigned = how
     product = (flushed(x) if reads else x) * y
     product = flushed(product) if writes else product
@@ -178,7 +178,7 @@ def _share_raised(case: ProbeCase) -> np.ndarray:
 
 
 def _within_chance(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return whether shares of 8,192 numbers agree within five standard deviations."""
+    """Return whether shares of 8,192 numbers are within 5 deviations of `expected`."""
     count = np.append(np.full(_STEPS, 8192.0), 4 * 8192.0)
     return np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)
 

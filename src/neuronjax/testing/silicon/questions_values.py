@@ -109,8 +109,7 @@ def _specials() -> Iterator[Question]:
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return `other` where `better(other, kept)` is true, else `kept`, also for
-    NaNs."""
+    """Return `other` where it is `better` than `kept`, else `kept`, also for a NaN."""
     return np.where(better(other, kept), other, kept)
 
 
@@ -183,7 +182,7 @@ def _quiet(x: np.ndarray) -> np.ndarray:
 
 
 def _through_identity(case: ProbeCase) -> np.ndarray:
-    """Return the transpose by a matmul, in which NaN or Inf makes its column NaN."""
+    """Return the transpose by an identity matmul: a NaN or Inf makes its column NaN."""
     x = case["x"].T
     finite = np.isfinite(x).all(axis=1, keepdims=True)
     return np.where(finite, flushed(x), F32(np.nan))
