@@ -208,7 +208,8 @@ def skip_middle_end_transformations(func: Callable[..., Any] | None = None) -> A
 
 @contextlib.contextmanager
 def allocation_scope() -> Iterator[None]:
-    """Do nothing: the vendor frees tiles when the block ends, neuronjax before."""
+    """Do nothing: neuronjax frees tiles before the block ends, the vendor at its
+    end."""
     yield
 
 
