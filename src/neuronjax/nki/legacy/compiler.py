@@ -208,8 +208,7 @@ def skip_middle_end_transformations(func: Callable[..., Any] | None = None) -> A
 
 @contextlib.contextmanager
 def allocation_scope() -> Iterator[None]:
-    """Do nothing: neuronjax frees tiles before the block ends, the vendor at its
-    end."""
+    """Do nothing: only the vendor keeps tiles until the block ends."""
     yield
 
 

@@ -54,7 +54,8 @@ def start_partition(a: Access) -> int:
 
 
 def byte_range(a: Access) -> tuple[int, int]:
-    """Return the first and last byte, from the storage's address (0 if it has none)."""
+    """Return first and last byte in the partition; without an address it starts at
+    0."""
     base = a.storage.address[1] if a.storage.address else 0
     size = dtypes.itemsize(a.dtype)
     first = a.offset % partition_elements(a)
