@@ -204,8 +204,7 @@ class _PartFinder:
         return self._phases[op] == "backward" and is_alike
 
     def _same(self, op: Op, others: Iterable[Op], last: bool = False) -> str:
-        """Return the module of all `others` in the layer, or with `last` of the last
-        one."""
+        """Return the module of all `others` in the layer, or (`last`) of the last."""
         layers, found = self._layers, self._found
         layer = layers[op]
         if not layer or self._phases[op] == "optimizer":

@@ -60,8 +60,8 @@ class ValueSources:
     def origin(
         self, value: Value, through: Container[str], stop: Value | None = None
     ) -> Value:
-        """Return the first value, or `stop`, on the only way back by calls and
-        `through`."""
+        """Return the value reached by following single sources back through calls and
+        ops in `through`, at most to `stop`."""
         while value is not stop:
             maker, sources = self.makers.get(value), self.sources.get(value, ())
             passes = maker is None or maker.name in through or maker.name in CALLEES

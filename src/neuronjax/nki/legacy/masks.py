@@ -34,8 +34,7 @@ class Box:
         return self.starts[dim] == 0 and self.stops[dim] == self.sizes[dim]
 
     def slices_of(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """Return the box's slices in an array of `shape`; all of dimensions of size
-        1."""
+        """Return the box's slices of an array, but all of any dimension of size 1."""
         pairs = list(zip(self.starts, self.stops, strict=True))[-len(shape) :]
         return tuple(
             slice(None) if size == 1 else slice(a, b)
