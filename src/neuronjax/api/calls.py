@@ -209,7 +209,7 @@ class CallState:
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return the index of this call: as given, else counted, or None.
+        """Return the call's index, given or counted; None if not `stochastic`.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.

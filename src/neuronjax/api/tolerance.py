@@ -53,7 +53,7 @@ def tolerance(
         failure: probability that a correct element is outside its bound.
         samples: number of additional runs, with random errors, to narrow the bounds;
             each takes as long as the first run. None for 32 if derivatives alone give
-            none, or bounds above a 128th of an output (deep nets), else for 0.
+            no bounds or (deep nets) bounds above a 128th of an output, else for 0.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

@@ -120,7 +120,7 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        """Return each chip's hypercube label; a full torus' neighbours differ in a bit.
+        """Return each chip's hypercube label; neighbours on a torus differ in one bit.
 
         A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
         [IN] calls the 4 x 4 torus a hypercube of four axes). Chips that are no

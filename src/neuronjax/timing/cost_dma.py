@@ -258,7 +258,7 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """Return the access in SBUF or PSUM, whose partitions decide about engines."""
+        """Return the access in SBUF or PSUM, whose partitions select DMA engines."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -303,7 +303,7 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Return the bytes that the busiest engine moves, for at most eight partitions."""
+    """Return the bytes that the busiest engine moves, those of at most 8 partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions

@@ -58,7 +58,8 @@ class PricedMove:
     Attributes:
         seconds: the time on the DMA engines.
         latency: the seconds from its end until a consumer can start.
-        first_reader: index of the first step that needs it; for a write, that makes it.
+        first_reader: index of the first step that reads the value, or that makes it
+            if the move is a write.
     """
 
     movement: Movement
