@@ -148,8 +148,8 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return a function from bytes to time. Ranks that are more than `_MOST_LISTED`
-    must be all ranks of the target, in order."""
+    """Return a function from bytes to time. If there are more than `_MOST_LISTED`
+    ranks, they must be all ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":

@@ -74,7 +74,7 @@ class FlatBuffer:
         return self.data[at : at + length]
 
     def text(self, at: int, length: int) -> str:
-        """Return a string of `length` bytes, and deduct them from `text_bytes`."""
+        """Return a string of `length` bytes, and count them against the limit."""
         self.text_bytes -= length
         if self.text_bytes < 0:
             malformed("its strings have many times the bytes of the file")

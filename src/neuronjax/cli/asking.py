@@ -218,8 +218,8 @@ def compare_dump(
     """Compare tensors of a chip or another framework, and name the first wrong op.
 
     Tensors are matched to the program's values by name, or else by a unique shape. The
-    exit status is 0 if every tensor is within its error bounds, 1 if one is not or none
-    was compared, and 2 if an input cannot be read.
+    exit status is 0 if every tensor is within its error bounds, 1 if a tensor is not or
+    no tensor was compared, and 2 if an input cannot be read.
 
     Examples:
 

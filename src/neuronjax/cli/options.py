@@ -32,7 +32,7 @@ _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The ways in which the option for a verb's keyword differs from the usual one.
+    """The ways in which the option for a verb's keyword differs from the usual option.
 
     Attributes:
         flag: the option; "" for the keyword's name.

@@ -80,7 +80,7 @@ class SavedSource:
 
     @property
     def function(self) -> Path:
-        """The path, which verbs accept in place of a function."""
+        """Return the path, which verbs accept in place of a function."""
         return Path(self.name)
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:

@@ -94,7 +94,7 @@ def quickstart(
 
 
 def _checked(text: str) -> str:
-    """Return a text such as "trn2/fp8"; refuse one without a slash."""
+    """Return a text such as "trn2/fp8"; refuse a text without a slash."""
     if "/" not in text:
         raise nj.InvalidProgramError(
             f"{text!r} is no target and policy",

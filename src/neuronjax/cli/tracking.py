@@ -158,7 +158,7 @@ def _kept(path: Path | None) -> list[Record]:
 
 def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> str:
     """Return why a rule refuses a record, or "". Earlier records of the same commit,
-    and those of other settings, do not count."""
+    and records of other settings, do not count."""
     figure, limit, is_ratio = rule[1], float(rule[2]), bool(rule[3])
     if figure not in record:
         raise InvalidProgramError(

@@ -233,7 +233,7 @@ class RealDevices:
 
     @property
     def count(self) -> int:
-        """The number R of real devices."""
+        """Return the number R of real devices."""
         return 1 if self.mesh is None else self.mesh.size
 
     @property
@@ -289,7 +289,7 @@ class RealDevices:
         return _from_words(words, x.dtype)
 
     def first(self, x: jax.Array) -> jax.Array:
-        """Return on all real devices the array that the first one has."""
+        """Return the first real device's array, on all real devices."""
         if self.count == 1:
             return x
         return _from_words(lax.all_gather(_words(x), self._axes)[0], x.dtype)

@@ -91,8 +91,8 @@ def unchecked() -> Iterator[None]:
 
     These options stop at the first result that is NaN or Inf. Op by op every
     instruction has results, including constants: the -Inf from which a maximum starts,
-    or the NaN that `jnp.var` may choose. Those, and copies of them, do not come from
-    arithmetic; results computed from them are checked.
+    or the NaN that `jnp.var` may choose. Such constants, and copies of them, do not
+    come from arithmetic; results computed from them are checked.
     """
     with jax.debug_nans(False), jax.debug_infs(False):
         yield

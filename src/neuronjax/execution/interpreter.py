@@ -136,7 +136,7 @@ def _run(
 
 
 def first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
-    """Return the rounding key of main, from which all others derive."""
+    """Return the rounding key of main, from which all other keys derive."""
     if not program.stochastic:
         return jnp.uint32(0)
     index = jnp.uint32(0) if call_index is None else call_index
@@ -258,7 +258,7 @@ class Interpretation:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """Execute a loop, for one device or for all if its values are equal on all."""
+        """Execute a loop, for one device, or for all devices with equal values."""
 
         def condition(carry: Arrays) -> jax.Array:
             return self.block(i.condition, carry, environment, key)[0]
@@ -271,8 +271,7 @@ class Interpretation:
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Execute a branch, for one device or for all if its values are equal on
-        all."""
+        """Execute a branch, for one device, or for all devices with equal values."""
 
         def run(block: Block) -> Arrays:
             return self.block(block, (), environment, key)

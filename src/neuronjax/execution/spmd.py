@@ -9,8 +9,8 @@ branches and calls that contain collectives run for all devices at once: by the 
 SPMD every condition has the same value on all devices, so the first device's is used.
 `uniformity` finds which values differ, without running anything.
 
-If several real devices run the emulated ones, each does this with its own; see
-`device_sharding`.
+If several real devices run the emulated devices, each real device does this with its
+own; see `device_sharding`.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class _Devices:
     def _joint(
         self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """Execute a collective, or a kernel that has some, on all devices' arrays."""
+        """Execute a collective or a kernel with collectives on all devices' arrays."""
         numbers = [view.buffer.number for view in i.operands]
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
         if isinstance(i, Collective):
@@ -434,7 +434,7 @@ def _in_slices(x: jax.Array, reduce: Callable[[jax.Array], jax.Array]) -> jax.Ar
 
 def slices_of(length: int, size_bytes: int) -> int:
     """Return the number of equal slices into which the elements of every chunk are cut.
-    It is 1 if no number close to the wanted one divides the length."""
+    It is 1 if no number close to the wanted number divides the length."""
     wanted = max(-(-size_bytes // _SLICE_BYTES), 1)
     legal = (n for n in range(wanted, 4 * wanted + 1) if length % n == 0)
     return next(legal, 1)

@@ -42,7 +42,7 @@ class Uniformity:
         self._facts: dict[int, _InstructionFacts] = {}
 
     def joins(self, i: Instruction) -> bool:
-        """Return whether an instruction is a collective or runs one."""
+        """Return whether an instruction is a collective or contains one."""
         return self._of(i).joins
 
     def reads(self, i: Instruction) -> frozenset[int]:

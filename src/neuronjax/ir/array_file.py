@@ -81,7 +81,7 @@ def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarra
 
 
 def regular(path: Path) -> Path:
-    """Return the path if it is a regular file's: a device or a pipe may have no end.
+    """Return the path if it names a regular file; a device or pipe may be endless.
 
     Raises:
         OSError: it is not a regular file.

@@ -54,7 +54,7 @@ class Interval:
         half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
         smallest = half if known else abs(self.estimate)
-        # A width of 0.0196 has two digits, 0.020, one of 0.0212 has one.
+        # A width of 0.0196 has two digits, 0.020, a width of 0.0212 has one.
         leading = math.floor(math.log10(smallest / 2)) if 0 < smallest < math.inf else 0
         digits = min(max((0 if known else 3) - leading, 2), most)
         text = f"{self.estimate:{sign}.{digits}f}"
@@ -93,7 +93,7 @@ def _quantile(confidence: float, count: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingVerdict:
-    """How a machine trains, compared with the baseline.
+    """The training of a machine, compared with the baseline's.
 
     Attributes:
         kind: "like" the baseline, "slower" (to the same value), "worse", "diverges",

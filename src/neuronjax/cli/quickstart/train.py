@@ -81,8 +81,8 @@ def train(
 
     Yields:
         After every step its loss in nats per character and the seconds that it took on
-        this computer, those of compilation included; with the last step also the loss
-        on text that was held out.
+        this computer, compilation included; with the last step also the loss on text
+        that was held out.
     """
     train_step, loss_of = functions(recipe)
     step, evaluate = jit(train_step), jit(loss_of)

@@ -26,18 +26,18 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.initialised import surely_writes
 from neuronjax.report.quantities import binary
 
-#: Limits on kernels that are run; a kernel that exceeds one is refused.
+#: Limits on kernels that are run; a kernel that exceeds a limit is refused.
 MOST_BYTES = 8 << 30
 MOST_INSTRUCTIONS = 20_000_000
 
 
 def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...]:
-    """Return the requested seeds, and a random one that no candidate can know.
+    """Return the requested seeds, and a random seed that no candidate can know.
 
     The random seed is left out if the program contains fewer numbers than a result has
     elements: such a program cannot hold results prepared for known seeds.
     """
-    numbers = sum(s.size for s in program.storages if s.initial is not None)  # data
+    numbers = sum(s.size for s in program.storages if s.initial is not None)
     numbers += sum(len(i.parameters) for i in program.body.walk())
     if numbers < min((r.size for r in program.results), default=0):
         return tuple(asked)
@@ -70,8 +70,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Return whether tiles reuse memory of earlier tiles. They do so alike in a second
-    run, so unwritten elements hold the same numbers in both runs."""
+    """Return whether tiles reuse memory of earlier tiles, so that unwritten elements
+    hold the same numbers in a second run."""
     return _all_bytes(program) > MOST_BYTES
 
 
@@ -82,12 +82,12 @@ def seeds(
     allowed: float | None,
     seconds: float,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
-    """Return a comparison for every seed up to the first that fails, and the problem.
+    """Return a comparison for every seed up to the first that fails, and any problem.
 
-    `allowed` is the relative L2 error; None for tolerances from the reference. Programs
-    that may not end get `seconds` s. If the program may read memory that it has not
-    written, the first seed runs a second time, in other memory: a result that differs
-    depends on the memory's earlier content.
+    `allowed` is the relative L2 error; None derives tolerances from the reference.
+    Programs that may not end get `seconds` s. If the program may read memory that it
+    has not written, the first seed runs a second time, in other memory: a result that
+    differs depends on the memory's earlier content.
     """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program

@@ -1,7 +1,7 @@
 """Run a traced candidate: in this process, or in a child if it may not end.
 
-A device loop whose condition is data may never end, and XLA cannot be interrupted.
-So such programs, and long ones, run in a process that can be killed.
+A device loop whose condition is data may never end, and XLA cannot be interrupted. Such
+programs, and long programs, run in a process that can be killed.
 """
 
 from __future__ import annotations

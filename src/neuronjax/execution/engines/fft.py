@@ -116,7 +116,7 @@ def _inverse(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
 
 
 def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
-    """Return the transform over the axes, the last one first."""
+    """Return the transform over the axes, the last axis first."""
     for axis in reversed(axes):
         shape = x[0].shape
         batch, n, rest = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])

@@ -79,7 +79,7 @@ def top_k(i: TopK, x: Sequence[jax.Array], r: Registers) -> Arrays:
 @execute.register
 def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
     """Sort by Batcher's bitonic network, all pairs of a stage at once. If a comparator
-    calls two elements equal, or each less than the other, their order stays. Only
+    calls two elements equal, or each less than the other, their order is kept. Only
     exchanges happen, so the result is a permutation for any comparator."""
     count = len(x) - i.captures
     tensors, captured = x[:count], x[count:]

@@ -258,8 +258,8 @@ def contract(
     """Return the sums of the tiles, added in order, float32 [batch, M, N]. Operands
     have any float format, with or without scales, of at most 12 significant bits unless
     there are four passes. If `canonical`, zeros become +0 and NaNs one bit pattern, as
-    when they leave PSUM. `start` is the contents of PSUM before, float32 [batch, M, N];
-    None if there are none."""
+    when they leave PSUM. `start` is the earlier contents of PSUM, float32 [batch, M,
+    N], or None."""
     from neuronjax.execution.host_kernels.fold import fold  # needs llvmlite
 
     if 0 in (lhs.batch, lhs.free, rhs.free, lhs.k):

@@ -241,7 +241,7 @@ def _select_and_scatter(
     combine: Body,
 ) -> jax.Array:
     """Add each window's source value to the element that the window selects. Windows
-    are added in row-major order, so by falling position of an element inside them."""
+    are added in row-major order."""
     if not source.size:
         return jnp.broadcast_to(init, operand.shape)
     base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))

@@ -105,12 +105,12 @@ class FoldKind:
 
     @property
     def name(self) -> str:
-        """The name of the call's target."""
+        """Return the name of the call's target."""
         return "_".join(["neuronjax_fold", *map(str, dataclasses.astuple(self))])
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The names of the call's operands in order; the result follows them."""
+        """Return the names of the call's operands in order; the result follows them."""
         names: list[str] = []
         for side in ("lhs", "rhs"):
             scaled = getattr(self, f"{side}_scaled")
@@ -156,7 +156,7 @@ def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -
 
 class _BlockOperand(NamedTuple):
     """One operand of a block: the `there` rows from row `first` on, in `panels` panels
-    of `width` rows. A panel has `floats` floats; `whole` are those of one half."""
+    of `width` rows. A panel has `floats` floats, the panels of a half have `whole`."""
 
     operand: PanelOperand
     first: Value
@@ -267,8 +267,8 @@ class _FoldBuilder:
 
     def _merge(self) -> ir.Function:
         """Build `void (ptr sums, ptr before, ptr out, i64 stride, i64 rows, i64
-        columns, i1 first, i1 last)`, which adds sums to those before, if there are any.
-        With `last` zeros become +0 and NaNs one NaN, as when they leave PSUM."""
+        columns, i1 first, i1 last)`, which adds sums to earlier sums, if any. With
+        `last` zeros become +0 and NaNs one NaN, as when they leave PSUM."""
         types = (POINTER, POINTER, POINTER, I64, I64, I64, I1, I1)
         function = self._function("merge", VOID, types)
         sums, before, out, stride, rows, columns, first, last = function.args

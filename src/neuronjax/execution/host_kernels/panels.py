@@ -85,8 +85,8 @@ class PanelPacker:
 
     @property
     def _by_vectors(self) -> bool:
-        """Whether rows are copied as vectors; not with a code table or with scales
-        along K."""
+        """Return whether rows are copied as vectors; not with a code table or with
+        scales along K."""
         x = self.operand
         is_plain = x.stored != "table" and x.scales is None
         return is_plain and self.width % self.lanes == 0

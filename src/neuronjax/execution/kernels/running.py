@@ -87,7 +87,7 @@ class KernelPlan:
 
     @property
     def checks_bounds(self) -> bool:
-        """Whether a runtime index may turn out to be an error; never with ranks."""
+        """Return whether a runtime index may be an error; never with ranks."""
         return not self.ranks and any(faults.KEY in writes(n) for n in self.nodes)
 
 

@@ -149,8 +149,8 @@ class _BoundFinder(DataFlow[_Clipped]):
 
 @functools.cache
 def ends_of(dtype: np.dtype) -> frozenset[End]:
-    """Return the largest magnitudes of a format of 8 bits or fewer. For a float they
-    include those of other formats with the same bits: float8_e4m3fn is clipped at 240
+    """Return the largest magnitudes of a format of 8 bits or fewer. For a float dtype
+    they include those of formats with the same fields: float8_e4m3fn is clipped at 240
     for a core whose format has no larger number."""
     if dtype.itemsize > 1 or dtype.name not in FORMATS | INTEGERS:
         return frozenset()

@@ -50,7 +50,7 @@ class Collect:
     """A selection of statistics that a run returns with its results (`neuronjax.jit`).
 
     The patterns are regular expressions, found anywhere in the text (`re.search`); all
-    that are given must match, as those of a `Rule`.
+    given patterns must match, as in a `Rule`.
 
     Attributes:
         kinds: names from `KINDS`; the default is all but "add" and "result", which
@@ -63,8 +63,8 @@ class Collect:
         bins: the number of bins of an exponent histogram; they cover the range of the
             format, and the outer two hold what is below and above it.
         every: measure one of `every` blocks of 128 neighbouring elements (or MX
-            blocks); 8 measures an eighth. Counts are of what was measured; amax is a
-            lower bound.
+            blocks); 8 measures an eighth. Counts are those of the measured blocks; amax
+            is a lower bound.
 
     Raises:
         InvalidProgramError: an unknown kind, a pattern that is no regular expression, a
@@ -111,7 +111,7 @@ class Collect:
 
     @property
     def selectors(self) -> Mapping[str, str]:
-        """The patterns that are given, by selector."""
+        """Return the given patterns, by selector."""
         return {s: p for s in _SELECTORS if (p := getattr(self, s)) is not None}
 
     def matches(self, probe: Probe) -> bool:
@@ -186,7 +186,7 @@ class Probe:
 
     @property
     def location(self) -> Location:
-        """The location of the instruction, without what differs between its calls."""
+        """Return the instruction's location, without what differs between its calls."""
         file, _, line = self.source.rpartition(":")
         return Location(
             scope=self.scope,
@@ -199,27 +199,27 @@ class Probe:
 
     @property
     def function(self) -> str:
-        """The operation: "add", "exponential", "nc_matmul"."""
+        """Return the operation: "add", "exponential", "nc_matmul"."""
         return self.op.rpartition(".")[2]
 
     @property
     def counted(self) -> bool:
-        """Whether its elements are counted."""
+        """Return whether its elements are counted."""
         return self.kind not in WATCHED
 
     @property
     def is_update(self) -> bool:
-        """Whether it is a fault if this op loses its update."""
+        """Return whether it is a fault if this op loses its update."""
         return self.kind == "update" or self.advances
 
     @property
     def never_zero(self) -> bool:
-        """Whether every zero in its result has underflowed."""
+        """Return whether every zero in its result has underflowed."""
         return self.function in NEVER_ZERO and not self.compared
 
     @property
     def key(self) -> str:
-        """A name that is unique in the program."""
+        """Return a name that is unique in the program."""
         place = self.source.rpartition("/")[2] or "?"
         return f"{self.kind}:{place}:{self.op}:{self.scope}#{self.number}"
 

@@ -247,8 +247,8 @@ def _changed(i: Instruction, provenance: Provenance) -> tuple[int, ...]:
 
 
 def _updated(i: Instruction, facts: PlanFacts) -> tuple[int, ...]:
-    """Return which operands a sum may update: the one that is a state or an argument of
-    the program if exactly one is, else both. A difference updates its first operand."""
+    """Return which operands a sum may update: the only one that is a state or an
+    argument of the program, else both. A difference updates its first operand."""
     if not _is_sum(i) or facts.advances(i):
         return ()
     if i in facts.states and id(i) in facts.states.sums:

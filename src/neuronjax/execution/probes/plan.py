@@ -2,8 +2,8 @@
 
 Casts, MX quantizations and matmuls are instructions of their own, so their operands and
 results are visible. For an elementwise operation that rounds, the same instruction with
-an FP32 buffer gives the unrounded result. For all others only the written result is
-known.
+an FP32 buffer gives the unrounded result. For all other instructions only the written
+result is known.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class ProbePlan:
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
-    """Return the probes with numbers that distinguish equal ones."""
+    """Return the probes with numbers that distinguish equal probes."""
     equal: Counter[str] = Counter()
     numbered = []
     for probe in probes:
@@ -237,8 +237,8 @@ _Sources = frozenset[int]
 def upstream(
     program: InstructionProgram, own: Slots, called: Callable[[Call], Slots]
 ) -> set[tuple[int, int]]:
-    """Return pairs of slots: a measured result, and one that is computed from it. `own`
-    has the slots of instructions by identity; `called` returns the slots at a call."""
+    """Return pairs of slots of measured results, the second computed from the first.
+    `own` has slots by instruction identity; `called` returns the slots at a call."""
     finder = _UpstreamFinder(program.functions, own, called)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.pairs

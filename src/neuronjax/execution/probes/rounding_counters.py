@@ -144,7 +144,7 @@ def count_rounding(
     scales: jax.Array | None = None,
 ) -> Counters:
     """Count what rounding did to a written array. `before` has the numbers before
-    rounding; pass `after` for it if they are not known. Of an MX array `after` has the
+    rounding; if they are not known, pass `after` twice. Of an MX array `after` has the
     elements and `scales` the scales, in float8_e8m0fnu. `operands` are those of a sum
     whose updates are counted, or the state before its step."""
     return _kernel(layout)(before, after, tuple(operands), scales)
@@ -256,17 +256,17 @@ class _Cut:
 
     @property
     def per_line(self) -> int:
-        """The number of rows of a line; the last one may not be full."""
+        """Return the number of rows of a line; the last row may not be full."""
         return -(-self.length // self.width)
 
     @property
     def kept(self) -> int:
-        """The number of rows that are measured."""
+        """Return the number of rows that are measured."""
         return -(-self.lines * self.per_line // self.every)
 
     @property
     def elements(self) -> int:
-        """The number of elements of the tensor in the rows that are measured."""
+        """Return the number of elements of the tensor in the rows that are measured."""
         rows = np.arange(0, self.lines * self.per_line, self.every)
         last = int(np.sum(rows % max(self.per_line, 1) == self.per_line - 1))
         return self.kept * self.width - last * (-self.length % self.width)
@@ -282,7 +282,7 @@ class _Cut:
 
     @property
     def filled(self) -> np.ndarray | bool:
-        """The mask [rows, width] of elements that are not padding; True for all."""
+        """Return the mask [rows, width] without padding; True if nothing is padded."""
         if self.length % self.width == 0:
             return True
         places = np.arange(self.per_line * self.width) < self.length

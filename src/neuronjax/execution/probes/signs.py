@@ -29,7 +29,7 @@ LOWEST_EXPONENT = -745.0
 
 
 class Finiteness(NamedTuple):
-    """Whether an array has elements that are Inf or NaN, and elements that are NaN."""
+    """Two flags of an array: whether it has Inf or NaN, and whether it has NaN."""
 
     nonfinite: Any
     nan: Any

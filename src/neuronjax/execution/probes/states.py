@@ -136,7 +136,7 @@ class _StateFinder(DataFlow[_Carried]):
         return facts
 
     def returning(self, owner: int, block: Block) -> None:
-        """Analyse a block that takes states as arguments and returns the next ones."""
+        """Analyse a block with states as arguments and the next states as results."""
         outs = self._given_states(owner, block)
         for out, view in zip(outs, block.results, strict=True):
             self.returned.update(

@@ -131,7 +131,7 @@ class Statistics(Shown):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """One dict per probe, in the order of the program.
+        """Return one dict per probe, in the order of the program.
 
         It holds the probe's description, its counters, amax and effective bits, with
         None for unknown values; "faults" by kind: in how many "steps", and "since"

@@ -91,7 +91,7 @@ def _broken(
 ) -> jax.Array:
     """Return whether a result is not finite although the arguments are. Of the results
     that no probe measures, only those of at most `SMALL` elements, such as a loss, are
-    examined; if all results are larger and unmeasured, all are."""
+    examined; if all results are larger and unmeasured, all are examined."""
     known = [place for place in plan.results if place is not None]
     others = [x for x, n in zip(results, plan.results, strict=True) if n is None]
     small = [x for x in others if x.size <= SMALL]

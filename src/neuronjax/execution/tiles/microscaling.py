@@ -90,7 +90,7 @@ def _operand(
 
 
 def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
-    """Return uint8 [P / 8, F] from one tensor, or from one per quadrant."""
+    """Return uint8 [P / 8, F] from one tensor, or from a tensor per quadrant."""
     codes = [lax.bitcast_convert_type(s, jnp.uint8) for s in scales]
     rows = [x.reshape(x.shape[0], free) for x in codes]
     quadrants = range(0, partitions, QUADRANT)

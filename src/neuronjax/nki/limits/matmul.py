@@ -26,7 +26,7 @@ def _inputs(i: KernelInstruction) -> tuple[Access, Access]:
 
 @limit("nc_matmul")
 def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
-    """Operands are floats; FP32 goes with FP32 or TF32 only; E4M3 do not mix."""
+    """Operands are floats; FP32 goes only with FP32 or TF32; E4M3 types do not mix."""
     pair = _inputs(i)
     names = [a.dtype for a in pair]
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"

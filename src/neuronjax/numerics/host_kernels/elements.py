@@ -42,7 +42,7 @@ class ElementKind:
 
     @property
     def name(self) -> str:
-        """The name of the call's target."""
+        """Return the name of the call's target."""
         flags = ["saturated"] * self.saturates + ["last"] * self.contiguous
         parts = ["neuronjax", self.work, self.stored, self.element, self.rule, *flags]
         return "_".join(filter(None, parts))

@@ -465,6 +465,6 @@ def _read_mode(c: Code, on: Processor, place: Any) -> None:
 
 
 def _write_mode(c: Code, on: Processor, place: Any) -> None:
-    """Set this thread's mode of arithmetic to the one at an address."""
+    """Set this thread's mode of arithmetic to the mode at an address."""
     mode = place if on.mode_in_memory else c.read(I64, place, 8)
     c.intrinsic(on.write_mode, VOID, mode)

@@ -1,4 +1,4 @@
-"""Codes of 4 bits, two to a byte, the first one in its low bits, as XLA stores them.
+"""Codes of 4 bits, two to a byte, the first code in the low bits, as XLA stores them.
 
 XLA itself writes one code at a time: it reads the byte, changes half of it, and writes
 it.
