@@ -75,7 +75,7 @@ def _first(path: str) -> str:
 
 def parameters_of(names: Iterable[str]) -> list[str]:
     """Return the paths with a parameter's name, and all other paths, except states, in
-    the same containers or in a container with the paths of the moments."""
+    the same containers or in a container with the paths of an optimizer's moments."""
     names = list(names)
     moments = {name[match.end() :] for name in names if (match := _MOMENT.search(name))}
     roots = {_root(name) for name in names if is_parameter_name(name)} - {None}

@@ -31,7 +31,7 @@ class Stage:
     With a hop of 1 the first partial sum is only copied, and is not rounded.
 
     Attributes:
-        width: partial sums in, for one out.
+        width: how many partial sums become one.
         hop: how many of them a rank adds at a time; it divides `width`.
 
     Raises:

@@ -204,7 +204,7 @@ class _PartFinder:
         return self._phases[op] == "backward" and is_alike
 
     def _same(self, op: Op, others: Iterable[Op], last: bool = False) -> str:
-        """Return the module that `others` in the layer share, or the `last` one's."""
+        """Return the module of all `others` in the layer, or (`last`) of the last."""
         layers, found = self._layers, self._found
         layer = layers[op]
         if not layer or self._phases[op] == "optimizer":

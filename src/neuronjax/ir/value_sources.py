@@ -60,7 +60,8 @@ class ValueSources:
     def origin(
         self, value: Value, through: Container[str], stop: Value | None = None
     ) -> Value:
-        """Return a value's origin by calls and ops in `through`, at most `stop`."""
+        """Return the value reached by following single sources back through calls and
+        ops in `through`, at most to `stop`."""
         while value is not stop:
             maker, sources = self.makers.get(value), self.sources.get(value, ())
             passes = maker is None or maker.name in through or maker.name in CALLEES

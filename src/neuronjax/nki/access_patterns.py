@@ -126,7 +126,7 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
 
 
 def on_tensor_engine(t: View) -> View:
-    """Return the view `t`; 32 partitions share its `.indirect()` offsets on TensorE."""
+    """Return the view `t` for TensorE: 32 partitions share `.indirect()` offsets."""
     if t.dynamic is None or t.dynamic.kind != "indirect":
         return t
     grouped = dataclasses.replace(t.dynamic, group=TENSOR_GROUP)

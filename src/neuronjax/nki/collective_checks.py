@@ -70,8 +70,8 @@ def check_tensors(
     sbuf: bool = True,
     most: int | None = None,
 ) -> None:
-    """Refuse srcs and dsts unless there are as many of each (at most `most`), all in
-    HBM, or one src and one dst, in SBUF."""
+    """Refuse srcs and dsts other than equally many of both (at most `most`) in HBM, or
+    one of each in SBUF."""
     tensors = [*srcs, *dsts]
     if not srcs or len(srcs) != len(dsts) or len(srcs) > (most or len(srcs)):
         wanted = "exactly one" if most == 1 else "as many"

@@ -239,7 +239,7 @@ class HazardWalk:
         writer: KernelInstruction,
         verb: str,
     ) -> None:
-        """Report access to elements that the other core wrote since the meeting."""
+        """Report access to what the other core wrote since the cores last met."""
         if access.storage.memory != "shared_hbm" or writer.program == i.program:
             return
         if self._epochs[number] < self._epochs[-1]:
@@ -254,7 +254,7 @@ class HazardWalk:
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
-        """Report an access that may race because one of two has a runtime offset."""
+        """Report an access that may race; it or an earlier one has a runtime offset."""
         followed = access.dynamic is None
         before = (self._scattered if followed else self._last).get(access.storage, {})
         for number in before.values():

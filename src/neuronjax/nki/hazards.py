@@ -125,8 +125,8 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Return a finding for each read of elements that nothing has written, or only a
-    loop that may have no iteration."""
+    """Return a finding for each read of elements that only a loop that may have no
+    iteration has written, or nothing."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:

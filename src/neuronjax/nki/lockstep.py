@@ -53,7 +53,7 @@ class Lockstep:
             raise self._fault
 
     def _thread(self, number: int, program: Callable[[], Any]) -> threading.Thread:
-        # With the caller's context variables, such as NumPy's error state.
+        # The thread gets the caller's context variables, such as NumPy's error state.
         context = contextvars.copy_context()
 
         def started() -> None:
@@ -89,7 +89,7 @@ class Lockstep:
         return self._met
 
     def _pass_on(self, number: int) -> None:
-        """Let the next program run, after the last one the first."""
+        """Let the next program run; the first one follows the last one."""
         if self._fault is not None:
             return
         if number + 1 < self.count:

@@ -44,7 +44,7 @@ class Request:
 
     Attributes:
         spec: the instruction's row.
-        values: the arguments by name; an `@instruction` may put views in.
+        values: the arguments by name; an `@instruction` may replace some by views.
         attributes: the static arguments by name.
 
     Raises:
@@ -199,7 +199,7 @@ class Request:
                 self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
 
     def _check_column(self, name: str, value: Any, partitions: int) -> None:
-        """Refuse all but numbers, registers and vectors of one element a partition."""
+        """Refuse all but numbers, registers and vectors (one element per partition)."""
         if isinstance(value, NkiTensor):
             if value.shape[0] != partitions or value.size != partitions:
                 remedy = f"a number or a tensor of shape ({partitions}, 1)"

@@ -144,7 +144,7 @@ def ceil(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def _stepped(x: NkiTensor, beyond: str, back: str, dtype: Any) -> NkiTensor:
-    """Return x rounded to nearest, moved by one if `beyond` says that it passed x."""
+    """Return x rounded to nearest, then moved `back` by 1 where it is `beyond` x."""
     if not dtypes.info(x.dtype).is_float:
         return copy(x, dtype)
     nearest = copy(copy(x, "int32"), "float32")

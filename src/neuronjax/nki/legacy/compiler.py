@@ -208,7 +208,7 @@ def skip_middle_end_transformations(func: Callable[..., Any] | None = None) -> A
 
 @contextlib.contextmanager
 def allocation_scope() -> Iterator[None]:
-    """Do nothing: the vendor frees tiles when the block ends, neuronjax before."""
+    """Do nothing: only the vendor keeps tiles until the block ends."""
     yield
 
 

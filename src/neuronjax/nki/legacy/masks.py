@@ -34,7 +34,7 @@ class Box:
         return self.starts[dim] == 0 and self.stops[dim] == self.sizes[dim]
 
     def slices_of(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """Return slices that select the box in an array of `shape`, except size 1."""
+        """Return the box's slices of an array, but all of any dimension of size 1."""
         pairs = list(zip(self.starts, self.stops, strict=True))[-len(shape) :]
         return tuple(
             slice(None) if size == 1 else slice(a, b)
@@ -42,7 +42,7 @@ class Box:
         )
 
     def of(self, t: NkiTensor) -> NkiTensor:
-        """Return a view of this part of a tensor, with all of dimensions of size 1."""
+        """Return a view of the box in a tensor; dimensions of size 1 are whole."""
         if t.ndim != len(self.sizes):
             return self._leading(t)
         for dim, (size, a, b) in enumerate(

@@ -110,7 +110,7 @@ class Tile(WithoutValue):
         return self._keeps_box(_sliced(whole, keys))
 
     def _keeps_box(self, other: Tile) -> Tile:
-        """Give this tile's box to its selection `other` if it selects all in order."""
+        """Give this tile's box to `other` if it selects all elements in order."""
         if self.box is not None and other.shape == self.shape:
             numbers = np.arange(prod(self.shape)).reshape(self.shape)
             same = other.grid is None or np.array_equal(numbers[other.grid], numbers)

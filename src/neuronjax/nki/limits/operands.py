@@ -54,7 +54,7 @@ def start_partition(a: Access) -> int:
 
 
 def byte_range(a: Access) -> tuple[int, int]:
-    """Return first and last byte, in the partition if the storage has an address."""
+    """Return first and last byte in the partition, from 0 without an address."""
     base = a.storage.address[1] if a.storage.address else 0
     size = dtypes.itemsize(a.dtype)
     first = a.offset % partition_elements(a)
