@@ -209,7 +209,7 @@ class CallState:
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return the given index, or for a `stochastic` call the next one, or None.
+        """Return the call's index, given or counted; None if not `stochastic`.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.

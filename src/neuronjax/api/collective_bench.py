@@ -108,8 +108,7 @@ def collective_bench(
             "collective_permute" (every rank sends to the next) or
             "collective_broadcast"; or nccom-test's "allr", "redsct", "allg",
             "alltoall".
-        target: a chip, an instance or an UltraServer; "trn2.48xlarge:4" is four
-            instances.
+        target: a chip, an instance, an UltraServer, or instances: "trn2.48xlarge:4".
         ranks: number of devices that take part, from device 0 on, or a sequence of
             device numbers; None for all devices.
         sizes: sizes in bytes, as numbers or "64K" (K, M, G are binary), or "1K:1G:x2":

@@ -95,7 +95,8 @@ def compare(
     name, if the same op computes them from matched values, if their elements are equal,
     or if one line computes both; parts of an array on several devices are first joined.
     Values that differ are named with their source lines in both programs. The ops are
-    also aligned by a longest common subsequence, and the edits are listed.
+    also aligned by a longest common subsequence, and the edits are listed:
+
         print(nj.compare(step, against=faster_step, policy="bf16")(params, batch))
 
     A saved program can be given too, as `against="golden/step.mlirbc"`. What the

@@ -136,8 +136,7 @@ def profiles_of(
     kwargs: dict[str, Any],
 ) -> tuple[Found, dict[str, str]]:
     """Return the profiles of a step on machines and under policies, and the reasons of
-    refusals. Each program is profiled once. With a single machine, its refusal is
-    raised."""
+    refusals. Each program is profiled once; a lone machine's refusal is raised."""
     targets, policies = machines
     found: Found = []
     refused: dict[str, str] = {}

@@ -252,7 +252,7 @@ class Emulated(Stateful):
 
     @property
     def amax_history(self) -> jax.Array | None:
-        """The state of delayed scaling at the start of a call; None without one."""
+        """The state of delayed scaling at the start of a call; None if not given."""
         return self._state.amax_history
 
     @boundary

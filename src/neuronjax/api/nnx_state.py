@@ -297,8 +297,8 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
 
 
 def holds_modules(arguments: Any) -> bool:
-    """Return whether a pytree holds modules or variables. Fifty arrays take
-    microseconds, but with `is_leaf` a hundred. Static fields are not compared."""
+    """Return whether a pytree holds modules or variables. Fifty arrays take a few
+    microseconds; `is_leaf` would take a hundred. Static fields are not compared."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return False

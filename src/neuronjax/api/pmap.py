@@ -39,7 +39,7 @@ def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
         An abstract mesh whose axes all have type Auto.
 
     Raises:
-        InvalidProgramError: not one name per size, a repeated name, or a size below 1.
+        InvalidProgramError: not a name for each size, a repeated name, a size below 1.
     """
     shape, names = tuple(shape), tuple(names)
     legal = all(isinstance(size, int) and size > 0 for size in shape)

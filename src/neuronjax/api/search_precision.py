@@ -132,7 +132,7 @@ def search_precision(
             which changes every rounding. Without `holdout` they show whether the error
             is small only by luck, but they do not replace new data.
         margin: the search multiplies errors by this factor, then compares them with the
-            tolerance, because errors on new batches are larger.
+            tolerance, because errors are larger on batches outside the search.
         compiled: compile every program as a whole instead of op by op. The bits are the
             same; this is faster if `evaluate` makes very many calls.
         lnc: as `neuronjax.profile`.

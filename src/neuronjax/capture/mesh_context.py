@@ -273,7 +273,7 @@ def placements(
     """Return the sharding of each flat result; () if there is no mesh of devices.
 
     A sharding is stated by the op that makes the result, by the result's type if axes
-    are Explicit, or by the partitioner if axes are Auto; other results are replicated.
+    are Explicit, or by the partitioner if axes are Auto. Other results are replicated.
 
     Args:
         stage: the traced function, which may contain a mesh of devices.

@@ -57,7 +57,7 @@ _CAPTURE = jax.make_user_context(default_value=None)
 
 
 def capturing() -> bool:
-    """Return whether this thread is capturing; an inner nj.jit then sets a policy."""
+    """Return whether this thread is capturing, so that inner jits only set policies."""
     return getattr(_state, "depth", 0) > 0
 
 

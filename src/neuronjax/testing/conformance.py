@@ -255,7 +255,11 @@ BUILT_IN = {
 
 
 def load_runner(name: str) -> Any:
-    """Return the runner of a built-in name or "module:object"; a class is called."""
+    """Return the runner of a built-in name or of "module:object" (a class is called).
+
+    Raises:
+        InvalidProgramError: no runner has this name.
+    """
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
         runner = getattr(importlib.import_module(module), attribute)

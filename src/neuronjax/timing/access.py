@@ -130,7 +130,8 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Return the row counts of both shapes, and whether rows of one element remain."""
+    """Return the row counts that both shapes have, and whether rows of one element
+    keep one element."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 

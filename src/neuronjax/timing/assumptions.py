@@ -106,8 +106,8 @@ THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; less use leads to it [G
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "what a second of less use than THROTTLE_LIMIT takes from THROTTLE_SECONDS, divided"
-    " by the missing use. No document says that the rows in use matter",
+    "seconds that the ramp of THROTTLE_SECONDS sinks, per second and unit of use below"
+    " THROTTLE_LIMIT (idle: a use of 0). No document says that the rows in use matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 

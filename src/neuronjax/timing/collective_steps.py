@@ -53,7 +53,7 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of simultaneous groups that have equally many steps."""
+    """Return the steps of groups that work at once and have equally many steps."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -120,8 +120,7 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        """Return each chip's hypercube label. Labels of neighbours on a full torus
-        differ in one bit.
+        """Return each chip's hypercube label; neighbours on a torus differ in one bit.
 
         A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
         [IN] calls the 4 x 4 torus a hypercube of four axes). Chips that are no

@@ -111,8 +111,8 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return whether a node is not computed first. Scalars that depend on arguments
-        alone, such as scales of delayed scaling, are computed first."""
+        """Return whether a node is computed after the scalars that depend on arguments
+        alone, such as scales of delayed scaling."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:

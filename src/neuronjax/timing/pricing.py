@@ -58,7 +58,8 @@ class PricedMove:
     Attributes:
         seconds: the time on the DMA engines.
         latency: the seconds from its end until a consumer can start.
-        first_reader: index of the first step that needs it; for a write, that makes it.
+        first_reader: index of the first step that reads the value, or that makes it
+            if the move is a write.
     """
 
     movement: Movement
@@ -293,7 +294,7 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of `masked` scores that a step computes or reads, or else 1."""
+    """Return the share of `masked` scores that a step computes or reads; 1 if none."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)

@@ -47,7 +47,8 @@ class Traffic:
 
         Raises:
             InvalidProgramError: a number below 1, an answer of fewer than 2 tokens, a
-                utilization not between 0 and 1, a batch that is not whole prefills.
+                utilization not between 0 and 1, a batch that is not a multiple of
+                `prefill_batch`.
         """
         check_utilization(self.utilization)
         least = {"prompt_tokens": 1, "output_tokens": 2, "batch": 1, "prefill_batch": 1}
@@ -139,7 +140,8 @@ class ServedMemory:
     kv_cache_bytes: int
 
     def max_batch(self, batch: int) -> int | None:
-        """Return how many sequences fit; None if calls have no KV cache."""
+        """Return how many sequences fit, if `kv_cache_bytes` is for `batch` sequences;
+        None without a KV cache."""
         if not self.kv_cache_bytes:
             return None
         rest = self.capacity_bytes - (self.needed_bytes - self.kv_cache_bytes)

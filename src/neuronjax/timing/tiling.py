@@ -98,7 +98,7 @@ def _contracted_rows(
 ) -> frozenset[int]:
     """Return the row count that a matmul contracts; empty if it contracts no rows.
 
-    An operand of `inside` must have first the batch axes, then the contracted axes."""
+    An operand in `inside` must begin with the batch axes, then the contracted axes."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -191,7 +191,7 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a batched matmul's result has the size of a matmul's result in
-        the region, as gradients of scores have, which are combined with the scores."""
+        the region. Gradients of scores have it, and are combined with scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
