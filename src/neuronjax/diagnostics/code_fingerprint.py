@@ -1,4 +1,4 @@
-"""Hash functions and plain values, to detect that the source of a file has changed.
+"""Compute a hash of functions and plain values, to detect that their source changed.
 
 A function is hashed with its bytecode, defaults and closure, and with the names of its
 own module that it uses, including functions and classes of that module. Comments and

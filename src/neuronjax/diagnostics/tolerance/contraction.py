@@ -179,7 +179,7 @@ def _factor(
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
-    """Return values, the scale of their roundings, and propagated operand errors."""
+    """Return products, the scale of their roundings, and propagated operand errors."""
     n = a.scaled.shape[-1]
     unit = a.unit * b.unit
     sums = np.float32(model.of_sums(n + min(CHUNK, n)))
