@@ -279,7 +279,7 @@ def _sizes(root: Node) -> dict[Any, int]:
 
 
 def _key(node: Node) -> Any:
-    """Return a key of a node: the id of a tuple, since hashing a tuple is slow."""
+    """Return a key of a node: an index itself, a tuple's id, since hashing is slow."""
     return node if isinstance(node, int) else ("node", id(node))
 
 

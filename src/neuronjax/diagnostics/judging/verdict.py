@@ -103,7 +103,7 @@ class VerdictTimes:
 
     Attributes:
         predicted_ms: time of one call.
-        low_ms, high_ms: range that held the times of four in five measured kernels.
+        low_ms, high_ms: 80 % interval of the time, judged by similar measured kernels.
         speedup: the baseline's predicted time over `predicted_ms`; or None.
         engine_activity: share of the time in which each queue works.
         hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.

@@ -24,7 +24,7 @@ _FREE = frozenset(
 
 
 def instructions(context: OpContext) -> int:
-    """Return the engine instructions of an op, over all trips of the loops around it.
+    """Return the number of engine instructions of an op, in all trips of its loops.
 
     ASSUMPTION: a tile of 128 rows by 512 elements for every engine.
     """
