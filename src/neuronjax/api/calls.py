@@ -209,7 +209,7 @@ class CallState:
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return the call's index, given or counted; None if not `stochastic`.
+        """Return the given call index; without one, the next if `stochastic`, or None.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.

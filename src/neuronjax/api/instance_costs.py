@@ -195,7 +195,7 @@ def _largest(chip: ChipSpec) -> Target:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
-    """Return the distinct policies of an estimate; None is the step's own."""
+    """Return the distinct policies of an estimate; None stands for the step's own."""
     one = policy is None or isinstance(policy, str | Policy)
     several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)

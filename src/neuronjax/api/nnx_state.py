@@ -168,7 +168,7 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 
 def once(function: Callable[..., Any], arguments: Any) -> Any:
-    """Return a function's arguments, for a `WithState` without repeated variables."""
+    """Return the arguments; for a `WithState` repeated variables occur only once."""
     own = isinstance(function, WithState) and not isinstance(function, AsInJax)
     return tied(arguments) if own else arguments
 
