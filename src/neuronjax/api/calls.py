@@ -209,7 +209,7 @@ class CallState:
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return the index of this call: as given, else counted, or None.
+        """Return the given index, or for a `stochastic` call the next one, or None.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.

@@ -108,7 +108,8 @@ def collective_bench(
             "collective_permute" (every rank sends to the next) or
             "collective_broadcast"; or nccom-test's "allr", "redsct", "allg",
             "alltoall".
-        target: a chip, an instance or an UltraServer; "trn2.48xlarge:4" is four.
+        target: a chip, an instance or an UltraServer; "trn2.48xlarge:4" is four
+            instances.
         ranks: number of devices that take part, from device 0 on, or a sequence of
             device numbers; None for all devices.
         sizes: sizes in bytes, as numbers or "64K" (K, M, G are binary), or "1K:1G:x2":
@@ -148,8 +149,8 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return a function from bytes to time. Ranks that are more than `_MOST_LISTED`
-    must be all ranks of the target, in order."""
+    """Return a function from bytes to time. If there are more than `_MOST_LISTED`
+    ranks, they must be all ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":

@@ -117,8 +117,8 @@ def compare(
         reference: "float64": every float in double precision whatever its declared
             format; "float64_rounded": double precision, with each result rounded to its
             declared format if this is narrower than FP32; "float32": FP32 on the host,
-            with sums in its order; or a policy or preset, such as "fp32", the chip's
-            modelled FP32.
+            with sums in the host's order; or a policy or preset, such as "fp32", the
+            chip's modelled FP32.
         baseline: a third run whose errors are shown beside the emulation's, for
             comparison: "float32" with `reference="bf16"`, for example.
         tolerance: the largest relative L2 error of an op in the run, beyond which the

@@ -55,8 +55,8 @@ def compare_dump(
             a narrower format than in the program is assumed to be rounded for the file.
         target: as `compare`.
         policy: as `compare`.
-        names: tensor name -> value name, if they do not match. Values have the names in
-            the result's `.tensors` and in messages.
+        names: the value's name for each tensor's name that does not match. Values have
+            the names in the result's `.tensors` and in messages.
         functions: as `tolerance`.
         failure: as `tolerance`.
         samples: as `tolerance`.

@@ -53,11 +53,11 @@ def emulated(
 
     Inside, `jax.jit` is `nj.jit` and `jax.pmap` is `nj.pmap`, for every thread. A
     function that is jitted inside another is emulated as a part of it. `jax.make_mesh`
-    works for any number of devices: if the host has fewer, it gets more. Meshes and the
-    arrays on them are JAX's own, and results are placed where `jax.jit` places them. A
-    function jitted inside the block stays emulated outside it. A function jitted before
-    runs natively, with a warning. Ops outside of any jit run on the host. `neuronjax
-    run script.py` does this for a script.
+    works for any number of devices: if the host has fewer, more are made. Meshes and
+    the arrays on them are JAX's own, and results are placed where `jax.jit` places
+    them. A function jitted inside the block stays emulated outside it. A function
+    jitted before runs natively, with a warning. Ops outside of any jit run on the host.
+    `neuronjax run script.py` does this for a script.
 
     Args:
         target: as `jit`.

@@ -110,7 +110,7 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return each profile's program, machine and policy, if profiles differ in them."""
+    """Return labels of profiles, by the program, machine or policy that differs."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]
@@ -136,7 +136,8 @@ def profiles_of(
     kwargs: dict[str, Any],
 ) -> tuple[Found, dict[str, str]]:
     """Return the profiles of a step on machines and under policies, and the reasons of
-    refusals. Each program is profiled once; that of a single machine is raised."""
+    refusals. Each program is profiled once. With a single machine, its refusal is
+    raised."""
     targets, policies = machines
     found: Found = []
     refused: dict[str, str] = {}
@@ -195,7 +196,7 @@ def _largest(chip: ChipSpec) -> Target:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
-    """Return the distinct policies of an estimate; None is the step's own."""
+    """Return the distinct policies of an estimate; None stands for the step's own."""
     one = policy is None or isinstance(policy, str | Policy)
     several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)

@@ -82,7 +82,7 @@ def jit(
         target: a chip ("trn2", "gen3"), an instance ("trn2.48xlarge") or an
             UltraServer; `neuronjax ls` lists them.
         policy: a preset's name, a `Policy`, or None for the defaults of the newest SDK,
-            or inside another emulated function for its policy.
+            or inside another emulated function for the policy of that function.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
         donate_argnums: as `jax.jit`.

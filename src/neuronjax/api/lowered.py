@@ -41,7 +41,7 @@ class CallEntry:
         compile: makes a `jax.stages.Compiled` for a call context or its types.
         run: returns the results for (executable, call context, args, kwargs).
         inside: the function to call inside another emulated function.
-        leaves: returns, of (args, kwargs), the flat arguments of the program's main.
+        leaves: returns the flat arguments of the program's main for (args, kwargs).
         under: returns the entry of the same program for (target, policy).
     """
 

@@ -168,7 +168,7 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 
 def once(function: Callable[..., Any], arguments: Any) -> Any:
-    """Return a function's arguments; for a `WithState` without repeated variables."""
+    """Return the arguments; for a `WithState` repeated variables occur only once."""
     own = isinstance(function, WithState) and not isinstance(function, AsInJax)
     return tied(arguments) if own else arguments
 
@@ -325,7 +325,7 @@ _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
-    """Return, for each result of a jaxpr, the first of its values that is the same.
+    """Return, for each result of a jaxpr, the jaxpr's first value that is the same.
 
     A call may pass operands through unchanged, as `nnx.jit` does with variables that
     are only read, and may return a value twice. Literals are given as text."""

@@ -27,7 +27,7 @@ def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
     """Return a mesh of emulated devices, for `jax.shard_map` and shardings of `jit`.
 
     The mesh has no devices on which JAX could place arrays; emulated functions take
-    whole arrays. `with jax.sharding.use_abstract_mesh(mesh):` sets it for calls. A
+    whole arrays. `with jax.sharding.use_abstract_mesh(mesh):` sets the mesh of calls. A
     program that calls `jax.set_mesh` and `jax.device_put` needs a mesh with devices:
     `jax.make_mesh` inside a block of `emulated`.
 

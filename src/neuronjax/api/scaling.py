@@ -148,8 +148,8 @@ def scaling(
 
     Args:
         parameters: number of parameters of the model.
-        tokens_per_step: tokens of all devices, the same on more chips.
-        tokens_per_device: instead of `tokens_per_step`, tokens of every device.
+        tokens_per_step: tokens of all devices together, on any number of chips.
+        tokens_per_device: tokens of every device, given instead of `tokens_per_step`.
         compute_seconds: compute time of one device per step; None for 6 x parameters x
             tokens operations at `utilization` of the BF16 peak.
         utilization: share of the peak that is reached.

@@ -138,7 +138,8 @@ class SearchedProgram:
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
         """Yield, for each group, the identity of the program (or the error that refuses
-        it) if only this group has candidate `number`, and the others the baseline."""
+        it) in which only this group has candidate `number`, and all others have the
+        baseline."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))

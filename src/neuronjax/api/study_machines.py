@@ -91,10 +91,11 @@ def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
 class StudyJit:
     """The `jit` that `train` uses on a machine. It caches compiled functions.
 
-    It keeps what functions write into modules of Flax NNX, since a study would train
-    nothing without. A function that is passed again is not recompiled, but its calls
-    are counted from 0: the random bits of stochastic rounding do not depend on earlier
-    runs. With a list `seen`, emulated functions append each call's statistics."""
+    It keeps what functions write into modules of Flax NNX, since a study would
+    otherwise train nothing. A function that is passed again is not recompiled, but its
+    calls are counted from 0: the random bits of stochastic rounding do not depend on
+    earlier runs. With a list `seen`, emulated functions append each call's
+    statistics."""
 
     def __init__(
         self, machine: StudyMachine, seen: list[Statistics] | None = None

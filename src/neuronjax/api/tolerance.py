@@ -37,7 +37,7 @@ def tolerance(
     sums, any tiles, array cells that add two or four products, passes of FP32 operands,
     tables of elementary functions, and results rounded once or twice. An error outside
     the bounds is not due to rounding: a missing term in a sum of 4,096 is detected. A
-    cast of a number that has no error yet adds none, unless the cast is stochastic.
+    cast of a number without error adds no error, unless the cast is stochastic.
 
         t = nj.tolerance(loss, policy="bf16")(params, batch)
         np.testing.assert_allclose(found, t.expected, atol=t.atol, rtol=0)
@@ -53,7 +53,7 @@ def tolerance(
         failure: probability that a correct element is outside its bound.
         samples: number of additional runs, with random errors, to narrow the bounds;
             each takes as long as the first run. None for 32 if derivatives alone give
-            none, or bounds above a 128th of an output (deep nets), else for 0.
+            no bounds, or bounds above a 128th of an output (deep nets), else for 0.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

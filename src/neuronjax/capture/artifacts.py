@@ -121,7 +121,7 @@ def read_artifact(source: Source) -> Artifact:
 
 
 def read_any(source: Source) -> Artifact | ArtifactFamily:
-    """Read a saved program: an `ArtifactFamily` if it has symbolic sizes."""
+    """Read a saved program as an `Artifact`, or as a family if sizes are symbolic."""
     data, name = _read(source)
     form = recognized(data)
     if form == "jax.export artifact":

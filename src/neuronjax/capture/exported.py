@@ -65,7 +65,7 @@ class FlatBuffer:
         return int.from_bytes(self.slice(at, width), "little")
 
     def offset(self, at: int) -> int:
-        """Return the position to which the offset at `at` points; it is further on."""
+        """Return the position to which the offset at `at` points, always forward."""
         return at + self.unsigned(at, 4)
 
     def slice(self, at: int, length: int) -> bytes:
@@ -74,7 +74,7 @@ class FlatBuffer:
         return self.data[at : at + length]
 
     def text(self, at: int, length: int) -> str:
-        """Return a string of `length` bytes, and deduct them from the allowance."""
+        """Return a string of `length` bytes, and count them against the limit."""
         self.text_bytes -= length
         if self.text_bytes < 0:
             malformed("its strings have many times the bytes of the file")

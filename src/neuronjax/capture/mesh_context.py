@@ -229,8 +229,8 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
 
 
 def _constrained(array: Any, over: NamedSharding) -> Any:
-    """Return an array with a sharding, inside the function. Explicit axes of the mesh
-    split the array; if there are any, the partitioner decides about Auto axes."""
+    """Return an array with a sharding, inside the function. If the mesh has Explicit
+    axes, only these axes split the array; the partitioner decides about Auto axes."""
     mesh = over.mesh.abstract_mesh
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = {name for name, kind in pairs if kind is AxisType.Explicit}
@@ -273,7 +273,7 @@ def placements(
     """Return the sharding of each flat result; () if there is no mesh of devices.
 
     A sharding is stated by the op that makes the result, by the result's type if axes
-    are Explicit, or by the partitioner if axes are Auto. Others are replicated.
+    are Explicit, or by the partitioner if axes are Auto; other results are replicated.
 
     Args:
         stage: the traced function, which may contain a mesh of devices.

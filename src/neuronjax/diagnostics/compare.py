@@ -50,7 +50,7 @@ DEFAULT_TOLERANCE = 0.1
 def float32_policy(policy: Policy) -> Policy:
     """Return the policy of the "float32" reference: FP32, as JAX on a host.
 
-    It has only the program's own casts, sums in an order that XLA chooses, and the
+    That policy has the program's own casts, sums in an order that XLA chooses, and the
     emulator's elementary functions, which both runs thus share. Settings that change no
     numbers (LNC, host calls, algorithms of collectives) are those of `policy`.
     """

@@ -129,8 +129,8 @@ class Comparison(Displayed):
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
         """Return ops that err more in isolation than others of their kind, worst first.
 
-        Their relative L2 error exceeds `factor` times the median of all ops of the same
-        name."""
+        The relative L2 error of each exceeds `factor` times the median of all ops of
+        the same name."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)

@@ -243,8 +243,8 @@ def _different(
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
     """Return the spacing of a format at the larger of two magnitudes.
 
-    It is 2^(exponent - mantissa_bits), but not less than at the smallest normal number.
-    A float64 number with only its exponent field is a power of two.
+    The spacing is 2^(exponent - mantissa_bits), but not less than at the smallest
+    normal number. A float64 number with only its exponent field is a power of two.
     """
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD

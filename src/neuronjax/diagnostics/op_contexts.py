@@ -24,8 +24,8 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
-# Functions of jax.random, whose integer arithmetic is not the user's. They are private
-# in the program and keep their names, with a suffix if two have one name.
+# Functions of jax.random, whose integer arithmetic is not the user's. These functions
+# are private in the program and keep their names, with a suffix if two have one name.
 _GENERATORS = re.compile(
     r"_?(threefry|philox)\w*|_(uniform|randint|normal|bernoulli|gumbel|exponential"
     r"|gamma|beta|cauchy|laplace|poisson|shuffle|truncated|rademacher|categorical"
@@ -88,7 +88,7 @@ class OpContext:
         return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
 
     def producer(self, value: Value, *through: str) -> Op | None:
-        """Return the op that made a value, skipping ops called one of `through`."""
+        """Return the op that made a value, skipping ops whose name is in `through`."""
         op = self.graph.makers.get(value)
         while op is not None and op.name in through:
             op = self.graph.makers.get(op.operands[0])

@@ -207,7 +207,7 @@ class ParallelWalk(OpWalk):
         moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
         for name, row in rows.items():
             if (repeats or moves) and name in ("rounded", "isolated"):
-                continue  # they get the reference's result
+                continue  # "rounded" and "isolated" get the reference's result
             self._execute_row(row, path, spans, views, keys)
         for bundle in bundles:
             own = [lane for lane in bundle if lane in lanes]

@@ -1,9 +1,8 @@
 """Find what the chip's own compiler would refuse or change in a program.
 
-`examine` applies the rules of `rules/` to a captured program. It also lowers the
-program, so that the report has what the emulator refuses. Nothing is run or compiled.
-Ops of a function that is called three times are counted three times, ops of a loop's
-body once.
+`examine` applies the rules of `rules/` to a captured program, and lowers the program,
+so that the report has what the emulator refuses. Nothing is run or compiled. Ops of a
+function that is called three times are counted three times, ops of a loop's body once.
 """
 
 from __future__ import annotations

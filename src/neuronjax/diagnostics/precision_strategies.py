@@ -1,6 +1,6 @@
 """The search for the cheapest assignment of candidates to groups.
 
-An assignment is lowered and priced before it is run. It is rejected without a run if it
+An assignment is lowered and priced before it is run, and rejected without a run if it
 changes nothing, if the target does not support it, or if it saves no predicted time.
 The search begins at the baseline and goes to the fastest candidate with which all
 groups together are within the tolerance. Then it gives each candidate to groups:
@@ -221,7 +221,7 @@ class Search:
     ) -> bool:
         """Return whether an assignment is worth a run; record why it is not.
 
-        It must change the program, exist on the target and save predicted time."""
+        A run is worthwhile if the program is new, legal on the target and faster."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -344,9 +344,9 @@ def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...
 def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, ...]:
     """Return the final outcome of each decision.
 
-    It is "kept" on the path to the result, "undone" if the assignment exceeded the
-    tolerance on held-out batches, "given up" if it was kept but an earlier state was
-    better; else "rejected" or "measured"."""
+    The outcome is "kept" on the path to the result, "undone" if the assignment exceeded
+    the tolerance on held-out batches, "given up" if it was kept but an earlier state
+    was better; else "rejected" or "measured"."""
     path = path_to(result, decisions)
     undone = {d.assignment for d in decisions if d.stage == "held out"}
 

@@ -223,7 +223,7 @@ def _result(runner: Any, case: Case) -> Result:
 
 def _patterns(array: np.ndarray, output: np.ndarray, index: tuple[int, ...]) -> str:
     """Return an array's bit patterns as text: the element or MX block from which the
-    output at `index` is computed; the first elements if the shapes do not show it."""
+    output at `index` is computed; or the first elements if that is unknown."""
     shown = array.reshape(-1)
     if index and array.shape == output.shape:
         shown = array[index].reshape(1)
@@ -255,8 +255,7 @@ BUILT_IN = {
 
 
 def load_runner(name: str) -> Any:
-    """Return the runner of a built-in name or of "module:object" (a class is
-    called)."""
+    """Return the runner of a built-in name or "module:object"; a class is called."""
     module, _, attribute = BUILT_IN.get(name, name).partition(":")
     try:
         runner = getattr(importlib.import_module(module), attribute)

@@ -79,11 +79,11 @@ def golden(
             "edits": fail if its bits differ, but only warn if another JAX made another
             program of the same source; "warn": warn only; "bits": fail if its bits
             differ for any reason; "fail": fail in any case. The same applies to
-            arguments that differ from the stored ones. None: as the pytest plugin is
-            set, else "edits".
-        tolerance: "legal" to fail, where a changed program would only warn, if bits are
-            outside of `neuronjax.tolerance`. None: as the pytest plugin is set, else
-            "none".
+            arguments that differ from the stored ones. None: the pytest plugin's
+            setting, else "edits".
+        tolerance: "legal": where a changed program would only warn, fail if bits are
+            outside of `neuronjax.tolerance`; "none". None: the pytest plugin's setting,
+            else "none".
         rounding_seed: the call index of stochastic rounding.
         input_seed: the seed for arguments that are `ShapeDtypeStruct`s, whose values
             are uniform in [-1, 1), drawn in every run, and not stored.

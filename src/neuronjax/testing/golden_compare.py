@@ -250,7 +250,7 @@ def assert_same_program(
         A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.
 
     Raises:
-        ProgramsDiffer: (when called) the error shows the first ops that differ.
+        ProgramsDiffer: (when called) the programs differ; shows the first such ops.
     """
 
     def check(*args: Any, **kwargs: Any) -> None:

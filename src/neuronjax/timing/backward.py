@@ -3,7 +3,8 @@
 The name stack of an instruction of the backward pass, a rematerialised forward pass
 included, contains "transpose(". Name stacks start anew inside loops and callees: their
 instructions are backward if the loop or the call is. A callee's work is divided between
-the passes by their calls. Shares are of the work of all queues, not of seconds.
+the passes in proportion to their calls of it. Shares are of the work of all queues, not
+of seconds.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group, with the facts about its ranks and chips that algorithms use.
 
-    With `first_only`, only the first chip's flows are made; over EFA all are alike."""
+    With `first_only`, only the first chip sends; over EFA all chips send alike."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -120,7 +120,8 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        """Return each chip's hypercube label; a full torus' neighbours differ in a bit.
+        """Return each chip's hypercube label. Labels of neighbours on a full torus
+        differ in one bit.
 
         A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
         [IN] calls the 4 x 4 torus a hypercube of four axes). Chips that are no
@@ -186,8 +187,8 @@ Steps = list[CollectiveStep]
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
     """Return the steps of a ring: the first step sends a copy, later steps send sums.
 
-    ASSUMPTION: "ring" uses all the channels that the wires allow, "ring:2" two; the
-    order of additions, one for "ring", does not change the time."""
+    ASSUMPTION: "ring" uses all the channels that the wires allow, although it adds in
+    the order of a single channel; "ring:2" uses two."""
     c, flows = site.chunk, site.along(site.chunk, limit)
     first = site.step(3 * c, c, flows)
     return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]
@@ -432,8 +433,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows of one rank per node (`flows`) for the chip that has the first
-    of `ranks`, as large as for all of its ranks."""
+    """Return `flows`, of one rank per node, moved to the first chip that has ranks and
+    multiplied by the number of its ranks."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

@@ -363,6 +363,7 @@ def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) ->
     Decoded tokens and training steps follow each other in this way. The runtime
     prepares the next launch, with its wait for all ranks, while the program runs, so
     that only a launch that takes longer than the program delays it: on 32 ranks of trn1
-    a program with twelve exchanges of 8 MB takes 4.7 ms, one with one 5.3 ms [T16]."""
+    a program with twelve exchanges of 8 MB takes 4.7 ms, with one exchange 5.3 ms
+    [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

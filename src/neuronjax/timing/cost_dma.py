@@ -248,7 +248,7 @@ class _Move(NamedTuple):
         out: the access that is written.
         source: the access that is read.
         bytes: the bytes that all engines move together.
-        piece: contiguous bytes.
+        piece: the bytes that are contiguous.
     """
 
     out: Access
@@ -258,7 +258,7 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """Return the access in SBUF or PSUM, whose partitions decide about engines."""
+        """Return the access in SBUF or PSUM: its partitions choose the DMA engines."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -271,7 +271,7 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the fewest contiguous bytes of the accesses, without whole partitions."""
+    """Return the least contiguous bytes of the sides; whole partitions do not count."""
     pieces = []
     for side in sides:
         o = operand(side)

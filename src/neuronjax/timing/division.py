@@ -33,7 +33,7 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return the number of copies of whole operands, one for each core with own rows.
+    """Return the number of copies of whole operands, one per core with its own rows.
 
     A lone matmul is divided by the columns of its whole operand if this operand is the
     larger one. In a chain the next matmul contracts the columns, which would have to be

@@ -24,7 +24,7 @@ class FusedStep:
         members: the instructions that were fused into the step, in order.
         operands: values that `instruction` reads, directly or through access patterns.
         results: values that are written.
-        seen: the value that has the type of what `instruction` writes; differs from the
+        seen: the value with the type of what `instruction` writes, which is not the
             first result if a reduction is absorbed.
         form: the kind of step, which decides what may be fused with it:
             "tensor_scalar", "tensor_tensor", "activation", "matmul", "reduce", "scan",
@@ -132,8 +132,8 @@ class TiledRegion:
 
 
 def output_bytes(fused: Fused) -> dict[int, int]:
-    """Return the bytes written to HBM for results, by tensor in memory; each result
-    that shares a tensor is written."""
+    """Return the bytes written to HBM for results, by tensor in memory. Results that
+    share a tensor are written separately."""
     found: dict[int, int] = {}
     for value in fused.results:
         roots = fused.access[value].roots

@@ -93,7 +93,7 @@ class BoxMap:
         return found
 
     def meeting(self, b: Box) -> list[int]:
-        """Return the entries of boxes that overlap this one."""
+        """Return the entries of the boxes that overlap `b`."""
         if b is None:
             return self.entries()
         found = self._whole.copy()
@@ -104,7 +104,7 @@ class BoxMap:
         return found
 
     def drop_within(self, b: Box) -> None:
-        """Remove the boxes that this one contains."""
+        """Remove the boxes that `b` contains."""
         if b is None:
             self.taken()
         if self._axis < 0:

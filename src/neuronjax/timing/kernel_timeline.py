@@ -40,7 +40,7 @@ from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
 #: Opcode of issuing a transfer, which occupies SyncE if hardware generates descriptors,
-#: and GpSimdE if GpSimdE does.
+#: and GpSimdE if software does.
 ISSUE = "DMA_ISSUE"
 
 

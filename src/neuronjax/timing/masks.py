@@ -75,8 +75,8 @@ class Masks:
     def hidden_by(
         self, operands: tuple[int, ...], shape: tuple[int, ...]
     ) -> MaskedScores | None:
-        """Return the scores that a select masks; None if it hides no whole block, or
-        depends on the rows alone or the columns alone."""
+        """Return the scores that a select masks; None if the mask hides no whole block,
+        or depends on rows alone or columns alone."""
         predicate, on_true, on_false = operands
         is_kept = on_false in self._made
         if len(shape) < 2 or is_kept == (on_true in self._made):

@@ -188,7 +188,8 @@ def bytes_over(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
 
 
 class SbufContents(dict[int, int]):
-    """The bytes of each value in SBUF, and in total. Unused values expire."""
+    """The bytes of each value in SBUF, and in total. Values expire after their last
+    use."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -187,7 +187,7 @@ def _through_planes(
 
 @functools.lru_cache(maxsize=256)
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the chips in the order of a closed path along wires, if there is one."""
+    """Return the chips in the order of a closed path along wires, or as given."""
     # Two colours alternate along a closed path, as on a chessboard.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     is_even = 2 * sum(colours) == len(chips)

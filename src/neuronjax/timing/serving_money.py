@@ -139,8 +139,7 @@ class ServedMemory:
     kv_cache_bytes: int
 
     def max_batch(self, batch: int) -> int | None:
-        """Return how many sequences fit, given `batch` of them; None without a
-        cache."""
+        """Return how many sequences fit; None if calls have no KV cache."""
         if not self.kv_cache_bytes:
             return None
         rest = self.capacity_bytes - (self.needed_bytes - self.kv_cache_bytes)

@@ -191,7 +191,7 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a batched matmul's result has the size of a matmul's result in
-        the region. Gradients of scores have, and are combined with them."""
+        the region, as gradients of scores have, which are combined with the scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -236,7 +236,7 @@ class _Grouping:
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a matmul over the rows can add up tile by tile.
 
-        As in kernels for the gradients of attention, batched matmuls do if their
+        As in kernels for gradients of attention, batched matmuls add up if their
         operands would otherwise leave SBUF. The sums stay in SBUF; neither their memory
         nor the time of VectorE's additions is counted."""
         fused = self.fused

@@ -58,7 +58,7 @@ def ignored_arguments(
     program = candidate.kernel.program
     for n in _unreached(program):
         if _matters(case, seeds[0], n):
-            text = f"no result depends on argument {n}; the reference's do"
+            text = f"no result depends on argument {n}; the reference's results do"
             yield Problem(rule="input-ignored", message=text, remedy="compute with it")
 
 

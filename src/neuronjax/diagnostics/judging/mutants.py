@@ -1,10 +1,10 @@
 """Test a tolerance: which wrong kernels would it have caught?
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
-an input. Others are runs of the reference with one change. Their arrays (`_Heard`)
-intercept every NumPy function, so that one place of the source computes something else:
-a sum drops its last term, an addition becomes a subtraction, or a loop omits its last
-iteration. One more kind of mutant replaces an input by its mean.
+an input. Others are runs of the reference with one change. In these runs, arrays
+(`_Heard`) intercept every NumPy function, so that one place of the source computes
+something else: a sum drops its last term, an addition becomes a subtraction, or a loop
+omits its last iteration. One more kind of mutant replaces an input by its mean.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Return whether tiles reuse memory of earlier tiles. They do so alike in a second
-    run, so unwritten elements hold the same numbers in both runs."""
+    """Return whether tiles reuse memory of earlier tiles, so that unwritten elements
+    hold the same numbers in a second run."""
     return _all_bytes(program) > MOST_BYTES
 
 

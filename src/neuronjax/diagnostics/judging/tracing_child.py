@@ -1,8 +1,8 @@
 """The child that traces a candidate; untrusted code runs only here.
 
-It is given the types of arguments but not their values, and leaves the traced program.
-So a candidate that computes by other means than instructions has no data to compute
-with. It is a fork of `nursery`, in a folder that holds job.json.
+The child is given the types of arguments but not their values, and leaves the traced
+program. So a candidate that computes by other means than instructions has no data to
+compute with. The child is a fork of `nursery`, in a folder that holds job.json.
 """
 
 from __future__ import annotations

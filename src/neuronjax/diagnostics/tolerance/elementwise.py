@@ -332,7 +332,7 @@ class _Step:
     stored: Roundoff
 
     def taken(self, x: list[ErrorParts]) -> tuple[np.ndarray, Any, Any]:
-        """Return values, independent and correlated errors."""
+        """Return values for operands `x`, with independent and correlated errors."""
         values = tuple(p.value for p in x)
         f = self.function(*values)
         size = np.abs(f)

@@ -6,9 +6,9 @@ since they add differently in a sum:
 
 - `own`: independent between elements, such as a rounding of each; adds in squares.
 - `joint`: correlated in an unknown way; adds linearly.
-- `shared`: one signed error of many elements, such as that of a row's mean. It passes
-  through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an error common
-  to all of exp does.
+- `shared`: one signed error of many elements, such as that of a row's mean. A shared
+  error passes through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an
+  error common to all of exp does.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key: Any, new: Any) -> None:
         if self.is_rearranged:
             raise _leaves("is assigned to after it was reshaped or transposed")
-        for pending in list(UNSETTLED.values()):  # it may depend on this array
+        for pending in list(UNSETTLED.values()):  # each may depend on this array
             pending.settle()
         key, doubt = _plain(key)
         new = as_tracked(new, self.model)

@@ -83,7 +83,7 @@ FOLDS: Mapping[str, Fold] = {
 
 
 def folds_of(count: int) -> dict[str, Fold]:
-    """Return the folds of `count` numbers, without those of a single tile."""
+    """Return the folds for `count` numbers, without tiled folds of a single tile."""
     sizes = {name: int(name.rpartition(" ")[2]) for name in FOLDS if "tiles" in name}
     return {name: f for name, f in FOLDS.items() if sizes.get(name, 0) < count}
 

@@ -45,7 +45,7 @@ OURS = "transcendentals=exact"
 
 
 def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the results of a function for FP32 `x`, by alternative.
+    """Return the results of a function for FP32 `x`, by the alternative's name.
 
     Of alternatives with the same bits for all of `x`, only the first is returned.
     """

@@ -1,4 +1,4 @@
-"""Asks about sums: in each engine and PSUM, of FP32 products, and in one cell."""
+"""Asks about sums: in each engine and PSUM, of FP32 products, and within a cell."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
 
 
 def _revealed(case: ProbeCase) -> str:
-    """Return the order of the additions as text, from the sums of all pairs."""
+    """Return the order of the additions as text, found from the sums of all pairs."""
     count = 128
     sums = dict(zip(inputs.pairs(count), _pair_sums(case), strict=False))
 
