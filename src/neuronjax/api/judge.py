@@ -8,6 +8,7 @@ checked, run on the reference's inputs and priced here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -193,6 +194,14 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
     return None, f"derived from the reference{drawn}"
 
 
+def _allow(case: ReferenceCase, job: _Job, found: dict[str, Any]) -> float | None:
+    """Return the relative L2 tolerance; store its origin and the mutants in `found`."""
+    allowed, found["tolerance"] = _allowed(case, job)
+    limits = case.tolerances(job.seeds[0], allowed)
+    found["mutants"] = mutants.tried(case, job.seeds[0], limits)
+    return allowed
+
+
 def _judged(job: _Job) -> dict[str, Any]:
     program = None
     try:
@@ -229,12 +238,10 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
         found["hazards"] += tuple(
             checking.ignored_arguments(job.case, job.seeds, candidate)
         )
-        allowed, found["tolerance"] = _allowed(job.case, job)
-        first = job.case.tolerances(job.seeds[0], allowed)
-        found["mutants"] = mutants.tried(job.case, job.seeds[0], first)
         wanted = running.with_unknown(program, job.seeds)
+        allow = functools.partial(_allow, job.case, job, found)
         found["seeds"], failed = running.seeds(
-            job.case, candidate, wanted, allowed, job.limits.seconds
+            job.case, candidate, wanted, allow, job.limits.seconds
         )
         found["limits"] += failed
         if found["seeds"] and not failed and not running.shares_memory(program):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import secrets
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 
@@ -79,15 +81,16 @@ def seeds(
     case: ReferenceCase,
     candidate: TracedCandidate,
     wanted: Sequence[int],
-    allowed: float | None,
+    allow: Callable[[], float | None],
     seconds: float,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
     """Return a comparison for every seed up to the first that fails, and any problem.
 
-    `allowed` is the relative L2 error; None derives tolerances from the reference.
-    Programs that may not end get `seconds` s. If the program may read memory that it
-    has not written, the first seed runs a second time, in other memory: a result that
-    differs depends on the memory's earlier content.
+    `allow` is called in a thread while the kernel runs for the first time. It returns
+    the allowed relative L2 error; None derives tolerances from the reference. Programs
+    that may not end get `seconds` s. If the program may read memory that it has not
+    written, the first seed runs a second time, in other memory: a result that differs
+    depends on the memory's earlier content.
     """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program
@@ -95,26 +98,30 @@ def seeds(
     if not surely_writes(program):
         other = FreshMemory(1.0, 3, shared=shares_memory(program))
     returned = values.computed(candidate, _runs(case, wanted, other), seconds)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as thread:
+        warnings.simplefilter("ignore")
+        allowed = thread.submit(contextvars.copy_context().run, allow)
+        try:
             for seed in wanted:
-                tolerances = case.tolerances(seed, allowed, is_later=seed != wanted[0])
-                expected = tuple(map(_held, tolerances))
-                actual = case.results(next(returned), expected)
-                done.append(compared(seed, actual, tolerances))
-                if seed == wanted[0] and other is not None:
+                result, is_later = next(returned), seed != wanted[0]
+                limits = case.tolerances(seed, allowed.result(), is_later=is_later)
+                expected = tuple(map(_held, limits))
+                actual = case.results(result, expected)
+                done.append(compared(seed, actual, limits))
+                if not is_later and other is not None:
                     again = case.results(next(returned), expected)
                     if count := _differing(actual, again):
                         return tuple(done), (_from_memory(count, candidate),)
-    except ReferenceFailed:
-        raise
-    except NeuronJaxError as error:
-        rule = "time" if isinstance(error, values.EndlessError) else "run"
-        return tuple(done), (Problem.of_error(rule, error),)
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        message = f"its results do not fit the reference's: {error}"
-        return tuple(done), (Problem(rule="results", message=message),)
+        except ReferenceFailed:
+            raise
+        except NeuronJaxError as error:
+            allowed.result()  # raises if the reference failed, not the candidate
+            rule = "time" if isinstance(error, values.EndlessError) else "run"
+            return tuple(done), (Problem.of_error(rule, error),)
+        except (TypeError, ValueError, AttributeError, IndexError) as error:
+            allowed.result()
+            message = f"its results do not fit the reference's: {error}"
+            return tuple(done), (Problem(rule="results", message=message),)
     return tuple(done), ()
 
 
