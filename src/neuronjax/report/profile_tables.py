@@ -131,9 +131,9 @@ class ShownMemory(Displayed, MemoryPlan):
         )
 
     def __rich__(self) -> Table:
-        columns = {"memory": NAME, "needed": NUMBER, "of": NUMBER, "share": NUMBER}
+        columns = {"memory": NAME, "needed": NUMBER, "capacity": NUMBER, "share": NUMBER}
         return new_table(
-            "Memory at its fullest", columns | {"what for": PLAIN}, self._rows
+            "Peak memory use", columns | {"used for": PLAIN}, self._rows
         )
 
     def __repr__(self) -> str:
