@@ -94,7 +94,8 @@ class StudyCosts(Displayed):
             **dict.fromkeys(("steps", "one step", "time", "cost", "× first"), NUMBER),
         }
         table = new_table(
-            f"full-size model ({self.estimate.name}): cost of training to the baseline's final loss",
+            f"full-size model ({self.estimate.name}): cost of training to the "
+            "baseline's final loss",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="steps: the given number, times the measured ratio. one step: "

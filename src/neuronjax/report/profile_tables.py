@@ -131,10 +131,9 @@ class ShownMemory(Displayed, MemoryPlan):
         )
 
     def __rich__(self) -> Table:
-        columns = {"memory": NAME, "needed": NUMBER, "capacity": NUMBER, "share": NUMBER}
-        return new_table(
-            "Peak memory use", columns | {"used for": PLAIN}, self._rows
-        )
+        numbers = dict.fromkeys(("needed", "capacity", "share"), NUMBER)
+        columns = {"memory": NAME} | numbers | {"used for": PLAIN}
+        return new_table("Peak memory use", columns, self._rows)
 
     def __repr__(self) -> str:
         hbm = f"{binary(self.hbm.bytes)} of {binary(capacity_bytes(self.core))}"

@@ -73,7 +73,7 @@ def final_table(
         notes += [
             f"− {baseline}: the {metric} minus that of {baseline} with the same seed. "
             f"steps ×: the steps to the same {metric}, divided by those of {baseline}. "
-            f"In both columns, ± is half of a {100 * confidence:.4g} % interval.",
+            f"In both, ± is half of a {100 * confidence:.4g} % interval.",
             f"A policy trains like {baseline} if no difference in its interval is "
             f"worse than the margin, {verdicts[baseline].margin:.2g}.",
         ]
