@@ -114,16 +114,15 @@ def compare(
             edit; `tolerance`, `rounding_seed` and the static arguments apply to both.
         target: as `neuronjax.jit`; None for the function's, or "trn2" if it has none.
         policy: as `neuronjax.jit`; None for the function's own, else the SDK's default.
-        reference: "float64": every float in double precision whatever its declared
-            format; "float64_rounded": double precision, with each result rounded to its
-            declared format if this is narrower than FP32; "float32": FP32 on the host,
-            with sums in its order; or a policy or preset, such as "fp32", the chip's
-            modelled FP32.
+        reference: "float64": every float in double precision; "float64_rounded": the
+            same, but results that are declared in BF16, FP16 or FP8 are rounded to it;
+            "float32": FP32, with the host's order of addition; or a policy, such as
+            "fp32", the modelled FP32 of the chip.
         baseline: a third run whose errors are shown beside the emulation's, for
             comparison: "float32" with `reference="bf16"`, for example.
-        tolerance: the largest relative L2 error of an op in the run, beyond which the
-            run has diverged. None: judge by roundings against double precision;
-            0 with `against`, or if the reference is the policy itself; otherwise 0.1.
+        tolerance: the largest allowed relative L2 error of an op in the run; None for
+            limits from roundings against double precision, 0 with `against` or if the
+            reference is the policy itself, and otherwise 0.1.
         explain: search the smallest set of ops that explains the first divergence, by
             runs up to that point, and try remedies on the first ops at fault.
         rounding_seed: the call index of stochastic rounding, the same in all runs.

@@ -116,27 +116,28 @@ def estimate(
 
     Args:
         step: as `profile`.
-        instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
-            means four; None for the step's target, or an instance with its chip, or
-            "trn2.48xlarge" if the step has no target.
+        instance: the instance or UltraServer, or several to compare; "trn2.48xlarge:4"
+            means four of them; None for the step's target, or an instance with its
+            chip, or "trn2.48xlarge" if the step has no target.
         policy: one policy or several; None for the step's own, else the SDK's defaults.
-        steps: number of optimizer steps of the training. If
-            policies need different numbers, a dict by policy name.
+        steps: the number of optimizer steps of the training. If policies need different
+            numbers, a dict by policy name.
         tokens: total tokens to train on, instead of `steps`. This makes machines
             comparable that run different numbers of copies.
-        tokens_per_step: tokens that one call of `step`, by one copy, processes. Without
+        tokens_per_step: the tokens that one copy processes in one step. Without
             it, no figures per token are given.
         price_per_hour: US dollars per hour for the whole instance; None for the list
             price. For several instances, a dict by name.
-        terms: terms of the list price: "on demand" or "Capacity Block"; None for on
+        terms: the terms of the list price: "on demand" or "Capacity Block"; None for on
             demand, or Capacity Block if the instance is not sold on demand.
-        devices: logical cores in use; None for as many as whole copies of a step fill.
+        devices: the number of logical cores in use; None for the largest number that
+            copies of the step can fill.
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
-        watts: average power of the whole instance, from which the energy follows. If
-            they differ, a dict by name.
-        utilization: share of the rented time during which steps run.
+        watts: the average power of the whole instance; with it, the energy is predicted
+            too. If instances differ, a dict by name.
+        utilization: the share of the rented time in which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
         lnc: physical cores per logical core; None for the policy's, else the target's.
         trips: as `profile`.

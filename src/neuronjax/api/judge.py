@@ -68,26 +68,25 @@ def judge(
             and the candidate's own `get_inputs()` gives the types of its arguments.
         baseline: A kernel with the same arguments; the speedup is its predicted time
             divided by the candidate's.
-        kernel: The kernel's name in its file. None for `kernel`, `optimized_kernel`,
+        kernel: The name of the kernel function. None for `kernel`, `optimized_kernel`,
             `nki_kernel`, or the only one.
         target: as `jit`.
-        nki: The NKI release whose rules apply: "0.3" to "0.6", or
-            "neuronxcc-2.26" and older.
-            A feature that it lacks is a limit, one that it computes differently a
-            hazard, and one for which the emulator follows the newest release instead an
-            advice. None for everything that the emulator knows of both styles.
-        grid: The launch grid; if it is empty, one program runs.
+        nki: The NKI release whose rules apply: "0.3" to "0.6", or "neuronxcc-2.26" and
+            older. A feature that it lacks is a limit, one that it computes differently
+            a hazard, and one for which the emulator follows the newest release instead
+            an advice. None for everything that the emulator knows of both styles.
+        grid: The launch grid; empty for a single program.
         seeds: The seeds of the inputs. If the kernel contains as many constants as a
             result has elements, one more random seed is added at the end of the
             verdict, to detect results stored for known seeds.
-        tolerance: The relative L2 error that each result may have; None for bounds
-            derived from the reference, on every element and on the norm, for any order
-            of addition. See `neuronjax.diagnostics.tolerance`. If a function of the
-            reference has no rule, it is NKIBench's 2e-5, and the verdict says so. If
-            the tolerance would accept an error of a tenth of a result, or a kernel that
-            does nothing, an otherwise faultless kernel is undecided, and not accepted.
-        timeout: Seconds allowed for tracing, and for the execution of a kernel with a
-            loop on the device whose length depends on values.
+        tolerance: The largest allowed relative L2 error of a result; None for bounds
+            that follow from the reference and hold for any order of addition. See
+            `neuronjax.diagnostics.tolerance`. If a function of the reference has no
+            rule, it is NKIBench's 2e-5, and the verdict says so. If the tolerance would
+            accept an error of a tenth of a result, or a kernel that does nothing, an
+            otherwise faultless kernel is undecided, and not accepted.
+        timeout: Seconds allowed for tracing, and for running a kernel in which values
+            decide the length of a loop.
 
     Returns:
         The `KernelVerdict`.

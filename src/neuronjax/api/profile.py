@@ -57,11 +57,12 @@ def profile(
         target: as `compare`.
         policy: as `compare`.
         lnc: physical cores per logical core; None for the policy's, else the target's.
-        peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx" or "sparse"; or TFLOPS.
-        batch_argnums: the positions of arguments whose leading axis is the batch, so
-            that `Profile.limits` also predicts the time of other batch sizes.
-        trips: the number of iterations of loops whose length depends on values, by
-            source line ("train.py:12"); by default it is 1, and a note says so.
+        peak: the peak rate for MFU (model FLOP utilization): "bf16", "fp32", "fp8",
+            "mx" or "sparse"; or a number of TFLOPS.
+        batch_argnums: the positions of the arguments whose first axis is the batch, to
+            predict also what other batch sizes would save.
+        trips: the number of iterations of a loop whose length depends on values, by its
+            source line ("train.py:12"); other such loops count once, as a note says.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

@@ -70,7 +70,7 @@ def track(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Record, commit by commit, how far results are from float64.
+    """Record for each commit how far a program's results are from float64.
 
     A record holds the commit, versions, every result's relative L2 error, 99th
     percentile and largest error, faults by kind and predicted seconds. A record that a
