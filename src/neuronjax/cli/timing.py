@@ -114,9 +114,9 @@ def profile(
 ) -> None:
     """Predict where the time of a program goes, and what would make it faster.
 
-    The command executes nothing: it predicts from shapes alone how long one logical core
-    takes, that is one or more cores that work as one. `neuronjax constants` lists the
-    figures of the time model.
+    The command executes nothing: from shapes alone, it predicts how long one logical
+    core takes. A logical core is one or more cores that work as one.
+    `neuronjax constants` lists the figures of the time model.
 
     Examples:
 
