@@ -55,7 +55,8 @@ def verdicts_table() -> str:
     ]
     runs = sum(len(verdicts) for _, verdicts in found)
     told = f"{runs} of these {len(rows) * len(found)} combinations were run so far."
-    return f"{table(('number format', 'target', *(name for name, _ in found)), rows)}\n{told}\n"
+    heads = ("number format", "target", *(name for name, _ in found))
+    return f"{table(heads, rows)}\n{told}\n"
 
 
 def _short(verdict: Any) -> str:
@@ -90,7 +91,7 @@ def sizes_table() -> str:
         "layers:",
         "width:",
         "steps:",
-        "peak learning rate:",
+        "peak rate:",
     )
     return table(heads, rows)
 
