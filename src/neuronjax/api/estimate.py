@@ -478,6 +478,6 @@ def _placement_notes(
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:
     data = [cost.copies * cost.steps for cost in costs if cost.steps is not None]
     times = max(data) / min(data) if data else 1.0
-    seen = "the rows are not comparable: a step of one may process as much data as "
-    alike = f"{times:.3g} steps of another; an estimate with tokens= has equal amounts"
+    seen = "the rows are not comparable: one processes up to "
+    alike = f"{times:.3g} times as much data as another; give tokens= for equal amounts"
     return [seen + alike] if times > 1.01 else []
