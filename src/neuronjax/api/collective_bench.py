@@ -109,13 +109,13 @@ def collective_bench(
             "collective_broadcast"; or nccom-test's "allr", "redsct", "allg",
             "alltoall".
         target: a chip, instance or UltraServer, or several: "trn2.48xlarge:4".
-        ranks: number of devices that take part, from device 0 on; None for all.
+        ranks: the number of devices that take part, from device 0 on; None for all.
             Or a sequence of device numbers.
         sizes: sizes in bytes, as numbers or "64K" (K, M, G are binary), or "1K:1G:x2":
             first size, last size and factor.
-        dtype: the elements' dtype, NumPy's name or nccom-test's ("bf16", "fp32",
+        dtype: the elements' dtype, by NumPy's name or nccom-test's ("bf16", "fp32",
             "fp8e4").
-        algorithm: "ring", "rdh" or another; None for a choice by size and group.
+        algorithm: the algorithm, "ring", "rdh" or another; None to choose by size.
         lnc: physical cores per logical core; None for the target's default.
 
     Raises:

@@ -73,16 +73,16 @@ def estimate_serving(
             cache, which is updated in place. A step is priced for the full length of
             the cache. Its launch overlaps with the previous step; the time of a prefill
             includes the launch.
-        prompt_tokens: tokens of one request.
-        output_tokens: tokens of one answer; the first is computed by the prefill.
-        batch: sequences that a copy decodes together, as in `decode`'s arguments.
-        prefill_batch: sequences of one call of prefill, as in its arguments.
+        prompt_tokens: the tokens of one request.
+        output_tokens: the tokens of one answer; prefill computes the first.
+        batch: the sequences that a copy decodes together, as in `decode`'s arguments.
+        prefill_batch: the sequences of one call of prefill, as in its arguments.
         instance: as `estimate`.
         policy: as `estimate`.
         price_per_hour: as `estimate`.
         terms: as `estimate`.
-        devices: logical cores in use; None for all that whole copies can use.
-        utilization: share of the rented time during which copies are full.
+        devices: the number of logical cores in use; None for all that copies can fill.
+        utilization: the share of the rented time in which copies have full batches.
         watts: as `estimate`; without it, no energy is predicted.
         lnc: physical cores per logical core; None for the policy's, else the target's.
         trips: as `profile`.

@@ -57,8 +57,7 @@ def profile(
         target: as `compare`.
         policy: as `compare`.
         lnc: physical cores per logical core; None for the policy's, else the target's.
-        peak: the peak rate for MFU (model FLOP utilization): "bf16", "fp32", "fp8",
-            "mx" or "sparse"; or a number of TFLOPS.
+        peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx" or "sparse"; or TFLOPS.
         batch_argnums: the positions of the arguments whose first axis is the batch, to
             predict also what other batch sizes would save.
         trips: the number of iterations of a loop whose length depends on values, by its

@@ -93,7 +93,7 @@ def search_precision(
             or "max_relative" (largest error over largest magnitude), both for the worst
             array. Or a function of the reference's outputs and the outputs, pytrees of
             NumPy arrays, that returns a number, 0 for equal outputs.
-        outputs: the outputs to measure, as a regular expression of their paths,
+        outputs: a regular expression for the paths of the outputs to measure,
             "^1/loss$"; None for all. Or a function of the outputs. The outputs of a
             function that writes into NNX modules are "result" and the written
             variables, by the path of the argument: "^model/layers/0/"; a function gets
@@ -101,19 +101,18 @@ def search_precision(
         candidates: names of presets, the cheapest first and the baseline last; None for
             those of mxfp4, mxfp8, fp8, bf16, tf32 and fp32 that the target has. Or
             named policies without rules.
-        groups: the ops that share one precision: "param", the ops that use the same
-            weight, and as a group "(others)" all that use none, such as attention
-            scores and gradients of weights; "module", a part of the model as in all
-            reports, forward and backward together; "scope", a scope of the name stack;
-            "source", a source line; or "op", a single op. Or selectors of a `Rule` by
-            name, {"head": {"param": "head/kernel"}}.
-        strategy: "greedy": lower groups one after another, the least sensitive first,
-            and keep each if the result stays within the tolerance; "bisection": find,
-            in fewer runs, how many groups in the same order can be lowered together.
-        objective: "time": take only steps that save predicted time, so the result is
-            never predicted slower than the baseline; "preference": take the cheapest
-            candidates that the tolerance permits, whatever their predicted time. In a
-            small stand-in for a model the casts may cost more than they save.
+        groups: what shares one format: "param", the ops that use the same weight (all
+            ops that use none, such as attention scores, are the group "(others)");
+            "module", a part of the model, forward and backward; "scope", a scope of the
+            name stack; "source", a source line; or "op", a single op. Or selectors of a
+            `Rule` by name, {"head": {"param": "head/kernel"}}.
+        strategy: "greedy": give cheaper formats to one group after another, the least
+            sensitive first; "bisection": find, in fewer runs, how many groups in the
+            same order can have cheaper formats together.
+        objective: "time": accept only changes that save predicted time; "preference":
+            take the cheapest candidates that the tolerance permits, whatever their
+            predicted time. In a small stand-in for a model the casts may cost more than
+            they save.
         reference: the reference of the error: a policy or preset, or "native",
             `jax.jit` on the host.
         max_evaluations: the largest number of programs that run, including the
@@ -126,12 +125,12 @@ def search_precision(
         holdout: tuples of positional arguments that the search does not use. Its result
             must be within the tolerance on these too; otherwise steps are undone until
             it is. These runs do not count as evaluations.
-        variations: number of changed copies of the batch on which the result must be
-            within the tolerance too: every float is changed by up to 2^-8 of its value,
+        variations: the number of changed copies of the batch that must be within the
+            tolerance too: in a copy, every float differs by up to 2^-8 of its value,
             which changes every rounding. Without `holdout` they show whether the error
             is small by luck, but they are no new data.
-        margin: the search multiplies errors by this factor, then compares them with the
-            tolerance, because errors on new batches are larger than on its own.
+        margin: the factor by which errors are multiplied before they are compared with
+            the tolerance, because new batches have larger errors than known ones.
         compiled: compile every program as a whole instead of op by op. The bits are the
             same; this is faster if `evaluate` makes very many calls.
         lnc: as `neuronjax.profile`.

@@ -25,7 +25,7 @@ SETTINGS = {"bench": {"context_settings": _ANYTHING}}
 
 def exactness(
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the page docs/exactness.md.")
+        bool, typer.Option("--markdown", help="Print all tables as Markdown.")
     ] = False,
 ) -> None:
     """List which kinds of numbers are exact, modelled or checked on silicon.

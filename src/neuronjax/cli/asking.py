@@ -130,11 +130,11 @@ def asks(
 
 @asks(check_function, "sdk", how=_of_types)
 def check(ask: Ask, *, as_json: bool) -> None:
-    """List what Trainium's own compiler would refuse or change in a program.
+    """List what AWS's compiler would refuse or change in a program.
 
-    The command executes nothing. Every finding has a severity, the line of your
-    program, and what to write instead. The exit status is 0 without errors, 1 with at
-    least one (warnings and infos do not count), and 2 if the program cannot be read.
+    The command executes nothing. Every finding is an error, a warning or an info, with
+    the line of your program and what to write instead. The exit status is 0 if there is
+    no error, 1 if there is one, and 2 if the program cannot be read.
 
     Examples:
 
@@ -166,11 +166,10 @@ def compare(
 ) -> None:
     """Find a program's wrong results, the line that causes them, and a remedy.
 
-    The program runs op by op, emulated and in the reference. The column "isolated" has
-    the error of an op on the reference's operands. The column "in run" has its error on
-    emulated operands, which includes the errors of earlier ops. The exit status is 0 if
-    nothing is wrong, 1 if a result is wrong or an error in the run exceeds --tolerance,
-    and 2 if the program cannot be read.
+    The column "isolated" has the error of each op on the operands of the reference; "in
+    run" has its error on emulated operands, which contain the errors of earlier ops.
+    The exit status is 0 if nothing is wrong, 1 if a result is wrong or an error in the
+    run exceeds --tolerance, and 2 if the program cannot be read.
 
     Examples:
 
@@ -218,9 +217,9 @@ def compare_dump(
 ) -> None:
     """Find the first op whose tensor is wrong on a chip or in another framework.
 
-    Tensors are matched to the program's values by name, or else by a unique shape. The
-    exit status is 0 if every tensor is within its error bounds, 1 if one is not or none
-    was compared, and 2 if an input cannot be read.
+    A tensor belongs to the program's value of the same name, or else of the same shape.
+    The exit status is 0 if every tensor is within its error bounds, 1 if one is not or
+    none was compared, and 2 if an input cannot be read.
 
     Examples:
 
@@ -249,9 +248,9 @@ def search(
 ) -> None:
     """Find, for each layer, the cheapest format that keeps the error below a limit.
 
-    The search lowers one group of ops after the other to cheaper formats, as long as
-    the outputs stay within the tolerance of the FP32 outputs. It prints the format of
-    each group, why the group has no cheaper format, and the policy as Python.
+    The search gives cheaper formats to one group of ops after the other, as long as the
+    error of the outputs, compared with FP32, stays within --tolerance. It prints the
+    format of each group, why the group has no cheaper one, and the policy as Python.
 
     Examples:
 

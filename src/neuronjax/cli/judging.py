@@ -40,9 +40,8 @@ def _numbers(given: str) -> tuple[int, ...]:
     "nki",
     "timeout",
     reference=Offer(
-        help="A Python file with get_inputs() and forward(*inputs), the right results "
-        "in NumPy. If the kernel has other layouts: also transform_to_nki_inputs() and "
-        "transform_nki_outputs(). Default: nothing is compared.",
+        help="A file with get_inputs(), forward(*inputs) in NumPy and, if layouts "
+        "differ, transform_to_nki_inputs() and transform_nki_outputs().",
     ),
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),
@@ -122,9 +121,8 @@ def nki_diff(
 ) -> None:
     """List what would change for a kernel in another NKI release.
 
-    The list has each use of a feature that the kernel loses, gains or finds changed.
-    The exit status is 0 if it loses nothing, 1 if it loses something, and 2 if the file
-    cannot be read.
+    The exit status is 1 if the kernel uses a feature that the other release lacks, 0 if
+    not, and 2 if the file cannot be read.
 
     Examples:
 

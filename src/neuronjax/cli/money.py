@@ -92,9 +92,8 @@ def estimate(
     """Predict, from a training step, the cost of training on one or more instances.
 
     Every logical core runs a copy of the step with its own batch, and the gradients of
-    all copies are added. The command executes nothing. The time of a step is that of
-    `neuronjax profile`, plus the parts of the addition and of the step's launch that do
-    not overlap with it.
+    all copies are added. Nothing is executed. A step takes the time of `neuronjax
+    profile`, plus the part of the addition and of the launch that exceeds it.
 
     Examples:
 
@@ -122,10 +121,10 @@ def estimate(
 def estimate_serving(
     prefill: Annotated[
         str,
-        typer.Argument(help="The program that reads a prompt.", show_default=False),
+        typer.Argument(help="The program for a prompt.", show_default=False),
     ],
     decode: Annotated[
-        str, typer.Argument(help="The program that makes a token.", show_default=False)
+        str, typer.Argument(help="The program for a token.", show_default=False)
     ],
     *,
     prefill_shapes: Annotated[

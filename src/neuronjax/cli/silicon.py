@@ -38,9 +38,8 @@ def silicon_check(
 ) -> None:
     """List which claims of neuronjax a real Trainium confirms or contradicts.
 
-    The results come from `neuronjax silicon-kit`. For every question about the chip,
-    the table has the possible answers that agree with its results in all bits. The exit
-    status is 1 if the chip contradicts a claim of neuronjax.
+    For every question about the chip, the table has the answers that agree with all its
+    results. The exit status is 1 if the chip contradicts a claim of neuronjax.
 
     Examples:
 

@@ -44,8 +44,7 @@ _POLICIES = Offer(
 _TARGETS = Offer(
     flag="--target",
     metavar="T",
-    help="The chip, instance or UltraServer; each policy is run on each target. "
-    "Default: trn2.",
+    help="The chip, instance or UltraServer to emulate. Default: trn2.",
     repeated=True,
 )
 _INSTANCES = replace(
@@ -78,8 +77,7 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="Also predict the cost of training the full-size model whose "
-            "training step this is, `file.py:function`.",
+            help="Also predict the cost for a full-size step, `file.py:function`.",
         ),
     ] = None,
     shapes: Annotated[
@@ -92,8 +90,7 @@ def study(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Draw the losses in a file."),
+        Path | None, typer.Option(dir_okay=False, help="Draw a picture of the losses.")
     ] = None,
     cache: CacheOption = True,
     *,
@@ -102,9 +99,8 @@ def study(
 ) -> None:
     """Train a model under several policies, and compare the losses.
 
-    A policy states how numbers are cast and rounded. The training loop is a generator
-    function `train(jit, seed)`. It compiles its step with `jit`, which is different for
-    each policy, and yields the loss after every step.
+    A policy states how numbers are cast and rounded. The loop is a generator function
+    `train(jit, seed)`, which compiles its step with `jit` and yields every step's loss.
 
     Examples:
 

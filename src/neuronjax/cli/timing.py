@@ -90,16 +90,13 @@ def profile(
     rows: Annotated[int, typer.Option(min=1, help="The largest number of rows.")] = 12,
     metrics: Annotated[
         bool,
-        typer.Option(
-            "--metrics", help="Print figures by their names in AWS's profiler."
-        ),
+        typer.Option("--metrics", help="Print figures by the names of AWS's profiler."),
     ] = False,
     limits: Annotated[
         bool, typer.Option(help="Predict how much time some changes save.")
     ] = True,
     plot: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Draw a picture into this file."),
+        Path | None, typer.Option(dir_okay=False, help="Draw a picture.")
     ] = None,
     perfetto: Annotated[
         Path | None,
@@ -114,9 +111,8 @@ def profile(
 ) -> None:
     """Predict where the time of a program goes, and what would make it faster.
 
-    The command executes nothing: from shapes alone, it predicts how long one logical
-    core takes. A logical core is one or more cores that work as one.
-    `neuronjax constants` lists the figures of the time model.
+    The command predicts from shapes alone how long one logical core takes: one or more
+    cores that work as one. `neuronjax constants` lists the figures of the time model.
 
     Examples:
 
@@ -168,7 +164,7 @@ def compare_targets(
         list[str] | None,
         typer.Option(
             "--target",
-            help=f"Repeatable. Default: {', '.join(_TARGETS)}.",
+            help=f"A chip. Repeatable. Default: {', '.join(_TARGETS)}.",
             metavar="T",
         ),
     ] = None,
@@ -263,10 +259,10 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
 
 def constants(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="A part of the name.")
+        str, typer.Argument(metavar="FILTER", help="A part of the names to list.")
     ] = "",
     assumptions: Annotated[
-        bool, typer.Option("--assumptions", help="Only unpublished figures.")
+        bool, typer.Option("--assumptions", help="List only unpublished figures.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
