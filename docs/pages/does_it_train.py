@@ -54,8 +54,9 @@ def verdicts_table() -> str:
         for row in _runs().ROWS
     ]
     runs = sum(len(verdicts) for _, verdicts in found)
-    told = f"{runs} of {len(rows) * len(found)} cells have been run so far."
-    return f"{table(('', 'emulated', *(name for name, _ in found)), rows)}\n{told}\n"
+    told = f"{runs} of these {len(rows) * len(found)} combinations were run so far."
+    heads = ("number format", "target", *(name for name, _ in found))
+    return f"{table(heads, rows)}\n{told}\n"
 
 
 def _short(verdict: Any) -> str:
@@ -84,7 +85,14 @@ def sizes_table() -> str:
         for model in runs.MODELS
         for size in runs.SIZES
     ]
-    heads = ("", "parameters:", "layers:", "width:", "steps:", "peak rate:")
+    heads = (
+        "model",
+        "parameters:",
+        "layers:",
+        "width:",
+        "steps:",
+        "peak rate:",
+    )
     return table(heads, rows)
 
 
@@ -94,7 +102,14 @@ def losses_tables() -> str:
     for model, size, study in _studies():
         if study is not None:
             rows = [_losses(row) for row in study.final()]
-            heads = ("", "seeds:", "loss:", "− native:", "steps ×:", "verdict")
+            heads = (
+                "number format",
+                "seeds:",
+                "loss:",
+                "− native:",
+                "steps ×:",
+                "verdict",
+            )
             margin = study.final()[0]["margin"]
             told = f"The margin is {margin:.2g}."
             title = f"### {model.name} {size.name}"
@@ -142,7 +157,7 @@ def prices_table() -> str:
         )
         for row in costs.records
     ]
-    heads = ("policy", "step", "steps:", "time:", "dollars")
+    heads = ("policy", "one step (interval)", "steps:", "time:", "cost (interval)")
     notes = "".join(f"- {note}\n" for note in costs.notes if " and BF16 " in note)
     return f"{table(heads, rows)}\n{notes}"
 
@@ -169,7 +184,7 @@ def trn3_table() -> str:
         )
         for name, (time, ratio) in times.items()
     ]
-    return table(("policy", "step:", "steps ×:", "time to the same loss ×:"), rows)
+    return table(("policy", "one step:", "steps ×:", "time ÷ BF16's:"), rows)
 
 
 def attention_table() -> str:
@@ -187,7 +202,7 @@ def attention_table() -> str:
         found = (nj.profile(step, target="trn2", policy=p) for p in policies)
         times = [profiled(*arguments).total_seconds for profiled in found]
         rows.append((length, *map(seconds, times)))
-    heads = ("tokens of a sequence", "BF16:", "FP8:", "FP8, attention in BF16:")
+    heads = ("tokens per sequence", "BF16:", "FP8:", "FP8, attention in BF16:")
     return table(heads, rows)
 
 

@@ -113,9 +113,9 @@ def collective_bench(
             device numbers; None for all devices.
         sizes: sizes in bytes, as numbers or "64K" (K, M, G are binary), or "1K:1G:x2":
             first size, last size and factor.
-        dtype: the elements' dtype, NumPy's name or nccom-test's ("bf16", "fp32",
+        dtype: the elements' dtype, by NumPy's name or nccom-test's ("bf16", "fp32",
             "fp8e4").
-        algorithm: "ring", "rdh" or another; None for a choice by size and group.
+        algorithm: the algorithm, "ring", "rdh" or another; None to choose by size.
         lnc: physical cores per logical core; None for the target's default.
 
     Raises:

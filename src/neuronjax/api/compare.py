@@ -122,9 +122,9 @@ def compare(
             chip's modelled FP32.
         baseline: a third run whose errors are shown beside the emulation's, for
             comparison: "float32" with `reference="bf16"`, for example.
-        tolerance: the largest relative L2 error of an op in the run, beyond which the
-            run has diverged. None: judge by roundings against double precision;
-            0 with `against`, or if the reference is the policy itself; otherwise 0.1.
+        tolerance: the largest allowed relative L2 error of an op in the run; None for
+            limits from roundings against double precision, 0 with `against` or if the
+            reference is the policy itself, and otherwise 0.1.
         explain: search the smallest set of ops that explains the first divergence, by
             runs up to that point, and try remedies on the first ops at fault.
         rounding_seed: the call index of stochastic rounding, the same in all runs.

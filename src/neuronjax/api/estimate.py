@@ -127,7 +127,7 @@ def estimate(
             it, no figures per token are given.
         price_per_hour: US dollars per hour for the whole instance; None for the list
             price. For several instances, a dict by name.
-        terms: terms of the list price: "on demand" or "Capacity Block"; None for on
+        terms: the terms of the list price: "on demand" or "Capacity Block"; None for on
             demand, or Capacity Block if the instance is not sold on demand.
         devices: logical cores in use; None for as many as whole copies of the program
             can use.
@@ -471,6 +471,6 @@ def _placement_notes(
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:
     data = [cost.copies * cost.steps for cost in costs if cost.steps is not None]
     times = max(data) / min(data) if data else 1.0
-    seen = "the rows are not comparable: a step of one may process as much data as "
-    alike = f"{times:.3g} steps of another; an estimate with tokens= has equal amounts"
+    seen = "the rows are not comparable: one processes up to "
+    alike = f"{times:.3g} times as much data as another; give tokens= for equal amounts"
     return [seen + alike] if times > 1.01 else []

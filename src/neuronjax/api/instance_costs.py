@@ -89,7 +89,8 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        lines.append(f"{self._MEASURED}; similar programs suggest for one copy:")
+        similar = "80 % intervals of one copy's time, from similar programs:"
+        lines.append(f"{self._MEASURED}; {similar}")
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
         lines += [

@@ -69,7 +69,7 @@ def judge(
             and the candidate's own `get_inputs()` gives the types of its arguments.
         baseline: A kernel with the same arguments; the speedup is its predicted time
             divided by the candidate's.
-        kernel: The kernel's name in its file. None for `kernel`, `optimized_kernel`,
+        kernel: The name of the kernel function. None for `kernel`, `optimized_kernel`,
             `nki_kernel`, or the only one.
         target: as `jit`.
         nki: The NKI release whose rules apply: "0.3" to "0.6", or "neuronxcc-2.26" and

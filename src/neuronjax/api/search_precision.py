@@ -127,8 +127,8 @@ def search_precision(
         holdout: tuples of positional arguments that the search does not use. The result
             must be within the tolerance on them too; otherwise steps are undone until
             it is. These runs do not count as evaluations.
-        variations: number of changed copies of the batch on which the result must be
-            within the tolerance too: every float is changed by up to 2^-8 of its value,
+        variations: the number of changed copies of the batch that must be within the
+            tolerance too: in a copy, every float differs by up to 2^-8 of its value,
             which changes every rounding. Without `holdout` they show whether the error
             is small only by luck, but they do not replace new data.
         margin: the search multiplies errors by this factor, then compares them with the

@@ -85,19 +85,19 @@ def study(
         targets: another name for `target`.
         seeds: how many seeds (5 means the seeds 0 to 4), or the seeds themselves.
         options: further keywords of `train`, the same for all runs.
-        folder: the folder that keeps each run in a file of JSON lines. A complete run
-            is read instead of repeated; an incomplete one starts again. None: no files.
-        if_changed: "error" or "rerun": what to do if the function `train`, the options
-            or the policy changed after a run was stored.
+        folder: the folder of the runs, a file of JSON lines for each. A complete run is
+            read instead of repeated; an incomplete one starts again. None: no files.
+        if_changed: what to do with a stored run if the function `train`, the options
+            or the policy have changed since: "error" or "rerun".
         baseline: the policy with which the others are compared, by its label in the
             table; None for the first.
-        margin: a policy trains like the baseline if it is worse by at most this share
-            of the baseline's improvement during training, or by the standard deviation
-            of the baseline's final values over the seeds, if this is larger.
-        until_sure: add no more seeds to a policy once its verdict is certain; intervals
-            are wider then, because the result is tested after every seed.
+        margin: how much worse the final loss may be: this share of the amount by which
+            training lowers the baseline's loss, and at least the standard deviation of
+            the baseline's final loss over the seeds.
+        until_sure: add no more seeds to a policy once its verdict is certain; because
+            this is tested after every seed, all intervals are wider.
         find_fault: if a policy diverges, repeat its first diverging run up to the
-            divergence with `collect=True`, and name the first fault.
+            divergence, with statistics of its casts, and name the first fault.
         at: a training step of the full-size model and its arguments, `(step,
             *arguments)`, as arrays or `jax.ShapeDtypeStruct`s. It is not run: the
             result contains the predicted cost of reaching the baseline's loss.

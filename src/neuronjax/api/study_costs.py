@@ -94,13 +94,14 @@ class StudyCosts(Displayed):
             **dict.fromkeys(("steps", "one step", "time", "cost", "× first"), NUMBER),
         }
         table = new_table(
-            f"{self.estimate.name}, full size: cost of training to the baseline's loss",
+            f"full-size model ({self.estimate.name}): cost of training to the "
+            "baseline's final loss",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="steps: the given number, times the measured ratio. one step: "
-            "predicted. Below the cost: its interval. Its width is the ratio's "
-            f"({100 * self.confidence:.4g} %) and the predicted time's (80 %), added "
-            "in quadrature.",
+            "the predicted time. Below each cost is its interval: its width combines "
+            f"those of the ratio ({100 * self.confidence:.4g} %) and of the time "
+            "(80 %) in quadrature.",
         )
         return Group(table, *map(Text, self.estimate.remarks()))
 

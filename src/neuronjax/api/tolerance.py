@@ -47,11 +47,11 @@ def tolerance(
         function: as `compare`.
         target: as `compare`.
         policy: as `compare`.
-        functions: root-mean-square relative errors of elementary functions: "silicon",
-            as measured on chips, or "emulated", this emulator's own. Or a mapping by
-            name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
-        failure: probability that a correct element is outside its bound.
-        samples: number of additional runs, with random errors, to narrow the bounds;
+        functions: the root-mean-square relative errors of elementary functions:
+            "silicon", as measured on chips, or "emulated", those of this emulator. Or a
+            mapping by name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
+        failure: the probability that a correct element is outside its bound.
+        samples: the number of further runs, with random errors, that narrow the bounds;
             each takes as long as the first run. None for 32 if derivatives alone give
             no bounds, or bounds above a 128th of an output (deep nets), else for 0.
         static_argnums: as `jax.jit`.
