@@ -38,7 +38,6 @@ from benchmarks.trained_models import (
     optimizer,
     parameters as parameters,
 )
-from neuronjax.cli.quickstart.train import priced
 
 RESULTS = Path(__file__).parent / "results" / "does_it_train.jsonl"
 _RUNS = Path(__file__).parents[1] / ".cache" / "does-it-train"
@@ -232,6 +231,16 @@ def seen() -> dict[tuple[str, str, str], str]:
     return {(run["model"], run["size"], run["row"]): run["seen"] for run in runs}
 
 
+def seconds(model: Model, size: Size) -> list[float]:
+    """Return the processor time of every run of a model of which it was stored."""
+    key = {"model": model.name, "size": size.name}
+    return [
+        run["seconds"]
+        for run in _lines()
+        if key.items() <= run.items() and "seconds" in run
+    ]
+
+
 def studied(model: Model, size: Size) -> nj.Study | None:
     """Return the study of all stored runs of a model; None without native runs."""
     losses: dict[str, dict[int, list[float]]] = {row.name: {} for row in ROWS}
@@ -302,8 +311,8 @@ def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
     with RESULTS.open("a") as file:
         for seed, loss in losses.items():
             line = {"model": model.name, "size": size.name, "row": row.name}
-            line |= {"seed": seed, "commit": made_by, "loss": loss} | seen
-            line["seconds"] = round(taken / len(losses), 1)
+            cost = {"seconds": round(taken / len(losses), 1)}
+            line |= {"seed": seed, "commit": made_by, **cost, "loss": loss} | seen
             file.write(json.dumps(line) + "\n")
     ends = sum(values[-1] for values in losses.values()) / len(losses)
     print(
@@ -313,15 +322,19 @@ def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
     )
 
 
-def real_size(model: Model = MODELS[0]) -> tuple[nj.Study, tuple[Any, ...]] | None:
-    """Return the study of the largest GPT with stored runs, restricted to rows that
-    differ by policy alone, and the step of a GPT of 124 million parameters."""
-    found = next(filter(None, (studied(model, size) for size in SIZES[::-1])), None)
-    if found is None:
-        return None
-    plain = [r.name for r in ROWS if (r.dtype, r.loss_scale, r.devices) == _PLAIN]
-    numerics = {name: p for name, p in found.numerics.items() if name in plain}
-    return dataclasses.replace(found, numerics=numerics), priced()
+def largest(model: Model = MODELS[0]) -> dict[str, nj.Study]:
+    """Return studies of a model by size, the largest first. Their `numerics` have the
+    rows that differ by policy alone, each in the largest size in which it was run."""
+    left = [r.name for r in ROWS if (r.dtype, r.loss_scale, r.devices) == _PLAIN]
+    found = {}
+    for size in SIZES[::-1]:
+        study = studied(model, size)
+        numerics = {x: p for x, p in study.numerics.items() if p} if study else {}
+        numerics = {name: p for name, p in numerics.items() if name in left}
+        left = [name for name in left if name not in numerics]
+        if study and numerics:
+            found[size.name] = dataclasses.replace(study, numerics=numerics)
+    return found
 
 
 def main() -> int:
