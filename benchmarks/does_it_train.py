@@ -2,9 +2,9 @@
 
 `python -m benchmarks does-it-train` runs what is missing in
 `results/does_it_train.jsonl`: one line for each run, by model, size, row and seed, with
-the commit that made it. It may be stopped at any time and continues later; unfinished
-rows keep their runs in `.cache`. `--minutes` limits its processor time, and `--list`
-prints what is missing.
+the commit that made it and its seconds of processor time. It may be stopped at any time
+and continues later; unfinished rows keep their runs in `.cache`. `--minutes` limits its
+processor time, `--only` and `--seeds` restrict it, and `--list` prints what is missing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +38,6 @@ from benchmarks.trained_models import (
     optimizer,
     parameters as parameters,
 )
-from neuronjax.cli.quickstart.train import priced
 
 RESULTS = Path(__file__).parent / "results" / "does_it_train.jsonl"
 _RUNS = Path(__file__).parents[1] / ".cache" / "does-it-train"
@@ -101,16 +101,16 @@ ROWS = (
     Row(name="BF16", policy=_BF16),
     Row(name="FP8, current scaling", policy=_FP8),
     Row(name="FP8, delayed scaling", policy=_fp8(scaling="delayed")),
+    Row(
+        name="FP8, delayed scaling, saturating",
+        policy=_fp8(scaling="delayed", overflow="saturate"),
+    ),
     Row(name="MXFP8", policy=nj.Policy.preset("mxfp8"), target="trn3"),
     Row(name="MXFP4 weights", policy=_MXFP4, target="trn3"),
     Row(name="BF16, stochastic rounding", policy=_bf16(rounding="stochastic")),
     Row(name="2:4 sparse", policy=_bf16(sparsity="2:4")),
     Row(name="4:16 sparse", policy=_bf16(sparsity="4:16")),
     # From here on: rows that diverge or lose accuracy, and their remedies.
-    Row(
-        name="FP8, delayed scaling, saturating",
-        policy=_fp8(scaling="delayed", overflow="saturate"),
-    ),
     Row(name="FP8, unscaled", policy=_UNSCALED),
     Row(name="FP8, unscaled, loss × 4096", policy=_UNSCALED, loss_scale=4096.0),
     Row(name="BF16 weights", policy=_BF16, dtype="bfloat16"),
@@ -142,8 +142,8 @@ ROWS = (
         rules={"head": {"auto_cast_type": "mxfp8"}},
     ),
 )
-#: The number of first rows, which differ by the format alone.
-_FORMATS = 9
+#: The number of first rows, which are run before all others: formats without pruning.
+_FORMATS = 8
 
 # -- a run -----------------------------------------------------------------------------
 
@@ -231,6 +231,16 @@ def seen() -> dict[tuple[str, str, str], str]:
     return {(run["model"], run["size"], run["row"]): run["seen"] for run in runs}
 
 
+def seconds(model: Model, size: Size) -> list[float]:
+    """Return the processor time of every run of a model of which it was stored."""
+    key = {"model": model.name, "size": size.name}
+    return [
+        run["seconds"]
+        for run in _lines()
+        if key.items() <= run.items() and "seconds" in run
+    ]
+
+
 def studied(model: Model, size: Size) -> nj.Study | None:
     """Return the study of all stored runs of a model; None without native runs."""
     losses: dict[str, dict[int, list[float]]] = {row.name: {} for row in ROWS}
@@ -260,16 +270,23 @@ def studied(model: Model, size: Size) -> nj.Study | None:
     )
 
 
-def missing() -> Iterator[tuple[Model, Size, Row, list[int]]]:
-    """Yield the runs that are not stored: formats first, and of these small models."""
+def missing(
+    only: str = "", seeds: int = SEEDS
+) -> Iterator[tuple[Model, Size, Row, list[int]]]:
+    """Yield the runs that are not stored: formats first, and of these small models.
+
+    Args:
+        only: a pattern in the text of a cell, such as "^GPT M (native|BF16)$".
+        seeds: how many seeds each cell should have.
+    """
     have = stored()
     formats, others = ROWS[:_FORMATS], ROWS[_FORMATS:]
     order = (itertools.product(SIZES, MODELS, rows) for rows in (formats, others))
     for size, model, row in itertools.chain.from_iterable(order):
         key = (model.name, size.name, row.name)
-        seeds = [seed for seed in range(SEEDS) if (*key, seed) not in have]
-        if seeds:
-            yield model, size, row, seeds
+        left = [seed for seed in range(seeds) if (*key, seed) not in have]
+        if left and re.search(only, " ".join(key)):
+            yield model, size, row, left
 
 
 def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
@@ -285,6 +302,7 @@ def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
         if_changed="rerun",
         progress=False,
     )
+    taken = time.process_time() - start
     losses: dict[int, list[float]] = {}
     seen = {"seen": text for text in found.seen.values()}
     for record in found.records:
@@ -293,9 +311,9 @@ def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
     with RESULTS.open("a") as file:
         for seed, loss in losses.items():
             line = {"model": model.name, "size": size.name, "row": row.name}
-            line |= {"seed": seed, "commit": made_by, "loss": loss} | seen
+            cost = {"seconds": round(taken / len(losses), 1)}
+            line |= {"seed": seed, "commit": made_by, **cost, "loss": loss} | seen
             file.write(json.dumps(line) + "\n")
-    taken = time.process_time() - start
     ends = sum(values[-1] for values in losses.values()) / len(losses)
     print(
         f"{model.name} {size.name} {row.name}: {len(seeds)} seeds, {taken:.0f} s of "
@@ -304,25 +322,31 @@ def run(model: Model, size: Size, row: Row, seeds: list[int]) -> None:
     )
 
 
-def real_size(model: Model = MODELS[0]) -> tuple[nj.Study, tuple[Any, ...]] | None:
-    """Return the study of the largest GPT with stored runs, restricted to rows that
-    differ by policy alone, and the step of a GPT of 124 million parameters."""
-    found = next(filter(None, (studied(model, size) for size in SIZES[::-1])), None)
-    if found is None:
-        return None
-    plain = [r.name for r in ROWS if (r.dtype, r.loss_scale, r.devices) == _PLAIN]
-    numerics = {name: p for name, p in found.numerics.items() if name in plain}
-    return dataclasses.replace(found, numerics=numerics), priced()
+def largest(model: Model = MODELS[0]) -> dict[str, nj.Study]:
+    """Return studies of a model by size, the largest first. Their `numerics` have the
+    rows that differ by policy alone, each in the largest size in which it was run."""
+    left = [r.name for r in ROWS if (r.dtype, r.loss_scale, r.devices) == _PLAIN]
+    found = {}
+    for size in SIZES[::-1]:
+        study = studied(model, size)
+        numerics = {x: p for x, p in study.numerics.items() if p} if study else {}
+        numerics = {name: p for name, p in numerics.items() if name in left}
+        left = [name for name in left if name not in numerics]
+        if study and numerics:
+            found[size.name] = dataclasses.replace(study, numerics=numerics)
+    return found
 
 
 def main() -> int:
     """Run the missing rows, or list them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks does-it-train")
     parser.add_argument("--minutes", type=float, help="of processor time, at most")
+    parser.add_argument("--only", default="", help="a pattern of 'model size row'")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many, from 0")
     parser.add_argument("--list", action="store_true", help="say what is missing")
     options = parser.parse_args()
     nj.keep_compiled()
-    for model, size, row, seeds in missing():
+    for model, size, row, seeds in missing(options.only, options.seeds):
         if options.list:
             print(f"{model.name} {size.name} {row.name}: {len(seeds)} seeds")
         elif options.minutes and time.process_time() > 60 * options.minutes:

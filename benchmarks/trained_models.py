@@ -53,8 +53,8 @@ class Size:
 
 SIZES = (
     Size(name="S", layers=2, width=64, heads=2, hidden=192, rate=5e-3, steps=200),
-    Size(name="M", layers=5, width=128, heads=4, hidden=352, rate=3e-3, steps=150),
-    Size(name="L", layers=8, width=320, heads=10, hidden=864, rate=1e-3, steps=80),
+    Size(name="M", layers=5, width=128, heads=4, hidden=352, rate=3e-3, steps=100),
+    Size(name="L", layers=8, width=320, heads=10, hidden=864, rate=1e-3, steps=60),
 )
 
 

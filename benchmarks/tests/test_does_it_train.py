@@ -56,11 +56,61 @@ def test_only_what_is_missing_is_run(results):
     assert wanted[GPT.name, S.name, last] == [0, 1, 2, 3, 4]
 
 
+def test_cells_and_seeds_can_be_chosen(results):
+    names = [row.name for row in runs.ROWS]
+    cells = runs.missing(f"^GPT [SM] ({names[0]}|{names[1]})$", seeds=4)
+    wanted = [(m.name, s.name, r.name, seeds) for m, s, r, seeds in cells]
+    assert wanted == [
+        ("GPT", "S", names[0], [3]),
+        ("GPT", "S", names[1], [3]),
+        ("GPT", "M", names[0], [0, 1, 2, 3]),
+        ("GPT", "M", names[1], [0, 1, 2, 3]),
+    ]
+
+
+def test_formats_come_before_pruning_and_remedies(results):
+    cells = [(s.name, r.name) for _, s, r, _ in runs.missing()]
+    last = max(n for n, cell in enumerate(cells) if cell[1] == "MXFP4 weights")
+    assert cells[last][0] == "L"
+    first = min(n for n, cell in enumerate(cells) if cell[1] == "2:4 sparse")
+    assert last < first
+
+
+def test_a_row_is_priced_by_the_largest_size_in_which_it_was_run(results, monkeypatch):
+    lines = list(map(json.loads, results.read_text().splitlines()))
+    names = [row.name for row in runs.ROWS]
+    larger = [line | {"size": "M"} for line in lines if line["row"] in names[:2]]
+    results.write_text("\n".join(map(json.dumps, [*lines, *larger])))
+    found = runs.largest()
+    assert {size: [*study.numerics] for size, study in found.items()} == {
+        "M": [names[1]],
+        "S": [names[2]],
+    }
+
+    def step(w, x):
+        return w - 0.1 * jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((256, 256),) * 2]
+    monkeypatch.setattr(page, "priced", lambda: (step, *shapes))
+    table, notes = page.prices_table().split("\n\n")
+    rows = [line.split(" | ") for line in table.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [
+        [f"| {names[1]}", "GPT M"],
+        [f"| {names[2]}", "GPT S"],
+    ]
+    assert rows[1][3] == "-"
+    (note,) = notes.splitlines()
+    assert " with fp8 and " in note
+    assert note.endswith(
+        " with bf16; a launch takes longer, so a mixture would save nothing"
+    )
+
+
 def test_tables_say_what_was_run_and_what_was_not(results):
     rows = {line.split(" | ")[0]: line for line in page.verdicts_table().splitlines()}
     names = [row.name for row in runs.ROWS]
-    assert "like native | not run" in rows[f"| {names[1]}"]
-    assert "**diverges** in 3 runs" in rows[f"| {names[2]}"]
+    assert "like native (3 seeds) | not run" in rows[f"| {names[1]}"]
+    assert "**diverges** in 3 runs (3 seeds)" in rows[f"| {names[2]}"]
     assert "like native" not in rows[f"| {names[3]}"]
     losses = page.losses_tables()
     assert "diverges at step 7, in 3 of 3 seeds" in losses
@@ -81,6 +131,8 @@ def test_a_run_is_stored_with_the_commit_that_made_it(results, tmp_path, monkeyp
         (4, "0123456789ab"),
     ]
     assert all(len(run["loss"]) == TINY.steps for run in stored)
+    assert runs.seconds(GPT, TINY) == [run["seconds"] for run in stored]
+    assert all(run["seconds"] > 0 for run in stored)
 
 
 def test_a_token_goes_to_the_best_experts_alone():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -67,7 +68,9 @@ def _short(verdict: Any) -> str:
         "slower": f"{verdict.steps_ratio} × the steps",
         "diverges": f"**diverges** in {len(verdict.diverged)} runs",
     }
-    return short[verdict.kind] if verdict.kind in short else verdict.words("native")
+    said = short.get(verdict.kind) or verdict.words("native")
+    seeds = verdict.seeds + len(verdict.diverged)
+    return said if seeds == _runs().SEEDS else f"{said} ({seeds} seeds)"
 
 
 def sizes_table() -> str:
@@ -81,19 +84,17 @@ def sizes_table() -> str:
             size.width,
             size.steps,
             f"{size.rate:g}",
+            _processor_time(runs.seconds(model, size)),
         )
         for model in runs.MODELS
         for size in runs.SIZES
     ]
-    heads = (
-        "model",
-        "parameters:",
-        "layers:",
-        "width:",
-        "steps:",
-        "peak rate:",
-    )
-    return table(heads, rows)
+    heads = ("model", "parameters:", "layers:", "width:", "steps:", "peak rate:")
+    return table((*heads, "seconds of a run:"), rows)
+
+
+def _processor_time(found: list[float]) -> str:
+    return f"{statistics.median(found):.0f}" if found else "-"
 
 
 def losses_tables() -> str:
@@ -143,48 +144,65 @@ def faults_list() -> str:
 
 
 def prices_table() -> str:
-    """Return dollars to the same loss at the real size, on trn2."""
-    study, (step, *arguments) = _runs().real_size()
-    priced = study.costs(step, instance="trn2.48xlarge", steps=_STEPS)
-    costs = priced(*arguments)
-    rows = [
-        (
-            row["policy"],
-            _ends(row, "step_seconds", seconds),
-            "-" if row["steps"] is None else f"{row['steps']:,.0f}",
-            duration(row["hours"]),
-            _ends(row, "dollars", dollars),
-        )
-        for row in costs.records
-    ]
-    heads = ("policy", "one step (interval)", "steps:", "time:", "cost (interval)")
-    notes = "".join(f"- {note}\n" for note in costs.notes if " and BF16 " in note)
-    return f"{table(heads, rows)}\n{notes}"
+    """Return dollars to the same loss at the real size, on trn2. The ratio of steps is
+    that of the largest GPT that was trained with the policy."""
+    step, *arguments = priced()
+    machine = {"instance": "trn2.48xlarge", "steps": _STEPS}
+    found = {}
+    for size, study in _runs().largest().items():
+        if {*study.numerics} & {
+            row.name for row in _runs().ROWS if row.target == "trn2"
+        }:
+            for row in study.costs(step, **machine)(*arguments).records:
+                found[row["policy"]] = (
+                    row["policy"],
+                    f"GPT {size}",
+                    _ends(row, "step_seconds", seconds),
+                    "-" if row["steps"] is None else f"{row['steps']:,.0f}",
+                    duration(row["hours"]),
+                    _ends(row, "dollars", dollars),
+                )
+    rows = [found[row.name] for row in _runs().ROWS if row.name in found]
+    heads = (
+        "policy",
+        "trained",
+        "one step (interval)",
+        "steps:",
+        "time:",
+        "cost (interval)",
+    )
+    compared = nj.estimate(step, policy=["bf16", "fp8"], **machine)(*arguments)
+    notes = [f"- {note}\n" for note in compared.notes if " with fp8 and " in note]
+    return f"{table(heads, rows)}\n{''.join(notes)}"
 
 
 def trn3_table() -> str:
     """Return the time of a step of the real size on trn3, of which no price is known,
     and the time to the same loss beside BF16."""
-    study, (step, *arguments) = _runs().real_size()
-    verdicts = study.verdicts()
+    step, *arguments = priced()
+    studies = _runs().largest().items()
+    trained = {name: (x, study) for x, study in studies for name in study.numerics}
     times = {}
     for name in ("BF16", "MXFP8", "MXFP4 weights"):
-        if name in verdicts:
-            policy = study.numerics[name]
-            profile = nj.profile(step, target="trn3", policy=policy)(*arguments)
-            ratio = verdicts[name].steps_ratio
-            times[name] = (profile.total_seconds, ratio.estimate if ratio else None)
-    first = times["BF16"][0]
-    rows = [
-        (
-            name,
-            seconds(time),
-            "-" if ratio is None else f"{ratio:.3f}",
-            "-" if ratio is None else f"{ratio * time / first:.2f}",
+        policy = trained[name][1].numerics[name]
+        profile = nj.profile(step, target="trn3", policy=policy)(*arguments)
+        times[name] = profile.total_seconds
+    rows = []
+    for name, time in times.items():
+        size, study = trained[name]
+        ratio = study.verdicts()[name].steps_ratio
+        steps = ratio.estimate if ratio else None
+        rows.append(
+            (
+                name,
+                f"GPT {size}",
+                seconds(time),
+                "-" if steps is None else f"{steps:.3f}",
+                "-" if steps is None else f"{steps * time / times['BF16']:.2f}",
+            )
         )
-        for name, (time, ratio) in times.items()
-    ]
-    return table(("policy", "one step:", "steps ×:", "time ÷ BF16's:"), rows)
+    heads = ("policy", "trained", "one step:", "steps ×:", "time ÷ BF16's:")
+    return table(heads, rows)
 
 
 def attention_table() -> str:

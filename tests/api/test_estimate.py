@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import neuronjax as nj
+from neuronjax.api import instance_costs
 from neuronjax.api.estimate import Machine, ServingChipWarning, _placed, estimate
 from neuronjax.api.profile import profile
 from neuronjax.api.searched_program import fastest_mixture
@@ -208,6 +209,24 @@ def test_fewer_bits_that_take_longer_are_a_note():
     assert len(slower) == (fp8 > bf16) == 1
 
 
+def test_no_mixture_is_advised_where_a_launch_hides_what_it_saves(monkeypatch):
+    """64 ranks wait for each other longer than the program takes, and four do not. On
+    both machines at once, the program is the same."""
+    monkeypatch.setattr(instance_costs, "fastest_mixture", lambda *_: (None, 1.0))
+    none = "no mixture of both by modules is predicted to be faster"
+    hidden = "a launch takes longer, so a mixture would save nothing"
+    x = jax.ShapeDtypeStruct((16384, 1024), jnp.float32)
+    large, small = "trn2.48xlarge", "trn2.3xlarge"
+    told = {}
+    for names in ([large], [small], [large, small]):
+        found = estimate(train_step, instance=names, policy=["bf16", "fp8"])(W, x)
+        bf16 = [cost for cost in found.costs if cost.policy == "bf16"]
+        waits = [bool(cost.time.launch_seconds) for cost in bf16]
+        (note,) = (note for note in found.notes if " with fp8 and " in note)
+        told[*waits] = note.rpartition("; ")[2]
+    assert told == {(True,): hidden, (False,): none, (True, False): none}
+
+
 def layers(weights, x):
     """The wide product is faster in FP8, the others are not."""
 
@@ -223,8 +242,8 @@ def test_rules_that_are_faster_than_either_policy_are_printed_and_true():
     shapes = {"in": (2048, 8192), "out": (8192, 512)}
     weights = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
     x = jax.ShapeDtypeStruct((4096, 2048), jnp.float32)
-    found = estimate(layers, instance="trn2.48xlarge", policy=["bf16", "fp8"])
-    bill = found(weights, x)
+    policies = {"policy": ["bf16", "fp8"], "devices": 1}
+    bill = estimate(layers, instance="trn2.48xlarge", **policies)(weights, x)
     (note,) = (note for note in bill.notes if " with fp8 and " in note)
     said, _, code = note.partition(", with policy=")
     mixed = eval(code, {"nj": nj})
@@ -246,10 +265,8 @@ def test_a_mixture_is_priced_for_the_given_iterations():
     x = jax.ShapeDtypeStruct((4096, 2048), jnp.float32)
     (loop,) = profile(settled, target="trn2")(weights, x).timeline.loops
     trips = {loop.source: 7}
-    bill = estimate(
-        settled, instance="trn2.48xlarge", policy=["bf16", "fp8"], trips=trips
-    )
-    notes = bill(weights, x).notes
+    options = {"policy": ["bf16", "fp8"], "devices": 1, "trips": trips}
+    notes = estimate(settled, instance="trn2.48xlarge", **options)(weights, x).notes
     (note,) = (note for note in notes if " with fp8 and " in note)
     said, _, code = note.partition(", with policy=")
     mixed = eval(code, {"nj": nj})
@@ -262,7 +279,9 @@ def test_a_mixture_is_priced_for_the_given_iterations():
 )
 def test_policies_that_rules_cannot_mix_are_not_mixed(change):
     fp8 = dataclasses.replace(nj.Policy.preset("fp8"), **change, name="slow")
-    found = estimate(train_step, instance="trn2.48xlarge", policy=["bf16", fp8])(W, X)
+    options = {"policy": ["bf16", fp8], "devices": 1}
+    x = jax.ShapeDtypeStruct((4096, 1024), jnp.float32)
+    found = estimate(train_step, instance="trn2.48xlarge", **options)(W, x)
     bf16, slow = (profiled.total_seconds for profiled in found.profiles)
     notes = [note for note in found.notes if " with slow and " in note]
     assert len(notes) == (slow > bf16)

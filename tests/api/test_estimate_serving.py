@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import neuronjax as nj
+from neuronjax.api import instance_costs
 from neuronjax.api.estimate_serving import estimate_serving
 from neuronjax.api.profile import profile
 from neuronjax.errors import InvalidProgramError
@@ -69,6 +70,32 @@ def found():
         watts={"inf2.48xlarge": 1_500.0, "trn2.48xlarge": 9_000.0},
         **TRAFFIC,
     )(*arguments())
+
+
+def test_a_mixture_is_advised_only_where_no_launch_hides_what_it_saves(monkeypatch):
+    """The launch of the prefill is not hidden, and that of the short decode takes
+    longer than the decode."""
+    monkeypatch.setattr(instance_costs, "fastest_mixture", lambda *_: (None, 1.0))
+    wide = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+
+    def prefill(w, cache, x):
+        return jnp.tanh(x @ w) @ w, cache + x.sum()
+
+    def decode(w, cache, x):
+        return prefill(w, cache, x)
+
+    def priced(rows):
+        shapes = [jax.ShapeDtypeStruct((n, WIDTH), jnp.float32) for n in (128, rows)]
+        arguments = [(wide, x, x) for x in shapes]
+        options = {"instance": "trn2.48xlarge", "policy": ["bf16", "fp8"]}
+        found = estimate_serving(prefill, decode, **options, **TRAFFIC)(*arguments)
+        return [note for note in found.notes if " with fp8 and " in note]
+
+    first, then = priced(64)
+    assert first.endswith("no mixture of both by modules is predicted to be faster")
+    assert then.endswith("a launch takes longer, so a mixture would save nothing")
+    _, then = priced(65_536)
+    assert then.endswith("no mixture of both by modules is predicted to be faster")
 
 
 def test_latencies_are_those_of_the_profiles(found):

@@ -12,7 +12,9 @@ import pytest
 
 import neuronjax as nj
 from neuronjax.api.study_costs import labelled
+from neuronjax.hardware import resolve_target
 from neuronjax.report.money_tables import dollars
+from neuronjax.timing.collectives import queued_launch_seconds
 
 SHAPES = (
     jax.ShapeDtypeStruct((256, 256), jnp.float32),
@@ -73,6 +75,23 @@ def test_the_interval_holds_that_of_the_seconds(study):
     assert row.dollars.high / row.dollars.estimate >= seconds.high / seconds.estimate
 
 
+@pytest.mark.parametrize("rows", [512, 106_496])
+def test_no_step_is_shorter_than_a_launch(study, rows):
+    """The launch takes longer than the small program, and than the lower end of the
+    large one's interval."""
+    shapes = (SHAPES[0], jax.ShapeDtypeStruct((rows, 256), jnp.float32))
+    priced = PRICED | {"instance": "trn2.3xlarge", "price_per_hour": 3.0}
+    costs = study(native=1.0, bf16=1.0).costs(step, **priced)(*shapes)
+    (row,), (profiled,) = costs.rows, costs.estimate.profiles
+    launch = queued_launch_seconds(resolve_target("trn2.3xlarge"), 4, 0.0)
+    assert profiled.confidence.low_seconds < launch
+    assert (launch < profiled.total_seconds) == (rows > 512)
+    assert row.step_seconds.low == pytest.approx(launch)
+    assert row.step_seconds.estimate >= row.step_seconds.low
+    high = max(profiled.confidence.high_seconds, launch)
+    assert row.step_seconds.high >= high * (1 - 1e-9)
+
+
 def test_what_diverges_has_no_price(study):
     found = study(native=1.0, bf16=1.0)
     records = [
@@ -120,7 +139,8 @@ def test_the_table_fits_and_says_why_fewer_bits_take_longer(study):
 def test_the_table_has_verdicts_intervals_and_ratios_to_the_first_row(study):
     against = nj.Machine(name="8 x H100", step_seconds=0.002, price_per_hour=55.0)
     found = study(native=1.0, bf16=1.0, fp8=0.5)
-    costs = found.costs(step, against=against, **PRICED)(*SHAPES)
+    x = jax.ShapeDtypeStruct((2**19, 256), jnp.float32)  # no launch takes longer
+    costs = found.costs(step, against=against, **PRICED)(SHAPES[0], x)
     lines = [" ".join(line.split()) for line in str(costs).splitlines()]
     first, slower, given = costs.rows
     assert slower.words == found.verdicts()["fp8"].words("native")

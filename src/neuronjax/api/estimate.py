@@ -31,6 +31,7 @@ from neuronjax.api.instance_costs import (
     prices_of,
     profiles_of,
     shards_of,
+    slower_notes,
     targets_of,
 )
 from neuronjax.api.profile import Trips
@@ -188,8 +189,10 @@ def estimate(
         for alarm in alarms:
             warnings.warn(alarm, ServingChipWarning, stacklevel=2)
         profiles = tuple(profiled for _, profiled in found)
-        notes = [*alarms, *notes_of(profiles, trips), *_data_notes((*rows, *others))]
-        notes += _placement_notes(profiles, rows)
+        pairs = zip(profiles, rows, strict=True)
+        gaining = [p for p, row in pairs if not row.time.launch_seconds]
+        notes = [*alarms, *slower_notes(profiles, trips, gaining), *notes_of(profiles)]
+        notes += _data_notes((*rows, *others)) + _placement_notes(profiles, rows)
         if gradient_bytes is None:
             notes += _gradient_notes(profiles, rows)
         return Estimate(
@@ -424,12 +427,11 @@ def _trains(found: Profile) -> bool:
 
 
 def _alarms(found: Found) -> list[str]:
-    alarming = {t: p for t, p in found if t.chip.serves_only}
+    alarming = {t: p for t, p in found if t.chip.serves_only and _trains(p)}
     return [
         f"{target.name} is sold for serving: a training step runs on it in emulation "
         f"only; train on {_trainers(target.chip)}"
-        for target, profiled in alarming.items()
-        if _trains(profiled)
+        for target in alarming
     ]
 
 
@@ -459,13 +461,13 @@ def _gradient_notes(
 def _placement_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
-    found: dict[str, None] = {}
+    found = []
     for profiled, cost in zip(profiles, costs, strict=True):
         placement, copies = profiled.policy.placement, int(cost.copies)
         if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
             what = f"the placement has {len(placement)} of {cost.devices} devices"
-            found[f"{what}: gradients are added up as if copies were in order"] = None
-    return list(found)
+            found.append(f"{what}: gradients are added up as if copies were in order")
+    return list(dict.fromkeys(found))
 
 
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:

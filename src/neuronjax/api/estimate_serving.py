@@ -28,6 +28,7 @@ from neuronjax.api.instance_costs import (
     prices_of,
     profiles_of,
     shards_of,
+    slower_notes,
     targets_of,
 )
 from neuronjax.api.profile import Trips
@@ -151,11 +152,15 @@ def estimate_serving(
         (firsts, refused), (thens, more) = found
         pairs = _both(firsts, thens)
         profiles = tuple(p for _, *pair in pairs for p in pair)
+        costs = tuple(cost(*pair) for pair in pairs)
+        decodes = zip(profiles[1::2], costs, strict=True)
+        gains = (p for p, c in decodes if p.total_seconds == c.inter_token_seconds)
+        gaining = (*profiles[::2], *gains)
         return ServingEstimate(
             name=thens[0][1].name,
-            costs=tuple(cost(*pair) for pair in pairs),
+            costs=costs,
             refused={**refused, **more},
-            notes=tuple(notes_of(profiles, trips)),
+            notes=(*slower_notes(profiles, trips, gaining), *notes_of(profiles)),
             utilization=utilization,
             profiles=profiles,
             traffic=traffic,

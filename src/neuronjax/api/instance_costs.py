@@ -7,7 +7,7 @@ machine; the number of copies that a machine runs; the HBM of the copies; the ta
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -147,10 +147,8 @@ def profiles_of(
     for target, policy in itertools.product(targets, policies):
         key = (target.chip.name, target.lnc_default, policy)
         try:
-            profiled = known.get(key)
-            if profiled is None:
-                setting = {"target": target.name, "policy": policy}
-                profiled = profile(step, **setting, **options)(*args, **kwargs)
+            setting = {"target": target.name, "policy": policy, **options}
+            profiled = known.get(key) or profile(step, **setting)(*args, **kwargs)
         except NeuronJaxError as error:
             if alone:
                 raise
@@ -267,18 +265,20 @@ def carried(found: Profile) -> list[tuple[int, int]]:
         if tensor.category != "parameters":
             free.setdefault(tensor.type, []).append(tensor.bytes)
     fused = found.memory.main.fused
-    matched = []
-    for value in fused.results:
-        sizes = free.get(str(fused.types[value]))
-        if sizes:
-            matched.append((sizes.pop(), fused.sizes[value]))
-    return matched
+    return [
+        (sizes.pop(), fused.sizes[value])
+        for value in fused.results
+        if (sizes := free.get(str(fused.types[value])))
+    ]
 
 
-def slower_notes(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[str]:
+def slower_notes(
+    profiles: Sequence[Profile], trips: Trips | None, gaining: Container[Profile]
+) -> Iterable[str]:
     """Yield a note for each program that is slower with fewer bits than with more. The
-    note proposes rules for parts of the model if they make the program faster."""
-    for narrow in profiles:
+    note proposes rules for parts of the model if they make the program faster. Programs
+    outside of `gaining` are hidden by a longer launch."""
+    for narrow in dict.fromkeys(profiles):
         wider = [
             wide
             for wide in profiles
@@ -288,14 +288,16 @@ def slower_notes(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[s
         ]
         if wider:
             fastest = min(wider, key=lambda found: found.total_seconds)
-            yield _slower(narrow, fastest, trips)
+            yield _slower(narrow, fastest, trips, fastest in gaining)
 
 
-def _slower(narrow: Profile, wide: Profile, trips: Trips | None) -> str:
+def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) -> str:
     names = [policy_name(p.policy) for p in (narrow, wide)]
     times = [seconds(p.total_seconds) for p in (narrow, wide)]
     where = f"without launches, a step on {narrow.target.name} takes"
     said = f"{where} {times[0]} with {names[0]} and {times[1]} with {names[1]}"
+    if not gains:
+        return f"{said}; a launch takes longer, so a mixture would save nothing"
     timing = dict(lnc=narrow.core.lnc, trips=trips)
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
@@ -313,13 +315,12 @@ def _matmul_bits(found: Profile) -> int:
     return min((operand.type.dtype.itemsize for operand in operands), default=4) * 8
 
 
-def notes_of(profiles: Sequence[Profile], trips: Trips | None) -> Iterable[str]:
+def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
     """Yield the assumptions of the schedules, and the programs that do not fit."""
     own: dict[str, list[str]] = {}
     for label, found in zip(_labels(profiles), profiles, strict=True):
         for note in found.notes:
             own.setdefault(note, []).append(label)
-    yield from dict.fromkeys(slower_notes(profiles, trips))
     for note, labels in own.items():
         yield note if len(labels) == len(profiles) else f"{'; '.join(labels)}: {note}"
     misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)

@@ -26,6 +26,7 @@ from neuronjax.report.quantities import decimal, seconds
 from neuronjax.report.study_tables import flat_interval
 from neuronjax.report.study_verdicts import Interval, TrainingVerdict
 from neuronjax.report.tables import NAME, NUMBER, Displayed, Records, new_table
+from neuronjax.timing.collectives import queued_launch_seconds
 from neuronjax.timing.money import TrainingCost
 
 _ONE = Interval(1.0, 1.0, 1.0)
@@ -154,13 +155,16 @@ def study_costs(
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
-    """Return the seconds of a step, with the interval of `found` scaled to them."""
-    whole = cost.step_seconds
+    """Return the seconds of a step, with the interval of `found` scaled to them. No
+    step is shorter than a launch, whose time has no interval."""
+    whole, time = cost.step_seconds, cost.time
     if found is None or found.confidence is None:
         return Interval(whole, whole, whole)
-    sure, scale = found.confidence, whole / found.total_seconds
+    ranks = cost.devices if time.all_reduce_seconds else cost.devices // cost.copies
+    launch = queued_launch_seconds(resolve_target(cost.machine), int(ranks), 0.0)
+    sure, scale = found.confidence, (whole - time.launch_seconds) / found.total_seconds
     low, high = sure.low_seconds * scale, sure.high_seconds * scale
-    return Interval(whole, min(low, whole), max(high, whole))
+    return Interval(whole, min(max(low, launch), whole), max(high, whole))
 
 
 def _ratio(verdict: TrainingVerdict | None) -> Interval | None:

@@ -8,11 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neuronjax.api.estimate import (
-    Machine,
-    ServingChipWarning,
-    estimate as estimate_step,
-)
+from neuronjax.api.estimate import ServingChipWarning, estimate as estimate_step
 from neuronjax.api.estimate_serving import estimate_serving as estimate_served
 from neuronjax.cli.application import JsonOption, show
 from neuronjax.cli.options import Offer, options_of
@@ -35,21 +31,16 @@ def _prices(given: list[str]) -> float | dict[str, float]:
     return prices
 
 
-def _machine(text: str) -> Machine:
-    """Return the machine that "NAME=SECONDS,USD[,TOKENS]" describes."""
+def _machine(text: str) -> dict[str, Any]:
+    """Return the fields of the machine that "NAME=SECONDS,USD[,TOKENS]" describes."""
     name, _, figures = text.rpartition("=")
     numbers = [_number("--against", part) for part in figures.split(",")]
     if not name or len(numbers) not in (2, 3):
         raise InvalidProgramError(
             f"--against {text}", remedy="write NAME=SECONDS,USD, as 'H100 x 8=0.21,55'"
         )
-    seconds, usd, *rest = numbers
-    return Machine(
-        name=name,
-        step_seconds=seconds,
-        price_per_hour=usd,
-        tokens_per_step=rest[0] if rest else None,
-    )
+    fields = ("step_seconds", "price_per_hour", "tokens_per_step")
+    return {"name": name, **dict(zip(fields, numbers, strict=False))}
 
 
 def _number(option: str, text: str) -> float:

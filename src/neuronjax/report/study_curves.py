@@ -45,8 +45,7 @@ class Curve:
 
     def rows(self, seeds: Sequence[int]) -> Curve:
         """Return the runs of these seeds, in their order."""
-        seeds = tuple(seeds)
-        return Curve(seeds, self.steps, _at(self, seeds, self.steps))
+        return Curve(tuple(seeds), self.steps, _at(self, seeds, self.steps))
 
     def smoothed(self, window: int) -> Curve:
         """Return the moving mean of every row over the last `window` steps."""
@@ -84,9 +83,7 @@ def curves(
     metric: str,
 ) -> Curves:
     """Return a metric's curves by label, in the order of `labels`."""
-    found: dict[str, dict[int, dict[int, float]]] = {}
-    for label in labels.values():
-        found[label] = {}
+    found: dict[str, dict[int, dict[int, float]]] = {x: {} for x in labels.values()}
     for record in records:
         if metric in record:
             runs = found[labels[record["policy"], record["target"]]]

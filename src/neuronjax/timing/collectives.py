@@ -353,8 +353,7 @@ def launch_seconds(core: Core, target: Target, ranks: int) -> float:
 
     The measured launch of an empty program, like the time of a program, includes
     `core.around_seconds`, which is therefore subtracted."""
-    launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
-    return launch - core.around_seconds
+    return queued_launch_seconds(target, ranks, 0.0) - core.around_seconds
 
 
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:
