@@ -17,7 +17,7 @@ from neuronjax.timing.assumptions import PASSING_SHARE
 from neuronjax.timing.engines.dma import hbm_bytes_per_second
 from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
-from neuronjax.timing.layout import block_bytes
+from neuronjax.timing.layout import block_bytes, tiles_at_a_time
 from neuronjax.timing.work import Core
 
 
@@ -53,9 +53,12 @@ def divide(
 
     Whole operands and two tiles do not fit together. Either blocks overlap and operands
     are loaded once per block (the second result is 1), or each block has all of SBUF.
-    The quicker option by bytes and operations is chosen. `whole` and `tile` are the
-    bytes of whole operands and of a row tile."""
+    Blocks overlap only if SBUF has room for two batches of the tiles that a step
+    processes before the next step, as in nki-library's mlp_cte. The quicker option by
+    bytes and operations is chosen. `whole` and `tile` are the bytes of whole operands
+    and of a row tile."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
+    batch = min(tiles, tiles_at_a_time(fused, region, core))
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)
     streamed = sum(fused.sizes[v] for v in region.streamed) / bandwidth
@@ -69,10 +72,9 @@ def divide(
         if buffers == 1:
             seconds = max(array, weights) + streamed + blocks * start
             options.append((seconds, blocks, blocks))
-        elif most:
+        elif most >= batch:
             options.append((max(array, streamed + weights), blocks, 1))
-    _, passes, blocks = min(options)
-    return passes, blocks
+    return min(options)[1:]
 
 
 def _array_seconds(core: Core, step: FusedStep) -> float:
