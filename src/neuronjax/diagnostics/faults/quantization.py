@@ -124,8 +124,12 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
     """Return whether all ops that read a result scale or bound it, as is done with
     codes but not with counts and indices."""
     through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
-    names = {reader.name for reader in flow.ahead(op, lambda r: r.name in through)}
-    return bool(names & SCALES) and names - through <= SCALES | _CHOICES
+    readers = [*flow.ahead(op, lambda r: r.name in through)]
+    computing = [r for r in readers if r.name not in _SHOWS]
+    names = {r.name for r in readers}
+    is_index = any(r.results[0].type.dtype.kind in "iu" for r in computing)
+    is_scaled = bool(names & SCALES) and names - through <= SCALES | _CHOICES
+    return is_scaled and not is_index
 
 
 def _shown(flow: Flow, op: Op) -> Iterator[Op]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from neuronjax.diagnostics.faults.evidence import ADDS, CLIPS, ROUNDS
+from neuronjax.diagnostics.faults.evidence import ADDS, CLIPS, ROUNDS, largest_of
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
@@ -46,7 +46,10 @@ def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> Scale | None:
     scale, its op is returned. If it is as large as it should be, the fault lies in what
     is computed from it: the first op on another line is returned.
     """
+    end = largest_of(trace.path.op.results[0].type.dtype)
     for near in (trace, *flow.near(trace, NEARBY)):
+        if near.path.op.name in CLIPS and near.worst.result.largest > end:
+            return None  # the bound does not fit the format
         for made, numbers, is_of_numbers in _factors(flow, near):
             is_range = near.path.op.name in CLIPS and is_of_numbers
             if is_range or _is_used_again(flow, made, near, trace):
