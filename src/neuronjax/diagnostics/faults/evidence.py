@@ -12,7 +12,7 @@ import numpy as np
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, norm, wide
 from neuronjax.ir.program import Op, Value
-from neuronjax.numerics.float_format import get_format
+from neuronjax.numerics.float_format import FORMATS, get_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class OpEvidence:
         misread: number of results whose sign changed, as `misread` counts them.
         rounds_whole: whether it rounds whole numbers to floats near them.
         cut_off: for each operand of a clamp, maximum, minimum, select or saturating
-            cast, the root mean square of what is cut off in the reference.
+            cast, the root mean square of what is cut off in the reference: of numbers
+            that do not become zero, and of those that do.
         is_tie: whether the result differs from the reference by chance (`is_tie`).
     """
 
@@ -40,7 +41,7 @@ class OpEvidence:
     wrapped: int
     misread: int
     rounds_whole: bool
-    cut_off: Mapping[Value, float]
+    cut_off: Mapping[Value, tuple[float, float]]
     is_tie: bool = False
 
     @property
@@ -154,17 +155,17 @@ def flattened(operand: Seen, result: Seen) -> float:
 
 def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
-) -> Mapping[Value, float]:
+) -> Mapping[Value, tuple[float, float]]:
     """Return, by operand, the root mean square of the parts of its numbers that are cut
     off by an op of `CLIPS`, or by a cast to 8 bits that saturates.
 
-    Numbers that become zero, as in a ReLU, do not count. A select counts only if it
-    replaces no numbers but the largest and smallest.
+    Numbers that become zero, as in a ReLU, are counted apart. A select counts only if
+    it replaces no numbers but the largest and smallest.
     """
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
-        limit = get_format(np.dtype(result.dtype).name).max_finite
+        limit = largest_of(result.dtype)
         bounded = np.clip(wide(result.reference), -limit, limit)
         if not np.isfinite(wide(result.actual)).all():
             return {}  # the cast does not saturate
@@ -177,8 +178,11 @@ def cut_off(
         for v, y in x.items()
         if y.shape == bounded.shape and (op.name in BOUNDS or _is_clipped(y, bounded))
     }
-    size = math.sqrt(max(1, bounded.size))
-    return {v: norm(np.where(bounded, off, 0.0)) / size for v, off in found.items()}
+    size, kept = math.sqrt(max(1, bounded.size)), bounded != 0
+    return {
+        v: (norm(off * kept) / size, norm(off * ~kept) / size)
+        for v, off in found.items()
+    }
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
@@ -194,3 +198,9 @@ def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
 def is_short_float(dtype: Any) -> bool:
     """Return whether a dtype is a float of 8 bits or fewer and not a scale."""
     return np.dtype(dtype).itemsize == 1 and unit_of(dtype) > 0
+
+
+def largest_of(dtype: Any) -> float:
+    """Return the largest finite number of a float format, or Inf for integers."""
+    name = np.dtype(dtype).name
+    return get_format(name).max_finite if name in FORMATS else math.inf

@@ -18,6 +18,8 @@ COARSE = 2.0**-6
 #: A relative error that is acceptable in any result: three digits are right.
 #: Differences in FP32 come near to it even in the best programs.
 UNSEEN = 1e-3
+#: The same for a result of one number, which may be near zero by chance.
+UNSEEN_IN_ONE = 1e-2
 #: An error that ill-conditioning never excuses, unless it grew from op to op in 8 bits
 #: and fewer.
 HOPELESS = 0.35

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.diagnostics.comparison_tables import percent, short
-from neuronjax.diagnostics.faults.evidence import OpEvidence, rounds
+from neuronjax.diagnostics.faults.evidence import OpEvidence, largest_of, rounds
 from neuronjax.diagnostics.faults.flow import AMPLIFIES
 from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
@@ -23,7 +23,6 @@ from neuronjax.execution.probes.signs import (
     absorption_kind,
     nonfinite_kind,
 )
-from neuronjax.numerics.float_format import FORMATS, get_format
 
 #: Kind of fault -> advice.
 KINDS: Mapping[str, str] = {
@@ -195,13 +194,27 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if s.bounding is None:
         return None
     e = s.bounding
+    if s.scale:
+        return _of_scale(s, e)
     if not e.cut_off:
         text = f"rounding changes {percent(t.flattened)} of numbers by their own size:"
         return FaultName("coarse", f"{text} their scale does not fit them")
     largest = short(largest_operand(e))
-    bound = short(min(e.result.largest, _largest(t)))
+    bound = short(min(e.result.largest, largest_of(_format(t))))
     at = f" at {bound}" if bound != largest else ", on one side"
     return FaultName("saturation", f"numbers up to {largest} are cut off{at}")
+
+
+def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
+    """Name the fault of a scale by what becomes of the numbers, `e`."""
+    if s.scale == "large":
+        zeros = percent(e.result.nothing)
+        text = f"this scale is too large: {zeros} of the numbers become zero"
+        return FaultName("underflow", text)
+    text = f"this scale is too small: numbers up to {short(largest_operand(e))}"
+    if e.result.beyond and e.result.nonfinite:
+        return FaultName("overflow", f"{text} leave the format's range")
+    return FaultName("saturation", f"{text} are cut off")
 
 
 def _saturates(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -349,12 +362,6 @@ def _format(t: OpTrace) -> str:
     return np.dtype(t.path.op.results[0].type.dtype).name
 
 
-def _largest(t: OpTrace) -> float:
-    """Return the largest finite number of an op's format, or Inf for integers."""
-    name = _format(t)
-    return get_format(name).max_finite if name in FORMATS else math.inf
-
-
 def _end(t: OpTrace) -> str:
     """Return text such as "65504, the largest number of float16"."""
-    return f"{short(_largest(t))}, the largest number of {_format(t)}"
+    return f"{short(largest_of(_format(t)))}, the largest number of {_format(t)}"

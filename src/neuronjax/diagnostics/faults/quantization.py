@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from neuronjax.diagnostics.faults.evidence import (
     ADDS,
@@ -23,18 +23,19 @@ from neuronjax.diagnostics.faults.evidence import (
     ROUNDS,
     OpEvidence,
     is_short_float,
+    largest_of,
     rounds,
 )
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.faults.scales import SCALES
 from neuronjax.diagnostics.faults.traits import is_short
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.execution.probes.signs import FEW
-from neuronjax.ir.program import Op, TensorType, Value
+from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
-from neuronjax.numerics.float_format import get_format
 
 #: An error this many times as large costs one bit.
 A_BIT = 2.0
@@ -46,16 +47,15 @@ BLOWN_UP = 10.0
 #: multiple of roundoff x norm, for numbers spread evenly between two powers of two.
 _OF_WHOLE = 1 / math.sqrt(12)
 _OF_FLOATS = 1 / math.sqrt(7)
-#: The largest whole number of 8 bits.
-_LARGEST_CODE = 255
+#: The largest whole number of 16 bits.
+_LARGEST_CODE = 65535
 #: A bound below this share of a float format's largest number does not fit its range.
 _NEAR_LARGEST = 0.5
 _MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
-_SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 #: Ops that bound numbers. The calls of a function that bounds read each other's values.
 _CHOICES = CLIPS | {"stablehlo.compare"}
-_HANDS_ON = CONSTANT | _SCALES | {"stablehlo.sqrt"}
+_HANDS_ON = CONSTANT | SCALES | {"stablehlo.sqrt"}
 
 
 class Bound(NamedTuple):
@@ -80,18 +80,28 @@ def quantizing(
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
     """Yield (op, worst execution) for the ops at fault of a quantizer that may end with
     the op `last`."""
-    op = last.path.op
+    op, dtype = last.path.op, last.path.op.results[0].type.dtype
     is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
-    steps = [last, *_before(graph, traces, last.path)]
-    dtype, least = op.results[0].type.dtype, 0.0
-    if is_short_float(dtype):
-        least = _NEAR_LARGEST * get_format(dtype.name).max_finite
-    bounds = [b for t in steps if (b := _bound(graph, t)) and b.limit >= least]
+    steps, scaled = [last], list[OpTrace]()
+    for trace, is_scaled in _before(graph, traces, last.path):
+        # Floats may be bounded before they are scaled. Whole numbers are bounded after
+        # it, unless the bound is computed, as a range is; a constant is a relu6.
+        after = is_short_float(dtype) or not is_scaled
+        (steps if after else scaled).append(trace)
+    least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
+    # Numbers below a zero point are cut off at zero; others are those of a ReLU.
+    zero = any(_is_zero_point(flow, r) for r in _shown(flow, op))
+    bounds = [b for t in steps if (b := _bound(graph, t, zero)) and b.limit >= least]
+    ranges = [
+        b for t in scaled if _is_range(flow, graph, t) and (b := _bound(graph, t))
+    ]
     roundings = [t for t in steps if rounds(t.path.op)]
-    first = min(bounds, key=lambda b: b.limit, default=None)
-    limits = [] if first is None else [first.limit]
+    codes = [b.limit for b in bounds]
+    if ranges and not bounds:
+        codes = [t.worst.result.largest for t in roundings]
+    limits = [*codes]
     for trace in steps:
         if trace.path.op.name in CLIPS:
             shares = trace.worst.operands.items()
@@ -100,7 +110,9 @@ def quantizing(
     ends_in_codes = roundings and any(1 <= n <= _LARGEST_CODE for n in limits)
     if not is_cast and not ends_in_codes:
         return
-    if first is not None and _costs_a_bit(op.results[0].type, bounds):
+    bounds += ranges
+    if bounds and codes and _costs_a_bit(dtype, bounds, min(codes)):
+        first = min(bounds, key=lambda b: b.limit)
         yield first.trace, first.evidence
     for trace in roundings:
         few = trace.flattened > FEW and _matters(graph, traces, trace)
@@ -111,36 +123,58 @@ def quantizing(
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
     """Return whether all ops that read a result scale or bound it, as is done with
     codes but not with counts and indices."""
-    readers = flow.ahead(op, lambda r: r.name in ADDS)  # subtracts a zero point
-    names = {reader.name for reader in readers} - ADDS
-    return bool(names & _SCALES) and names <= _SCALES | _CHOICES
+    through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
+    readers = [*flow.ahead(op, lambda r: r.name in through)]
+    computing = [r for r in readers if r.name not in _SHOWS]
+    names = {r.name for r in readers}
+    is_index = any(r.results[0].type.dtype.kind in "iu" for r in computing)
+    is_scaled = bool(names & SCALES) and names - through <= SCALES | _CHOICES
+    return is_scaled and not is_index
+
+
+def _shown(flow: Flow, op: Op) -> Iterator[Op]:
+    """Yield the readers of an op's result, also after it is cast or reshaped."""
+    return flow.ahead(op, lambda reader: reader.name in _SHOWS)
+
+
+def _is_zero_point(flow: Flow, reader: Op) -> bool:
+    """Return whether a reader of codes subtracts a zero point before it is scaled."""
+    scales = (r.name in SCALES for r in _shown(flow, reader))
+    return reader.name in ADDS and any(scales)
+
+
+def _is_range(flow: Flow, graph: ValueSources, trace: OpTrace) -> bool:
+    """Return whether an op bounds numbers by a number that the program computes."""
+    limits = (v for v in trace.path.op.operands if v not in trace.worst.cut_off)
+    floats = (v for v in limits if v.type.dtype.kind not in "iub")
+    return any(flow.maker(v) and not graph.is_constant(v, CONSTANT) for v in floats)
 
 
 def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
-) -> Iterator[OpTrace]:
-    """Yield the bounds and roundings before an op, back to the last arithmetic.
+) -> Iterator[tuple[OpTrace, bool]]:
+    """Yield (op, whether numbers are scaled after it) for the bounds and roundings
+    before an op, back to the last arithmetic that does not scale.
 
     Calls are distinguished, for all clipped values of a program may share a function.
     """
-    # Floats may be bounded before they are scaled, integers only after it.
-    scales = _SCALES if is_short_float(path.op.results[0].type.dtype) else frozenset()
-    left = [(path.calls, v) for v in _same_size(path.op)]
+    left = [(path.calls, v, False) for v in _same_size(path.op)]
     seen = set(left)
     while left:
-        calls, value = left.pop()
+        calls, value, is_scaled = left.pop()
         maker = graph.makers.get(value)
-        found: list[tuple[tuple[Op, ...], Value]] = []
+        found: list[tuple[tuple[Op, ...], Value, bool]] = []
         if maker is None and calls:
             outer = set(graph.sources.get(value, ())).intersection(calls[-1].operands)
-            found = [(calls[:-1], v) for v in outer]
+            found = [(calls[:-1], v, is_scaled) for v in outer]
         elif maker is not None and maker.callee:
-            found = [((*calls, maker), v) for v in graph.sources[value]]
-        elif maker is not None and maker.name in _MEETS | _SHOWS | scales:
+            found = [((*calls, maker), v, is_scaled) for v in graph.sources[value]]
+        elif maker is not None and maker.name in _MEETS | _SHOWS | SCALES:
             trace = traces.get(OpPath(calls, maker))
             if trace is not None and maker.name in _MEETS:
-                yield trace
-            found = [(calls, v) for v in _same_size(maker)]
+                yield trace, is_scaled
+            is_scaled |= maker.name in SCALES
+            found = [(calls, v, is_scaled) for v in _same_size(maker)]
         left += [f for f in found if f not in seen]
         seen.update(found)
 
@@ -151,35 +185,34 @@ def _same_size(op: Op) -> list[Value]:
     return [v for v in op.operands if math.prod(v.type.shape) == size]
 
 
-def _bound(graph: ValueSources, trace: OpTrace) -> Bound | None:
-    """Return what an op cuts off as a bound, or None if nothing. The operand nearer to
-    the result is the bounded one."""
+def _bound(graph: ValueSources, trace: OpTrace, zero: bool = False) -> Bound | None:
+    """Return what an op cuts off as a bound, or None if nothing; with `zero`, also what
+    becomes zero. The operand nearer to the result is the bounded one."""
     found = [
-        (evidence.cut_off[v], n, v, evidence)
+        (math.hypot(*evidence.cut_off[v][: 1 + zero]), n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
         if not graph.is_constant(v, CONSTANT)
     ]
     if not found or not min(found)[0]:
         return None
     cut_off, _, value, evidence = min(found)
-    dtype = trace.path.op.results[0].type.dtype
     # The reference does not round to 8 bits, and so does not saturate.
-    ends = get_format(dtype.name).max_finite if is_short_float(dtype) else math.inf
-    limit = min(evidence.result.largest, ends)
+    limit = min(
+        evidence.result.largest, largest_of(trace.path.op.results[0].type.dtype)
+    )
     return Bound(cut_off, evidence.operands[value].largest, limit, trace, evidence)
 
 
-def _costs_a_bit(type: TensorType, bounds: Sequence[Bound]) -> bool:
-    """Return whether bounds make the error of a quantizer that ends in `type` twice as
-    large as it need be."""
-    if not is_short_float(type.dtype):
-        limit = min(bound.limit for bound in bounds)
-        cut_off = math.hypot(*(bound.cut_off for bound in bounds))
-        largest = max(bound.largest for bound in bounds)
-        return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * largest / limit
+def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
+    """Return whether bounds make the error of a quantizer that ends in a dtype, or in
+    whole numbers up to `codes`, twice as large as it need be."""
+    if not is_short_float(dtype):
+        cut_off = math.hypot(*(b.cut_off * codes / b.limit for b in bounds))
+        over = max(b.largest / b.limit for b in bounds)
+        return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
     # A scale may lie between two bounds, so each is measured by its own numbers.
     parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
-    own = _OF_FLOATS * unit_of(type.dtype)
+    own = _OF_FLOATS * unit_of(dtype)
     return math.hypot(own, *parts) > A_BIT * own
 
 

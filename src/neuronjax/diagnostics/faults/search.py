@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,14 @@ from neuronjax.diagnostics.faults.choices import (
     is_integer,
     is_magnitude,
 )
-from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
+from neuronjax.diagnostics.faults.evidence import (
+    ADDS,
+    CLIPS,
+    ROUNDS,
+    OpEvidence,
+    is_short_float,
+    narrows,
+)
 from neuronjax.diagnostics.faults.flow import (
     AMPLIFIES,
     OWN,
@@ -38,6 +45,7 @@ from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
 from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
+from neuronjax.diagnostics.faults.scales import unfit_scale
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     buries,
@@ -61,6 +69,7 @@ from neuronjax.ir.value_sources import ValueSources
 
 #: A cause is nearby if it is at most this many ops back.
 NEARBY = 6
+_QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
 #: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
 #: A bound that changes the norm of numbers by this factor replaces them.
@@ -81,6 +90,8 @@ class Suspect:
         bounding: its execution that clips or rounds away most numbers of a quantizer.
         lost_guard: text on an epsilon that became zero before an op with Inf or NaN.
         misread: its constant that the format holds as another number.
+        scale: "small" or "large" if it made a scale that does not fit; `bounding` is
+            then the execution of the cast or bound.
     """
 
     trace: OpTrace
@@ -92,6 +103,7 @@ class Suspect:
     bounding: OpEvidence | None = None
     lost_guard: str = ""
     misread: Misread | None = None
+    scale: str = ""
 
     @property
     def follows(self) -> bool:
@@ -147,7 +159,7 @@ class FaultSearch:
     def suspects(self) -> list[Suspect]:
         """Return the ops at fault, each once, in the order in which to examine them."""
         found: dict[OpPath, Suspect] = {}
-        for suspect in self._all():
+        for suspect in (s for each in self._all() for s in self._with_scale(each)):
             lines = {path.op.location.source for path in found}
             line = suspect.trace.path.op.location.source
             if not (found and suspect.follows and line not in lines):
@@ -299,6 +311,26 @@ class FaultSearch:
             if operand.rounds_whole and error >= PART * evidence.result.error:
                 return operand
         return None
+
+    def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
+        """Yield a suspect and the op that made its scale. The scale comes first if it
+        is made of the numbers that it does not fit."""
+        trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
+        cut = any(map(any, seen.cut_off.values())) and suspect.bounding
+        cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
+        found = None
+        if trace.path.op.name in _QUANTIZES and suspect.role == "makes":
+            if cuts or trace.zeros or trace.flattened:
+                found = unfit_scale(self._flow, trace, cuts=cuts)
+        if found is None or found.trace is trace:
+            yield suspect
+            return
+        size = "small" if cuts else "large"
+        scale = replace(suspect, trace=found.trace, bounding=seen, scale=size)
+        # Floats have the range for any numbers of a block; whole numbers do not.
+        is_first = cuts or is_short_float(trace.path.op.results[0].type.dtype)
+        both = [scale, suspect]
+        yield from both if is_first and found.is_of_numbers else reversed(both)
 
     def _replacing(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
         """Yield the bound that changes a scale so that a cast underflows or clips."""

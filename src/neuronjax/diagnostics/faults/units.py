@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
+from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.instruction import Block
 from neuronjax.ir.instruction_set import NcMatmul, NcMatmulMx, ScaleFromAmax
 from neuronjax.ir.program import Op, Value
@@ -81,10 +83,18 @@ def _left_of(cast: Cast) -> float:
     return unit if unit > COARSE else OF_CAST * unit
 
 
+#: An array that was rounded n times on its way has an error of about n roundoffs. With
+#: these factors, `judgement.OF_ROUNDOFF` excuses 1 + 1.5 n roundoffs, and at most all.
+OF_NO_ROUNDING = 1 / 6
+OF_EACH_ROUNDING = 1 / 4
+_MOST = math.ceil((1 - OF_NO_ROUNDING) / OF_EACH_ROUNDING)
+
+
 def path_units(
     graph: ValueSources, contractions: Mapping[Op, Cast]
 ) -> dict[Value, float]:
-    """Return the coarsest roundoff on the way to every value, its own included."""
+    """Return the coarsest roundoff on the way to every value, its own included; a part
+    of it where few numbers on the way were rounded to that format."""
     own = {
         value: max(
             unit_of(value.type.dtype),
@@ -94,11 +104,26 @@ def path_units(
     }
     for value in (*graph.readers, *graph.sources):
         own.setdefault(value, unit_of(value.type.dtype))
-    left = list(own)
+    rounds = {
+        value: (own[value], 0 if maker.name in MOVING else 1)
+        for value, maker in graph.makers.items()
+    }
+    way = {value: (unit, 0) for value, unit in own.items()} | rounds
+    left = list(way)
     while left:
         value = left.pop()
+        unit, times = way[value]
         for reader in graph.readers.get(value, ()):
-            if own[value] > own[reader]:
-                own[reader] = own[value]
+            again = rounds.get(reader, (0.0, 0))
+            counted = min(_MOST, times + (again == (unit, 1)))
+            if (unit, counted) > way[reader]:
+                way[reader] = unit, counted
                 left.append(reader)
-    return own
+    return {value: unit * _part(unit, times) for value, (unit, times) in way.items()}
+
+
+def _part(unit: float, times: int) -> float:
+    """Return the part of a roundoff to excuse after so many roundings; all of it for 8
+    bits and fewer."""
+    part = OF_NO_ROUNDING + OF_EACH_ROUNDING * times
+    return 1.0 if unit > COARSE else min(1.0, part)

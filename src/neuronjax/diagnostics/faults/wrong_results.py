@@ -10,6 +10,7 @@ import numpy as np
 from neuronjax.diagnostics.faults.judgement import (
     HOPELESS,
     OF_DATA,
+    UNSEEN_IN_ONE,
     excused,
     is_far,
     limit,
@@ -87,7 +88,8 @@ def wrong_results(
         if how or step:
             if step and not how:  # far: the state began at zero, so it equals its step
                 how = "lost" if step.size < NEAR else "far"
-            yield Wrong(n, how, share, limit(share, unit), step)
+            allowed = max(limit(share, unit), UNSEEN_IN_ONE * (share.elements == 1))
+            yield Wrong(n, how, share, allowed, step)
 
 
 def _how(seen: Seen, share: Share, unit: float) -> str:
@@ -95,7 +97,8 @@ def _how(seen: Seen, share: Share, unit: float) -> str:
         return "discrete" if loses_elements(share) else ""
     if share.nonfinite:
         return "nonfinite"
-    return "far" if is_far(share, unit) else ""
+    is_seen = share.elements > 1 or share.error > UNSEEN_IN_ONE
+    return "far" if is_seen and is_far(share, unit) else ""
 
 
 def _changed(seen: Seen) -> float:

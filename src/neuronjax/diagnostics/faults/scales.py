@@ -1,0 +1,134 @@
+"""The op that made a scale which does not fit the numbers of a quantizer.
+
+If numbers are cut off, the cast or bound does what it should; the line to change is the
+one that computes the scale. A scale of other numbers, such as one of an earlier step,
+was right for those, so the cast comes first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from neuronjax.diagnostics.faults.evidence import ADDS, CLIPS, ROUNDS, largest_of
+from neuronjax.diagnostics.faults.flow import Flow
+from neuronjax.diagnostics.faults.recorder import OpTrace
+from neuronjax.diagnostics.op_records import MOVING
+from neuronjax.ir.program import Op, Value
+
+#: A scale is at most this many ops before a cast or bound, and its statistic before it.
+NEARBY = 8
+SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
+_SCALES = SCALES | ADDS | CLIPS
+_STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"}
+_STATISTIC = "stablehlo.reduce"
+
+
+class Scale(NamedTuple):
+    """A scale, zero point or range that does not fit.
+
+    Attributes:
+        trace: the op at fault.
+        is_of_numbers: whether it is computed from the numbers that it scales.
+    """
+
+    trace: OpTrace
+    is_of_numbers: bool
+
+
+def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> Scale | None:
+    """Return the scale of numbers that a cast, bound or rounding `cuts` off, or turns
+    into zeros; None if it has none.
+
+    If the largest magnitude of the numbers, or another statistic of them, leads to the
+    scale, its op is returned. If it is as large as it should be, the fault lies in what
+    is computed from it: the first op on another line is returned.
+    """
+    end = largest_of(trace.path.op.results[0].type.dtype)
+    for near in (trace, *flow.near(trace, NEARBY)):
+        if near.path.op.name in CLIPS and near.worst.result.largest > end:
+            return None  # the bound does not fit the format
+        for made, numbers, is_of_numbers in _factors(flow, near):
+            is_range = near.path.op.name in CLIPS and is_of_numbers
+            if is_range or _is_used_again(flow, made, near, trace):
+                largest = near.worst.operands[numbers].largest if cuts else 0.0
+                is_zero_point = near.path.op.name in ADDS
+                blamed = made if is_zero_point else _blamed(flow, made, largest)
+                return Scale(blamed, is_of_numbers) if blamed else None
+    return None
+
+
+def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]]:
+    """Yield (maker of an operand, other operand, whether the first depends on the
+    second) for operands that hold a number for several of the other, as scales do."""
+    op = trace.path.op
+    if op.name not in _SCALES:
+        return
+    for value, numbers in itertools.permutations(trace.worst.operands, 2):
+        made = flow.maker(value)
+        if made is not None:
+            origins = flow.behind(numbers, *_same_numbers(flow))
+            behind = set(flow.behind(value, lambda v: True))
+            is_of_numbers = not behind.isdisjoint(origins)
+            is_small = made.worst.result.elements < trace.worst.result.elements
+            if is_small or (is_of_numbers and _statistics(flow, made)):
+                yield made, numbers, is_of_numbers
+
+
+def _same_numbers(flow: Flow) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return what `Flow.behind` asks to trace numbers back through movement, scales and
+    roundings, but not to the scales."""
+
+    def passes(value: Value) -> bool:
+        trace = flow.trace(value)
+        name = "" if trace is None else trace.path.op.name
+        return not name or name in MOVING | _SCALES | ROUNDS
+
+    def leaves_out(value: Value) -> list[Value]:
+        trace, size = flow.trace(value), math.prod(value.type.shape)
+        operands = () if trace is None else trace.path.op.operands
+        return [v for v in operands if math.prod(v.type.shape) < size]
+
+    return passes, leaves_out
+
+
+def _statistics(flow: Flow, made: OpTrace) -> list[OpTrace]:
+    """Return the reductions that lead to a scale, the nearest first."""
+    steps = (made, *flow.near(made, NEARBY))
+    return [t for t in steps if t.path.op.name == _STATISTIC]
+
+
+def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> bool:
+    """Return whether codes are scaled back by the same scale."""
+    readers = flow.ahead(made.path.op, lambda r: r.name in _STORES)
+    again = (r for r in readers if r is not near.path.op and r.name in SCALES | ADDS)
+    return any(cast.path.op in flow.ops_behind(r.results[0]) for r in again)
+
+
+def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
+    """Return the op at fault among those that lead to the op that made a scale, given
+    the largest of its numbers; None if it fits, but the numbers lack a zero point."""
+    steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
+    if not statistics or any(_is_span(flow, t, statistics) for t in steps):
+        return None if statistics else made
+    [statistic, *_] = statistics
+    is_largest = _folds(statistic.path.op) == "stablehlo.maximum"
+    if not is_largest or not 0 < largest <= statistic.worst.result.largest:
+        return statistic
+    op, line = statistic.path.op, statistic.path.source
+    between = [t for t in steps if op in flow.ops_behind(t.path.op.results[0])]
+    return next((t for t in reversed(between) if t.path.source != line), made)
+
+
+def _is_span(flow: Flow, trace: OpTrace, statistics: list[OpTrace]) -> bool:
+    """Return whether an op is the difference of a largest and a smallest number."""
+    if trace.path.op.name != "stablehlo.subtract":
+        return False
+    makers = [t for v in trace.path.op.operands if (t := flow.maker(v)) in statistics]
+    return len({_folds(t.path.op) for t in makers if t is not None}) == 2
+
+
+def _folds(op: Op) -> str:
+    return op.regions[0].ops[0].name
