@@ -60,8 +60,8 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, made from `emulated` (its gradient, for example), for a
-    report. The report's policy applies to all of it, not that of `emulated`."""
+    """Wrap `function`, which was made from `emulated` (its gradient, for example), for
+    a report: while it runs, the report's policy replaces the policy of `emulated`."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -204,8 +204,8 @@ def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
 
 
 def _of_nnx_jit(function: Any, *, whole: bool) -> bool:
-    """Return whether `nnx.jit` made a function: the function that it returns if
-    `whole`, otherwise its inner function, which returns the next state."""
+    """Return whether a function is one that `nnx.jit` returns (`whole`), or the inner
+    function that `nnx.jit` compiles, which returns the next state (not `whole`)."""
     is_made = type(function).__module__.startswith("flax.")
     return is_made and hasattr(function, "jitted_fn") == whole
 

@@ -175,8 +175,8 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
 
 # -- Devices in another order.
 
-#: Matches channel, axes and devices of a collective over axes of a mesh with reordered
-#: devices: a list, or the shape and the transposition of an array 0, 1, 2, ...
+#: Matches channel, axes and devices of a collective over a mesh with reordered devices.
+#: The devices are a list, or an array 0, 1, 2, ... given by shape and transposition.
 ORDERED = re.compile(
     r"channel_id=(\d+), replica_groups=mesh\[([^\]]*)\], "
     r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"

@@ -303,7 +303,8 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Return the bytes that the busiest engine moves, those of at most 8 partitions."""
+    """Return the bytes that the busiest of `count` engines moves. If a side is in SBUF
+    or PSUM, an engine moves whole partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions

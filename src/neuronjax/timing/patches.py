@@ -44,7 +44,8 @@ def copied_bytes(i: Im2col) -> int:
 
 
 def held_bytes(i: Im2col) -> int:
-    """Return the bytes of copies in SBUF at the same time, which are those of one."""
+    """Return the bytes that SBUF holds of an image's copies, which are held one at a
+    time; at most the bytes of the patches."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 

@@ -267,7 +267,7 @@ class Pricing:
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
-    """Return the prices of one of several equal row blocks, as a region of one tile."""
+    """Return the prices of one of `blocks` equal row blocks of a unit."""
     out = PricedUnit(tables=whole.tables, blocks=blocks)
     for p in whole.steps:
         way = tuple(

@@ -346,8 +346,8 @@ class SbufAllocation:
                     self._place(value)
 
     def _place(self, value: int) -> None:
-        """Note that a value is written to HBM only once, directly into the slice of a
-        tensor to which a reader would copy it, as a scan stacks its results."""
+        """Mark a saved value that a reader would copy into a slice of a tensor in HBM,
+        as a scan stacks its results: the value is written directly into the slice."""
         uses = () if value in self.results else self.next_use.get(value, ())
         steps = (self.units[n].region.steps[0] for n in uses)
         if any(replaces_slice(self.fused, s, value, self.sbuf) for s in steps):
