@@ -217,7 +217,8 @@ def order_devices(module: ir.Module, text: str) -> None:
 
 HIDDEN = "neuronjax.op"
 FRONTEND = "mhlo.frontend_attributes"
-#: Replacements in `hide`, by number of operands: all elementwise ops are sharded alike.
+#: The ops that `hide` puts in place of CHLO ops, by number of operands. The partitioner
+#: treats all elementwise ops alike.
 CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
 BARRIER = "stablehlo.optimization_barrier"
 CALL = "stablehlo.custom_call"
@@ -234,8 +235,8 @@ COMBINING = {
 def hide(module: ir.Module) -> None:
     """Protect arithmetic from XLA's rewriting. XLA would expand elementwise CHLO ops of
     floats into polynomials, so marked ops replace them. XLA would compute functions of
-    constants itself (and drop x + 0), so each use of a constant gets its own barrier,
-    because Shardy shards each use separately."""
+    constants itself and drop x + 0, so every use of a constant, which Shardy shards
+    separately, gets a barrier."""
     for op in found(module, _is_elementwise):
         replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
     for op in found(module, lambda op: op.name == CALL and not len(op.results)):

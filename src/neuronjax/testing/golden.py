@@ -45,7 +45,7 @@ _NAME = re.compile(r"[\w.+=,\[\]-]+")
 
 
 class ProgramChangedWarning(UserWarning):
-    """The function or its arguments differ from the stored ones."""
+    """A warning: the program or its arguments differ from the golden's."""
 
 
 def golden(

@@ -29,7 +29,7 @@ Flows = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class CollectiveStep:
-    """Equal steps of one or several groups; sizes are fractions of the collective.
+    """Equal steps of one or several groups; bytes are fractions of a collective's size.
 
     Attributes:
         count: the number of equal steps, one after the other.
@@ -104,7 +104,8 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group, with the facts about its ranks and chips that algorithms use.
 
-    With `first_only`, only the first chip sends; over EFA all chips send alike."""
+    With `first_only`, flows are those from the first chip: `_of_all` multiplies them,
+    since over EFA all chips send the same."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False

@@ -65,9 +65,8 @@ def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
 def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies a core's DMA engines, and its latency.
 
-    The latency, from the trigger to a consumer's start, is additional to the first:
-    descriptors, synchronisation, and the semaphore for which the consumer waits [DB],
-    without the tail of the last tile."""
+    The latency is additional: from the trigger to the first byte, and from the last
+    byte to the start of a consumer, which waits for a semaphore [DB]."""
     buffer = transfer.buffer
     task = _shared(
         core,
@@ -128,8 +127,9 @@ def _copies(
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
     """Return batch, rows and columns of the matrices that a transpose swaps, or None.
 
-    None means an access pattern: if the last axis stays last, whole rows move; if the
-    leading axes that fill the partitions stay, elements stay in their lanes."""
+    None means that an access pattern suffices: either the last axis stays last, so that
+    whole rows move, or the leading axes that fill the partitions stay, so that elements
+    stay in their lanes."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -160,7 +160,7 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
 
 
 def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> float:
-    """Return the contiguous bytes of a block of `shape` in a tensor of `within`."""
+    """Return the contiguous bytes of a block in a tensor of the shape `within`."""
     run = item
     for size, whole in zip(reversed(shape), reversed(within), strict=True):
         run *= max(1, size)
@@ -271,7 +271,8 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the least contiguous bytes of the sides; whole partitions do not count."""
+    """Return the contiguous bytes of the side that has fewer. A side on chip counts
+    only if its elements in a partition have gaps."""
     pieces = []
     for side in sides:
         o = operand(side)

@@ -55,7 +55,7 @@ def is_stored(instruction: Memset) -> bool:
     return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
-#: Fields that every instruction has and that do not affect its result; not `engine`.
+#: The fields of every instruction that `kind_of` leaves out; it includes `engine`.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 

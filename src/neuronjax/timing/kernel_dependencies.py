@@ -199,7 +199,8 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate bytes, and return the entries whose accesses free them."""
+        """Allocate `size` bytes; return the last accesses of the dead storages that had
+        them."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()

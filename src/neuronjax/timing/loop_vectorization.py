@@ -210,7 +210,8 @@ class LoopVectorization:
         return made is not None
 
     def _slice(self, node: FlatNode) -> bool:
-        """Replace all iterations' slices by one tensor; return whether it is done."""
+        """Replace the slices of all iterations by one tensor; return whether that is
+        possible."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)
@@ -285,8 +286,8 @@ class LoopVectorization:
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two operations from a state to the next, each with the
-        operand that is not the state; None if there are no such operations."""
+        """Return the one or two operations that compute the state's value `new`, each
+        with its other operand; None if the state is no recurrence."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:

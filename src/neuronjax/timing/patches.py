@@ -26,7 +26,7 @@ def read_in_place(i: Im2col, core: Core) -> bool:
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
     """Return the access of patches that are strides over an image.
 
-    Patches of one position keep the row counts of the image. Other patches also read
+    Patches of one pixel keep the row counts of the image. Larger patches also read
     neighbouring rows, so that only groups (the first axis) are kept as rows."""
     shape, window = i.operands[0].type.shape, i.window
     is_point = prod(window.sizes) == prod(window.strides) == 1

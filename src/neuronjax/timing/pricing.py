@@ -286,7 +286,7 @@ def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
 
 
 def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
-    """Return the ways that do not use GpSimdE, if there are any.
+    """Return the ways that do not use GpSimdE; all ways if every way uses it.
 
     ASSUMPTION: compilers and kernels only use GpSimdE if they must."""
     others = tuple([way for way in found if all(w.queue != "gpsimd" for w in way)])

@@ -143,7 +143,7 @@ class QueueState:
     Attributes:
         free: the time of every queue other than DMA.
         table: the function table that ScalarE has loaded.
-        dma: the time of the DMA engines, if no other engine delays them.
+        dma: the time at which the DMA engines become free.
         end: the end of everything so far.
     """
 

@@ -274,14 +274,15 @@ class SbufAllocation:
         self._lies_in_hbm(n, value)
 
     def _lies_in_hbm(self, n: int, value: int) -> None:
-        """Note that a value is in HBM from unit n to its last use, or for good if it is
-        a result."""
+        """Record that a value is in HBM from unit n to its last use, or to the end if
+        it is a result."""
         last = len(self.units) if value in self.results else n
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
     def _takes_place(self, n: int, value: int, source: int) -> None:
-        """Note that a value is in HBM from unit n on, in the memory of `source` if
-        nothing reads `source` later; the memory of an argument is not reused."""
+        """Record that a value is in HBM from unit n on, in the memory of `source` if
+        nothing reads `source` later. The memory of arguments and results is not reused.
+        """
         self._lies_in_hbm(n, value)
         if source in self.argument or source in self.results:
             return

@@ -71,7 +71,7 @@ def array_seconds(core: Core, task: ArrayTask) -> float:
     load, spent = load_seconds(core, task), multiply_seconds(core, task)
     if core.spec.seen_load_cycles is None:
         return load + max(spent, (task.loads - 1) * load)
-    # A pass moves as many columns as a PSUM bank has FP32 sums, and loads its operand.
+    # A pass loads its operand and moves as many columns as a PSUM bank has FP32 sums.
     columns = task.parallel * core.spec.psum_bank_bytes_per_partition / 4
     loads = max(task.loads, task.moved / columns)
     return load + spent + (loads - 1) * seen_load_seconds(core, task)
