@@ -7,10 +7,10 @@ is free (`FREE`).
 In kernels, an engine serves eight partitions, so that few partitions use few engines
 [DM]. A kernel has HBM to itself: the engines of a core move more than its share of HBM
 (400 GB/s measured on trn2 [KDA]). There are two generators of descriptors: SyncE
-commands one for loads and ScalarE the other for the rest, unless the kernel chooses
+commands one for loads and ScalarE one for other transfers, unless the kernel chooses
 (ASSUMPTION: the compiler uses the hardware generators unless there is a cast or an
-index known only at run time). In the older style descriptors are prebuilt, as with the
-compiler's `--disable-dge`.
+index known only at run time). In kernels of the older style they are prebuilt, as with
+the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations

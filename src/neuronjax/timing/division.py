@@ -51,10 +51,10 @@ def divide(
 ) -> tuple[int, int]:
     """Return how often whole operands are loaded, and how many blocks do not overlap.
 
-    Whole operands and two tiles do not fit together. Either blocks overlap and operands
-    are loaded once per block (the second result is 1), or each block has all of SBUF.
-    The quicker option by bytes and operations is chosen. `whole` and `tile` are the
-    bytes of whole operands and of a row tile."""
+    `divide` is for operands that do not fit in SBUF beside two tiles. Either blocks
+    overlap and operands are loaded once per block (the second result is 1), or each
+    block has all of SBUF. The quicker option by bytes and operations is chosen. `whole`
+    and `tile` are the bytes of whole operands and of a row tile."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)

@@ -1,9 +1,10 @@
 """Computes all iterations of a loop at once, as a last axis of the body's values.
 
-Some carries do not change, one counts, and of some only the slice at the counter is
-read or replaced. Any other carry is a state, which must be an FP32 recurrence in values
-that do not depend on the state: one scan computes it for all iterations, and then the
-values that read it can be computed. Other loops are not rewritten.
+Some carries of the loop do not change, one counts the iterations, and of some only the
+slice at this count is read or replaced. Any other carry is a state, which must be an
+FP32 recurrence in values that do not depend on the state: one scan computes it for all
+iterations, and then the values that read it can be computed. Other loops are not
+rewritten.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Finds how a matmul reads the patches of a convolution, which are usually not stored.
 
-A matmul reads its operands through strides: the image once for every position of the
-kernel, each time from another first element. Patches are thus an access pattern of the
-image if its channels fill a tile of the array's rows. If there are fewer channels, they
-share the partitions with the positions along one axis of the kernel or of the result,
-whichever has fewer, and the image is copied for each position. The other axes are read
-through strides.
+A matmul reads an image through strides: once for every position of the convolution's
+kernel, each time from another first element. If the image's channels fill a tile of the
+array's rows, its patches are thus an access pattern. If the image has fewer channels,
+it is copied for each position along the first axis of the kernel, or of the result if
+this has fewer positions, so that channels and positions share the partitions. The other
+axes are read through strides.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class SbufAllocation:
         #: Values that are read tile by tile as they are computed, and never exist as
         #: a whole.
         self.passed_on: set[int] = set()
-        #: Values written directly into a slice in HBM, whose update moves nothing.
+        #: Values that are written directly into a slice of a tensor in HBM. The update
+        #: of this slice then moves nothing.
         self.in_place: set[int] = set()
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()

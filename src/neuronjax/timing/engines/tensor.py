@@ -2,10 +2,10 @@
 
 A matmul loads up to 128 columns of the stationary operand, then streams the columns of
 the moving one; it takes max(min(64, stationary columns), moving columns) cycles [V26],
-multiplied by the cycles of a column (4 in FP32). The next stationary operand loads
-meanwhile [A2], but no sooner than the previous matmul begins, which limits the rate of
-short matmuls; on NeuronCore-v4, instead, a part of each load delays matmuls and
-transposes of any length. Row and column tiles of the array work in parallel.
+multiplied by the cycles of a column (4 in FP32). During a matmul the stationary operand
+of the next one loads [A2]; a matmul shorter than this load delays the next matmul. On
+NeuronCore-v4, instead, a part of each load delays matmuls and transposes of any length.
+Row and column tiles of the array work in parallel.
 """
 
 from __future__ import annotations
