@@ -313,7 +313,8 @@ def _fullest(m: _Move, count: int) -> float:
 
 
 def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
-    """Return the rate of the channels of HBM on which a transfer's rows are."""
+    """Return the rate of the HBM channels on which a transfer's rows are; infinity if
+    the rows are on all channels."""
     channels, each = core.chip.hbm_channels, a.HBM_INTERLEAVE.value
     for side in (m.source, m.out):
         (stride, rows), *_ = side.pattern or ((0, 1),)

@@ -146,8 +146,8 @@ def on_engines(
 
 
 def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
-    """Return the zero fills in PSUM that are left out, because the first product of a
-    sum overwrites PSUM.
+    """Return the entries that fill PSUM with zeros and are left out, because the first
+    product of a sum overwrites PSUM.
 
     The older style writes a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""
     found, zeroed = [], dict[Storage, int]()

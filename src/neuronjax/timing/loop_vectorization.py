@@ -53,7 +53,7 @@ class _VectorizedValue(NamedTuple):
 
 
 def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
-    """Return whether a body has only elementwise work, reductions and movement."""
+    """Return whether a loop has only elementwise work, reductions and movement."""
     return all(
         isinstance(inner, (Call, *_KNOWN))
         for i in loop.body.instructions
@@ -165,8 +165,8 @@ class LoopVectorization:
     def _at_turn(
         self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
     ) -> bool:
-        """Return whether the slice at `indices`, of `sizes`, of a tensor `value` with
-        one slice per iteration is that of the current iteration."""
+        """Return whether `indices` and `sizes` select the current iteration's slice of
+        the tensor `value`, which must have a slice for every iteration."""
         shape = self.types[value].shape
         return (
             bool(shape)

@@ -187,7 +187,8 @@ def _through_planes(
 
 @functools.lru_cache(maxsize=256)
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the chips in the order of a closed path along wires, or as given."""
+    """Return the chips in the order of a closed path along wires; in the given order if
+    no path is found."""
     # Two colours alternate along a closed path, as on a chessboard.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     is_even = 2 * sum(colours) == len(chips)
@@ -204,7 +205,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield closed paths from `path` on through all of `left`, in ascending order."""
+    """Yield the closed paths that continue `path` through all of `left`, ascending."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):
