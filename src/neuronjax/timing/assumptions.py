@@ -274,8 +274,8 @@ CONSTANTS = _named()
 
 # -- planning --------------------------------------------------------------------------
 #
-# If one of these figures is multiplied or divided by four, the predicted time of a
-# measured program, or of one of a dozen others, changes by at least a percent.
+# Each of these figures matters: multiplied or divided by four, it changes the predicted
+# time of a measured program, or of one of a dozen others, by at least a percent.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"

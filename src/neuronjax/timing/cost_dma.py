@@ -408,7 +408,7 @@ def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
 
 @prices("device_print")
 def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a store of the tensor, which the host reads later (ASSUMPTION)."""
+    """Price a print as a store of the tensor for the host to read (ASSUMPTION)."""
     (source,) = _sources(i)
     room = Storage(-1, "shared_hbm", source.shape, source.dtype)
     out = Access(room, source.dtype, 0, whole_pattern(source.shape))

@@ -159,9 +159,9 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass with a fold: per row of a lane one instruction of N + 64 cycles
-    [V26] (N for an abs-max of 16 bits [RMQ, picture]), or a pass and a reduction.
-    ScalarE can fold by sums, and with `activate2` also by extrema."""
+    """Price a pass with a fold: either an instruction of N + 64 cycles [V26] for each
+    row of a lane (N for an abs-max of 16 bits [RMQ, picture]), or a pass and then a
+    reduction. ScalarE can fold by sums, and with `activate2` also by extrema."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
