@@ -166,7 +166,7 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
 def compared(
     path: str, actual: np.ndarray, expected: np.ndarray
 ) -> LeafDifference | None:
-    """Return the difference of two arrays in type or bits, or None."""
+    """Return how two arrays differ in type or bits; None if they are equal."""
     if mismatch := _type_difference(path, actual, expected):
         return mismatch
     wrong = np.flatnonzero(bits(actual) != bits(expected))

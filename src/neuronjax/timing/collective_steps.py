@@ -53,7 +53,7 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups that work at once and have equally many steps."""
+    """Return the joint steps of groups that work at once, in equally many steps."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 

@@ -67,6 +67,5 @@ def kind_of(i: Instruction) -> tuple:
 
 @cache
 def _attributes(kind: type[Instruction]) -> Callable[[Instruction], Any]:
-    """Return a getter of the fields that an instruction class has beyond `_COMMON`."""
     fields = [f.name for f in dataclasses.fields(kind) if f.name not in _COMMON]
     return attrgetter(*fields) if fields else (lambda _: ())

@@ -106,7 +106,7 @@ class LoopVectorization:
         self.stacked = self._stacked()
 
     def instructions(self) -> list[Instruction] | None:
-        """Return instructions that replace the loop, or None."""
+        """Return instructions that replace the loop; None if that is impossible."""
         states = self._states()
         if not states or any(self.types[v].dtype != np.float32 for v in states):
             return None
@@ -404,7 +404,8 @@ def _op(node: FlatNode) -> str:
 
 
 def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
-    """Return a movement's parameters with a last axis for the iterations, or None."""
+    """Return a movement's parameters with a last axis for the iterations; None for a
+    kind of movement that cannot have one."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None
     if i.kind in ("broadcast", "transpose"):
