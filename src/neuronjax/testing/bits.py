@@ -280,7 +280,7 @@ def as_numpy(leaf: Any) -> np.ndarray:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """Return a flat array of each element's bits, as one unsigned integer."""
+    """Return the elements as a flat array of unsigned integers with the same bits."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize > 8:
         raise TypeError(f"elements of {flat.dtype} have no integer of their width")

@@ -433,8 +433,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return `flows`, of one rank per node, moved to the first chip that has ranks and
-    multiplied by the number of its ranks."""
+    """Return the flows from all ranks of the first chip that has ranks. `flows` are
+    those from one rank on the first chip of a node."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

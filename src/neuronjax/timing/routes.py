@@ -49,7 +49,7 @@ class Routes:
         return cables * link.bytes_per_second
 
     def slowest(self, flows: Mapping[tuple[int, int], float]) -> float:
-        """Return the seconds of simultaneous messages on the busiest wire."""
+        """Return how many seconds simultaneous messages occupy the busiest wire."""
         load: dict[Wire, float] = {}
         for ends, size in flows.items():
             for wire, part in self.between(*ends):
