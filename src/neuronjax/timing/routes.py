@@ -1,8 +1,8 @@
 """Finds the wires of a message between two chips of a node, and the rates of wires.
 
 A torus routes axis after axis, in the shorter direction; if both directions are equally
-long, each carries half of the message (ASSUMPTION: the vendor's routing is not
-published, but with one direction nccom's all-reduce over 8 ranks of trn1 would be
+long, each carries half of the message (ASSUMPTION, since the vendor's routing is
+not published; with one direction nccom's all-reduce over 8 ranks of trn1 would be
 slower than measured). A chain and a ring are tori of one axis. In a switch a message
 takes the cable of its chip, then the cable of the destination. A wire is (chip, link,
 direction), where link is an index into `Topology.links`.
@@ -169,8 +169,8 @@ def _through_planes(
     """Return each cycle of a plane, cut open, as a path through all planes: forwards on
     even planes and backwards on odd ones.
 
-    ASSUMPTION: the vendor's cycles through an UltraServer are not published. The paths
-    share no wire, since the second cycle is cut between other chips."""
+    ASSUMPTION, since the vendor's cycles through an UltraServer are not published. The
+    paths share no wire, because the second cycle is cut between other chips."""
     ends = {cycles[0][0], cycles[0][-1]}
     second = cycles[1]
     while ends & {second[0], second[-1]}:
