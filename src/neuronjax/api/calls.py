@@ -39,7 +39,7 @@ _KNOW_IT = ("api", "testing", "cli", "")
 
 
 def asked_for_jaxs() -> bool:
-    """Return whether `nj.jit` was called by a module of neuronjax that means `jax.jit`.
+    """Return whether a module of neuronjax has called `nj.jit` but meant `jax.jit`.
 
     The user may have set `jax.jit` to a `functools.partial` of `nj.jit`, or to a
     function that calls it."""
@@ -60,8 +60,8 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, made from `emulated` (its gradient, for example), for a
-    report. The report's policy applies to all of it, not that of `emulated`."""
+    """Wrap `function`, which was made from `emulated` (its gradient, for example), for
+    a report: while it runs, the report's policy replaces the policy of `emulated`."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -292,8 +292,8 @@ def boundary(function: T) -> T:
     as do errors of functions that it returns.
 
     Frames of neuronjax and JAX are left out; after an interrupt, frames of all
-    libraries. `JAX_TRACEBACK_FILTERING=off` shows all frames. The cause of one of our
-    own errors is dropped, because its message says all."""
+    libraries. `JAX_TRACEBACK_FILTERING=off` shows all frames. The cause of an error
+    of neuronjax is dropped, because the message says all."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -111,7 +111,8 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return labels of profiles, by the program, machine or policy that differs."""
+    """Return a label for each profile: its program, machine and policy, as far as they
+    differ between the profiles."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]
@@ -137,7 +138,8 @@ def profiles_of(
     kwargs: dict[str, Any],
 ) -> tuple[Found, dict[str, str]]:
     """Return the profiles of a step on machines and under policies, and the reasons of
-    refusals. Each program is profiled once; a lone machine's refusal is raised."""
+    refusals. Each program is profiled once. With one machine and one policy, a refusal
+    is raised."""
     targets, policies = machines
     found: Found = []
     refused: dict[str, str] = {}
@@ -316,7 +318,7 @@ def _matmul_bits(found: Profile) -> int:
 
 
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
-    """Yield the assumptions of the schedules, and the programs that do not fit."""
+    """Yield the profiles' notes, and a note on each program that does not fit in HBM."""
     own: dict[str, list[str]] = {}
     for label, found in zip(_labels(profiles), profiles, strict=True):
         for note in found.notes:

@@ -173,7 +173,7 @@ class Emulated(Stateful):
             **{k: v for k, v in options.items() if k not in _OWN},
         )
         self._state = CallState(self._name)
-        #: Not empty after an interrupted compilation, whose call did not return.
+        #: Has an item while a call runs, and after a call that raised an error.
         self._unmade: list[bool] = []
 
     def _chosen(self, names: Sequence[str]) -> dict[str, Any]:

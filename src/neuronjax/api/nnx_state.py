@@ -204,8 +204,8 @@ def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
 
 
 def _of_nnx_jit(function: Any, *, whole: bool) -> bool:
-    """Return whether `nnx.jit` made a function: the function that it returns if
-    `whole`, otherwise its inner function, which returns the next state."""
+    """Return whether a function is one that `nnx.jit` returns (`whole`), or the inner
+    function that `nnx.jit` compiles, which returns the next state (not `whole`)."""
     is_made = type(function).__module__.startswith("flax.")
     return is_made and hasattr(function, "jitted_fn") == whole
 
@@ -297,8 +297,9 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
 
 
 def holds_modules(arguments: Any) -> bool:
-    """Return whether a pytree holds modules or variables. Fifty arrays take a few
-    microseconds; `is_leaf` would take a hundred. Static fields are not compared."""
+    """Return whether a pytree holds modules or variables. For fifty arrays this takes a
+    few microseconds; with `is_leaf` it would take a hundred. Static fields are not
+    compared."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return False
@@ -325,7 +326,7 @@ _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
-    """Return, for each result of a jaxpr, the jaxpr's first value that is the same.
+    """Return, for each result of a jaxpr, the first value in the jaxpr that equals it.
 
     A call may pass operands through unchanged, as `nnx.jit` does with variables that
     are only read, and may return a value twice. Literals are given as text."""

@@ -137,8 +137,8 @@ class Profile(Displayed):
 
     @property
     def instruction_counts(self) -> dict[Queue, int]:
-        """Number of instructions by engine, with tiles and iterations of loops; DMA
-        transfers and collectives by their queues."""
+        """Number of instructions that each engine executes: every tile and every loop
+        iteration counts. DMA transfers and collectives are listed by queue."""
         counts = usages.usage(self.timeline.events).counts
         return {queue: counts[queue] for queue in QUEUES if counts.get(queue)}
 

@@ -303,7 +303,7 @@ def _compute(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
-    """Return seconds, algorithm and name in reports of the gradients' all-reduce."""
+    """Return the gradients' all-reduce: seconds, algorithm, and the name in reports."""
     if layout.data == 1:
         return 0.0, "", "gradients"
     size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)

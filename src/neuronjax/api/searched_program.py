@@ -80,7 +80,7 @@ class SearchedProgram:
         return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """Return the groups that candidates can change, at least one."""
+        """Return the groups of ops that candidates can change."""
         return find_groups(self.heard(candidates), by)
 
     def heard(self, candidates: Candidates) -> list[HeardOp]:

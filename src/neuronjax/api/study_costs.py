@@ -129,7 +129,7 @@ def study_costs(
     baseline: str,
     confidence: float,
 ) -> StudyCosts:
-    """Return the costs of an estimate's rows for the steps that their policies need.
+    """Return, for each row of an estimate, the cost of the steps that its policy needs.
     `verdicts` has, by policy name, the comparison with the baseline."""
     profiles = iter(estimated.profiles)
     rows = []

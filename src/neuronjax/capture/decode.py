@@ -275,7 +275,8 @@ class _Locations:
 
 def decode_location(location: Any) -> Location:
     """Return an op's name stack, user's line, and functions. The line is that of the
-    innermost frame outside of libraries; without such a frame, outside of neuronjax."""
+    innermost frame outside of libraries, or if all frames are in libraries, of the
+    innermost frame outside of neuronjax."""
     scope = ""
     while not scope and isinstance(location, ir.NameLoc):
         scope, location = location.name_str, location.child_loc

@@ -412,8 +412,8 @@ def limit_files(bytes_: int) -> None:
 
 
 def _limit(seconds: float, bytes_: int) -> None:
-    """Limit the processor time of this process, after which SIGPROF ends it, and its
-    address space."""
+    """Limit the address space and the processor time of this process. SIGPROF ends the
+    process after this time."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     # Only Linux limits the address space; on other systems only time is limited.

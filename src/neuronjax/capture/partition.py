@@ -402,7 +402,7 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
-    """Return the axes over which a dimension is split, or None.
+    """Return the axes over which a dimension is split; None if no axes fit.
 
     Args:
         mesh: the devices.

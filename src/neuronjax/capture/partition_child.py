@@ -175,8 +175,8 @@ def shardings(hlo: Any, module: ir.Module, devices: int) -> dict[str, Any]:
 
 # -- Devices in another order.
 
-#: Matches channel, axes and devices of a collective over axes of a mesh with reordered
-#: devices: a list, or the shape and the transposition of an array 0, 1, 2, ...
+#: Matches channel, axes and devices of a collective over a mesh with reordered devices.
+#: The devices are a list, or an array 0, 1, 2, ... given by shape and transposition.
 ORDERED = re.compile(
     r"channel_id=(\d+), replica_groups=mesh\[([^\]]*)\], "
     r"device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))\)"
@@ -217,7 +217,8 @@ def order_devices(module: ir.Module, text: str) -> None:
 
 HIDDEN = "neuronjax.op"
 FRONTEND = "mhlo.frontend_attributes"
-#: Replacements in `hide`, by number of operands: all elementwise ops are sharded alike.
+#: The ops that `hide` puts in place of CHLO ops, by number of operands. The partitioner
+#: treats all elementwise ops alike.
 CARRIERS = {1: "stablehlo.cbrt", 2: "stablehlo.atan2"}
 BARRIER = "stablehlo.optimization_barrier"
 CALL = "stablehlo.custom_call"
@@ -234,8 +235,8 @@ COMBINING = {
 def hide(module: ir.Module) -> None:
     """Protect arithmetic from XLA's rewriting. XLA would expand elementwise CHLO ops of
     floats into polynomials, so marked ops replace them. XLA would compute functions of
-    constants itself (and drop x + 0), so each use of a constant gets its own barrier,
-    because Shardy shards each use separately."""
+    constants itself and drop x + 0, so every use of a constant, which Shardy shards
+    separately, gets a barrier."""
     for op in found(module, _is_elementwise):
         replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
     for op in found(module, lambda op: op.name == CALL and not len(op.results)):

@@ -60,8 +60,8 @@ def portable_artifact(
         )
 
 
-# Of a path, only the part from the last of these folders on is kept, because `decode`
-# recognizes libraries by them; of a path without them, only the file name.
+# A path keeps only the part from the last of these folders on, because `decode`
+# recognizes libraries by these folders; a path without them keeps only the file name.
 _LIBRARY = "/(?:neuronjax|site-packages|dist-packages)/"
 _FOLDERS = f"^.*(?={_LIBRARY})|^(?!.*{_LIBRARY}).*/"
 

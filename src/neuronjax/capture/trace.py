@@ -152,7 +152,7 @@ class Traced:
 
     @property
     def used(self) -> list[bool]:
-        """Whether results or effects depend on each argument."""
+        """For each argument, whether results or effects depend on it."""
         jaxpr = self.stage.jaxpr.jaxpr
         return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
 

@@ -147,8 +147,8 @@ class LaneErrors:
         return total._replace(device=self.reference.device)
 
     def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
-        """Return errors in isolation of an op that changes no bit; `own` are errors in
-        the run."""
+        """Return the isolated errors of an op that only moves numbers. `own` are the
+        errors of its result in the whole run."""
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))

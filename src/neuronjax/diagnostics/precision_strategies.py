@@ -44,7 +44,7 @@ class Decision:
         groups: indices of the groups that were changed.
         candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
-        seconds: predicted time; None if it could not be lowered.
+        seconds: predicted time; None if the program could not be lowered.
         kept_seconds: predicted time of the current state, after this decision.
         outcome: "kept", "rejected", or "measured" if only the error is used.
     """

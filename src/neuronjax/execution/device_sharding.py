@@ -180,8 +180,8 @@ def real_devices(mesh: Mesh) -> Iterator[Mesh]:
     real devices. Results have the same bits on any number of real devices. Arguments
     and results are global arrays, as for `jax.jit`: an argument may be laid out in any
     way on the devices of the mesh, or be a NumPy array that is the same in all
-    processes. A result that is split over the slowest axis of the emulated mesh (of
-    more than one device) stays split over the real devices, and a process can read only
+    processes. A result that is split over the first axis of the emulated mesh that has
+    more than one device stays split over the real devices, and a process can read only
     its `addressable_shards`. All other results are replicated, and every process can
     read them. Arguments that go into a `shard_map` unchanged may be present in parts;
     other arguments are replicated first.

@@ -178,8 +178,8 @@ TRN2_TORUS_4X4X4 = Topology(
     ),
 )
 
-# PCIe Gen6 x8 carries 64 GB/s per direction [derived]; T3 gives the counts of links.
-# For Gen1 T3 names 16 chips per server, but 4 where it describes the connections.
+# PCIe Gen6 x8 carries 64 GB/s per direction [derived]; [T3] gives the counts of links.
+# [T3] says that Gen1 has 16 chips per server, but 4 where it describes the connections.
 TRN3_SWITCH_4X16 = Topology(
     name="trn3-switch-4x16",
     kind="switch",

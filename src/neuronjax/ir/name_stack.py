@@ -40,7 +40,8 @@ class NameStack(NamedTuple):
 @cache
 def read_name_stack(scope: str) -> NameStack:
     """Return the author's parts of a name stack, without the primitive."""
-    # A call's part is the last of its own stack: "jit(step)/jvp(jit(tril))".
+    # The last part is the primitive, or for a call the callee, such as the part
+    # "jvp(jit(tril))" of "jit(step)/jvp(jit(tril))".
     parts = [*_components(scope)][:-1]
     bare = [name for part in parts for name in _bare(part).split("/")]
     own = [name for name in bare if name and not _is_jax_own(name)]

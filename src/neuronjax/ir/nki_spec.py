@@ -50,8 +50,8 @@ class OperandSpec:
     dtypes: tuple[str, ...] = ()  # the dtypes of a tensor; () for all
     like: str = ""  # name of a tensor with as many partitions and elements in each
     elements: int = 0  # elements per partition, 0 for any number
-    #: Whether it may be None. With an idle `reduce_cmd` and no `reduce_res`, a "state"
-    #: and all operands after it are not emitted.
+    #: Whether it may be None. An optional "state", and all operands after it, are left
+    #: out of an instruction whose `reduce_cmd` is idle and whose `reduce_res` is None.
     optional: bool = False
     or_number: bool = False  # whether a number may take a tensor's place
     #: Whether a vector must be FP32, unless the operators work on bits.
@@ -162,8 +162,8 @@ class InstructionSpec:
 
 
 def _maker(kind: Kind, role: Role, *names: str, **usual: Any) -> Any:
-    """Return a function that makes a parameter of a kind from its name, its fields of
-    these names by position, and its other fields."""
+    """Return a function that makes a parameter of this kind from its name. Further
+    positional arguments are the fields `names`, keywords are other fields."""
     usual |= {"kind": kind, "role": role}
 
     def make(name: str, *values: Any, **fields: Any) -> OperandSpec:

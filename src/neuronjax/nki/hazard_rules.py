@@ -93,7 +93,7 @@ class HazardWalk:
         self.program, self.core = program, core
         self.found: list[KernelFinding] = []
         self._instructions: list[KernelInstruction] = []
-        # For each instruction, how many meetings its core had reached before.
+        # For each instruction, the number of `MEETINGS` that its core had reached.
         self._epochs: list[int] = []
         self._met: dict[int, int] = {}
         # For each element, 1 + the number of the instruction that wrote it, or 0.

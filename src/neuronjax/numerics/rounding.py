@@ -214,7 +214,8 @@ def _round(
     if rounding == "rne" and not saturates and _keeps_exponent(fmt):
         return _nearest_even_same_exponent(x, fmt)
     magnitude, sign = _split(x)
-    if fmt.exponent_bits == FLOAT32.exponent_bits:  # others round these to zero
+    # Formats of fewer exponent bits round FP32 subnormals to zero anyway.
+    if fmt.exponent_bits == FLOAT32.exponent_bits:
         magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
     stops = saturates or rounding == "rtz"
     ceiling = _ceiling(fmt, stops)

@@ -243,7 +243,8 @@ def checked_placement(name: str, value: object) -> tuple[int, ...]:
 
 
 def check_pattern(name: str, pattern: str) -> None:
-    """Refuse a field, "Rule.op", whose pattern is no regular expression."""
+    """Refuse a pattern that is no regular expression; `name` is the field that has it,
+    such as "Rule.op"."""
     try:
         re.compile(pattern)
     except (re.error, TypeError) as error:

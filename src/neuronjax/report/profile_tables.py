@@ -254,7 +254,7 @@ GROUPS = {
 
 
 class UsageGroups(Displayed, dict[str, Usage]):
-    """Usage of groups, the busiest first; a column per group as `pandas.DataFrame`."""
+    """Usage by group, the busiest first. `pandas.DataFrame` makes a column of each."""
 
     def __init__(self, by: str, found: Mapping[str, Usage]) -> None:
         super().__init__({name: used.told() for name, used in found.items()})

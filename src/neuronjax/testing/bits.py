@@ -166,7 +166,7 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
 def compared(
     path: str, actual: np.ndarray, expected: np.ndarray
 ) -> LeafDifference | None:
-    """Return the difference of two arrays in type or bits, or None."""
+    """Return how two arrays differ in type or bits; None if they are equal."""
     if mismatch := _type_difference(path, actual, expected):
         return mismatch
     wrong = np.flatnonzero(bits(actual) != bits(expected))
@@ -280,7 +280,7 @@ def as_numpy(leaf: Any) -> np.ndarray:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """Return a flat array of each element's bits, as one unsigned integer."""
+    """Return the elements as a flat array of unsigned integers with the same bits."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize > 8:
         raise TypeError(f"elements of {flat.dtype} have no integer of their width")

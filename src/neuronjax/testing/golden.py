@@ -45,7 +45,7 @@ _NAME = re.compile(r"[\w.+=,\[\]-]+")
 
 
 class ProgramChangedWarning(UserWarning):
-    """The function or its arguments differ from the stored ones."""
+    """A warning: the program or its arguments differ from the golden's."""
 
 
 def golden(
@@ -67,8 +67,8 @@ def golden(
     Args:
         name: the name of the files; letters, digits and `_.+=,[]-`.
         function: a function that `jax.jit` takes, or an `Emulated` function, whose
-            target and policy are the defaults. State that it writes into modules of
-            Flax NNX is among its results.
+            target and policy are the defaults. Its results include the state that it
+            writes into modules of Flax NNX.
         target: as for `neuronjax.compare`.
         policy: as for `neuronjax.compare`.
         directory: the folder of the files; made if it does not exist.

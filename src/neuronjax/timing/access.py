@@ -29,8 +29,8 @@ class ValueAccess(NamedTuple):
         is_scalar: whether the value has one element per row, or one in all.
         transposes: whether reading the value swaps rows and columns.
         part: the fraction of its roots that the value reads.
-        rows: the row counts that value and roots have in common; None for all of the
-            value's.
+        rows: the row counts that value and roots have in common; None if that is all
+            row counts of the value.
     """
 
     roots: tuple[int, ...]
@@ -130,8 +130,8 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Return the row counts that both shapes have, and whether rows of one element
-    keep one element."""
+    """Return the row counts that both shapes have, and whether a value that repeats one
+    element per row still does so after the reshape."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 
@@ -141,7 +141,7 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which each row of the result comes from one row of the
-    operand, and whether each row repeats one element (None: as in the operand)."""
+    operand, and whether each row repeats one element (None if the operand decides)."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

@@ -4,17 +4,17 @@ Each figure is a `Constant`, so that it can be listed and replaced; rules read
 `MINIMUM_INTERVAL.value`. A figure that is not published is an assumption; one chosen to
 match a measurement names the measurement. `CONSTANTS` lists the figures of the cost
 rules, `PLANNING_CONSTANTS` those of fusion, memory plan and schedule,
-`COLLECTIVE_CONSTANTS` those of collectives. Cycles are of the engine in question unless
-the unit says otherwise. The keys of sources are those of `hardware/chips.py` and
-`hardware/topology.py`, and:
+`COLLECTIVE_CONSTANTS` those of collectives. Cycles are those of the engine that the
+figure describes, unless the unit names another clock. The keys of sources are those of
+`hardware/chips.py` and `hardware/topology.py`, and:
 
     V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them)
     PG     nki_perf_guide.rst and its pictures
     RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
     DM DB  as in `chips.py`, and their pictures
     GL     tools/neuron-explorer/glossary.rst
-    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; its
-           latencies are half of a core's time
+    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; it
+           publishes half of the time that a kernel takes on one core
     VL     regression baselines of the vendor's kernel library on trn2
     DGE    nki/deep-dives/nki-dge.rst
     T2 T12 T16  measurements in `benchmarks/validate_collectives.py`, which prints the
@@ -274,8 +274,8 @@ CONSTANTS = _named()
 
 # -- planning --------------------------------------------------------------------------
 #
-# If one of these figures is multiplied or divided by four, the predicted time of a
-# measured program, or of one of a dozen others, changes by at least a percent.
+# Each of these figures matters: multiplied or divided by four, it changes the predicted
+# time of a measured program, or of one of a dozen others, by at least a percent.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"

@@ -29,7 +29,7 @@ Flows = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class CollectiveStep:
-    """Equal steps of one or several groups; sizes are fractions of the collective.
+    """Equal steps of one or several groups; bytes are fractions of a collective's size.
 
     Attributes:
         count: the number of equal steps, one after the other.
@@ -53,7 +53,7 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups that work at once and have equally many steps."""
+    """Return the joint steps of groups that work at once, in equally many steps."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -104,7 +104,8 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group, with the facts about its ranks and chips that algorithms use.
 
-    With `first_only`, only the first chip sends; over EFA all chips send alike."""
+    With `first_only`, flows are those from the first chip: `_of_all` multiplies them,
+    since over EFA all chips send the same."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -432,8 +433,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return `flows`, of one rank per node, moved to the first chip that has ranks and
-    multiplied by the number of its ranks."""
+    """Return the flows from all ranks of the first chip that has ranks. `flows` are
+    those from one rank on the first chip of a node."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

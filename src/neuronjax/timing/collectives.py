@@ -6,8 +6,8 @@ The messages of all groups in a step are routed over the wires of the node toget
 that groups contend; steps follow each other. `collectives.selection` chooses the
 algorithm, for numerics and time alike. An all-gather runs the algorithm of a
 reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, and a
-collective-broadcast is an all-gather (compiler 2.29). Compute that shares HBM or DMA
-rings is not modelled here. A program with collectives also waits once per launch for
+collective-broadcast is an all-gather (compiler 2.29). Contention with compute for HBM
+and DMA rings is not modelled. A program with collectives also waits once per launch for
 all ranks of its groups: 1 to 5 ms in the only published measurement (T16 of
 `benchmarks/validate_collectives.py`). The previous launch may still run meanwhile.
 """

@@ -7,10 +7,10 @@ is free (`FREE`).
 In kernels, an engine serves eight partitions, so that few partitions use few engines
 [DM]. A kernel has HBM to itself: the engines of a core move more than its share of HBM
 (400 GB/s measured on trn2 [KDA]). There are two generators of descriptors: SyncE
-commands one for loads and ScalarE the other for the rest, unless the kernel chooses
+commands one for loads and ScalarE one for other transfers, unless the kernel chooses
 (ASSUMPTION: the compiler uses the hardware generators unless there is a cast or an
-index known only at run time). In the older style descriptors are prebuilt, as with the
-compiler's `--disable-dge`.
+index known only at run time). In kernels of the older style they are prebuilt, as with
+the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
 def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies a core's DMA engines, and its latency.
 
-    The latency, from the trigger to a consumer's start, is additional to the first:
-    descriptors, synchronisation, and the semaphore for which the consumer waits [DB],
-    without the tail of the last tile."""
+    The latency is additional: from the trigger to the first byte, and from the last
+    byte to the start of a consumer, which waits for a semaphore [DB]."""
     buffer = transfer.buffer
     task = _shared(
         core,
@@ -128,8 +127,9 @@ def _copies(
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
     """Return batch, rows and columns of the matrices that a transpose swaps, or None.
 
-    None means an access pattern: if the last axis stays last, whole rows move; if the
-    leading axes that fill the partitions stay, elements stay in their lanes."""
+    None means that an access pattern suffices: either the last axis stays last, so that
+    whole rows move, or the leading axes that fill the partitions stay, so that elements
+    stay in their lanes."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -160,7 +160,7 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
 
 
 def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> float:
-    """Return the contiguous bytes of a block of `shape` in a tensor of `within`."""
+    """Return the contiguous bytes of a block in a tensor of the shape `within`."""
     run = item
     for size, whole in zip(reversed(shape), reversed(within), strict=True):
         run *= max(1, size)
@@ -271,7 +271,8 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the least contiguous bytes of the sides; whole partitions do not count."""
+    """Return the contiguous bytes of the side that has fewer. A side on chip counts
+    only if its elements in a partition have gaps."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -303,7 +304,8 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Return the bytes that the busiest engine moves, those of at most 8 partitions."""
+    """Return the bytes that the busiest of `count` engines moves. If a side is in SBUF
+    or PSUM, an engine moves whole partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions
@@ -311,7 +313,8 @@ def _fullest(m: _Move, count: int) -> float:
 
 
 def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
-    """Return the rate of the channels of HBM on which a transfer's rows are."""
+    """Return the rate of the HBM channels on which a transfer's rows are; infinity if
+    the rows are on all channels."""
     channels, each = core.chip.hbm_channels, a.HBM_INTERLEAVE.value
     for side in (m.source, m.out):
         (stride, rows), *_ = side.pattern or ((0, 1),)
@@ -405,7 +408,7 @@ def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
 
 @prices("device_print")
 def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a store of the tensor, which the host reads later (ASSUMPTION)."""
+    """Price a print as a store of the tensor for the host to read (ASSUMPTION)."""
     (source,) = _sources(i)
     room = Storage(-1, "shared_hbm", source.shape, source.dtype)
     out = Access(room, source.dtype, 0, whole_pattern(source.shape))

@@ -158,11 +158,12 @@ def _shape(tensor: View | Buffer) -> tuple[int, ...]:
 
 
 def _parts(instruction: Instruction) -> int:
-    """Return the real operations per operation, which are 4 for complex numbers."""
+    """Return how many real operations an operation needs: 4 for complex numbers."""
     return 4 if len(instruction.results) > 1 else 1
 
 
-#: The number of scalar operations in software; those of a body count for each run.
+#: The scalar operations of an instruction in software. Operations of a body count as
+#: often as the body runs.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
     ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),

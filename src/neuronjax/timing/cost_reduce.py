@@ -39,7 +39,7 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
-    """Return the work of `tasks`, in instructions for all elements and folds."""
+    """Return the work of `tasks`, in an instruction per tile or, if more, per fold."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
     return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **traffic_of(i))
@@ -159,9 +159,9 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass with a fold: per row of a lane one instruction of N + 64 cycles
-    [V26] (N for an abs-max of 16 bits [RMQ, picture]), or a pass and a reduction.
-    ScalarE can fold by sums, and with `activate2` also by extrema."""
+    """Price a pass with a fold: either an instruction of N + 64 cycles [V26] for each
+    row of a lane (N for an abs-max of 16 bits [RMQ, picture]), or a pass and then a
+    reduction. ScalarE can fold by sums, and with `activate2` also by extrema."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)

@@ -32,7 +32,7 @@ class ActivationRecipe:
 
 
 # The engine's functions by nki.language's names, then those of StableHLO as compilers
-# would compute them (ASSUMPTION: textbook identities; the passes of VectorE are the
+# would compute them (ASSUMPTION: by textbook identities; the passes of VectorE are the
 # arithmetic around the activations).
 RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {

@@ -101,7 +101,8 @@ class ArrayTiling:
 
 
 def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
-    """Return the smallest tile of `used` rows or columns; `whole` if not `allowed`."""
+    """Return the size of the smallest tile of the array that has `used` rows (or
+    columns); `whole` if tiles are not `allowed`."""
     tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
@@ -148,13 +149,13 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
 
 
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
-    """Return the ways to contract: `before`, TensorE, then a copy out of PSUM by
-    VectorE or ScalarE."""
+    """Return the two ways to contract: the works `before`, a matmul, and a copy out of
+    PSUM by either VectorE or ScalarE."""
     if not c.batch * c.m * c.n:
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # The number of BF16 operations that take as long as one operation, without padding.
+    # The number of BF16 operations that take as long as one of `c`, without padding.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(

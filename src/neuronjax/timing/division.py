@@ -51,12 +51,12 @@ def divide(
 ) -> tuple[int, int]:
     """Return how often whole operands are loaded, and how many blocks do not overlap.
 
-    Whole operands and two tiles do not fit together. Either blocks overlap and operands
-    are loaded once per block (the second result is 1), or each block has all of SBUF.
-    Blocks overlap only if SBUF has room for two batches of the tiles that a step
-    processes before the next step, as in nki-library's mlp_cte. The quicker option by
-    bytes and operations is chosen. `whole` and `tile` are the bytes of whole operands
-    and of a row tile."""
+    `divide` is for operands that do not fit in SBUF beside two tiles. Either blocks
+    overlap and operands are loaded once per block (the second result is 1), or each
+    block has all of SBUF. Blocks overlap only if SBUF has room for two batches of the
+    tiles that a step processes before the next step, as in nki-library's mlp_cte. The
+    quicker option by bytes and operations is chosen. `whole` and `tile` are the bytes
+    of whole operands and of a row tile."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
     batch = min(tiles, tiles_at_a_time(fused, region, core))
     window = min(whole, capacity * PASSING_SHARE.value)

@@ -25,7 +25,8 @@ Kind = Literal["program", "kernel"]
 #: further time: 19 times have 20 gaps between and beside them, and the interval covers
 #: 16 gaps, all but two at each end.
 ROWS, COVERED = 19, 0.8
-#: Distances. The unit is that between an always busy queue and an idle queue.
+#: The distance of times that differ by a factor of ten, in LNC, or in chip. The unit is
+#: the distance between an always busy queue and an idle queue.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 
@@ -56,8 +57,8 @@ class Confidence:
     """The confidence interval of a predicted time.
 
     Attributes:
-        low_seconds, high_seconds: this prediction times the interval of 80 % of the
-            ratios of the most similar measured times to their predictions.
+        low_seconds, high_seconds: the prediction, multiplied by the ends of the
+            interval that has 80 % of the ratios (measured / predicted) of `nearest`.
         nearest: the most similar measured times, the most similar first.
         knows_chip: whether one of `nearest` was measured on this chip.
     """
@@ -68,7 +69,7 @@ class Confidence:
     knows_chip: bool
 
 
-#: Counts collectives to which no constant was fitted; `benchmarks/tests` checks this.
+#: These are the collectives to which no constant was fitted (see `benchmarks/tests`).
 HOW_SURE = (
     "80 % of 81 measured collectives (trn1, trn2): 0.93 to 1.16 of the modelled time."
 )

@@ -127,7 +127,8 @@ def swap(
 ) -> None:
     """Exchange, in place, the operands of matmuls whose result is only read transposed.
 
-    A matmul is unchanged if its new transposition would not keep whole rows either."""
+    A matmul is unchanged if it would then need a transposition that does not keep whole
+    rows either."""
     for chain in _chains(nodes, results):
         first, last = chain[0], chain[-1]
         matmul, transpose = first.instruction, last.instruction

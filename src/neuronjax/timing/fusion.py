@@ -111,8 +111,8 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return whether a node is computed after the scalars that depend on arguments
-        alone, such as scales of delayed scaling."""
+        """Return False if a node computes scalars from arguments alone, such as scales
+        of delayed scaling; these nodes come first."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -122,7 +122,8 @@ class _Fusion:
     # -- how values are read -----------------------------------------------------------
 
     def _vanishes(self, node: FlatNode) -> bool:
-        """Count uses, and return whether a node is an access pattern or constant."""
+        """Return whether a node is an access pattern or a constant. If it is neither,
+        count its reads in `uses`."""
         i, access, operands = node.instruction, self.access, node.operands
         if isinstance(i, Memset) and is_stored(i) and not is_ramp(i.value):
             self.constants.add(node.results[0])
@@ -305,13 +306,14 @@ class _Fusion:
         self.steps[self.step_of.pop(self.access[value].roots[0])] = None
 
     def _tensor(self, step: FusedStep) -> int:
-        """Return the first operand of a step that is not constant."""
+        """Return a step's first operand that is not constant; -1 if there is none."""
         return next((v for v in step.operands if self.access[v].roots), -1)
 
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return the single activation for a logistic function or SiLU, or None."""
+        """Return the result of `_merged_form` if the steps are a logistic function or
+        SiLU, which are one activation; otherwise None."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}
@@ -332,8 +334,8 @@ class _Fusion:
         return None
 
     def _absorb_reduction(self, step: FusedStep) -> bool:
-        """Make a reduction along rows part of the pass that writes its operand, if
-        possible; return whether it was."""
+        """Make a reduction along rows part of the pass that writes its operand; return
+        whether that is possible."""
         i = step.instruction
         assert isinstance(i, TensorReduce)
         value = step.operands[0]
@@ -363,7 +365,8 @@ class _Fusion:
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
-    """Return the merged pass's instruction, form and free slots; None if impossible."""
+    """Return the instruction, form and free slots of the one pass that does both steps;
+    None if there is no such pass."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:

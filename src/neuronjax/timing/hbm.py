@@ -3,9 +3,9 @@
 Arguments and results are in HBM all the time, spilled values from their spill to their
 last use. A tensor that the forward pass saves and the backward pass reads is an
 activation; others are workspace. A captured program has no donation: its results are
-separate tensors. With donation, an argument's memory is reused, after the last read of
-the argument, for a result of its shape and dtype, paired as JAX pairs them; until then
-the result is elsewhere. Times do not change. Bytes are those of a logical core.
+separate tensors. With donation, a result takes the memory of an argument of its shape
+and dtype, paired as JAX pairs them, after the last read of the argument; until then the
+result has other memory. Times do not change. Bytes are those of a logical core.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def is_stored(instruction: Memset) -> bool:
     return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
-#: Fields that every instruction has and that do not affect its result; not `engine`.
+#: The fields of every instruction that `kind_of` leaves out; it includes `engine`.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 
@@ -67,6 +67,5 @@ def kind_of(i: Instruction) -> tuple:
 
 @cache
 def _attributes(kind: type[Instruction]) -> Callable[[Instruction], Any]:
-    """Return a getter of the fields that an instruction class has beyond `_COMMON`."""
     fields = [f.name for f in dataclasses.fields(kind) if f.name not in _COMMON]
     return attrgetter(*fields) if fields else (lambda _: ())

@@ -7,8 +7,8 @@ depend on the machine too.
 If `engine=` is not given, the compiler chooses VectorE or ScalarE. For trn2 it divides
 copies out of PSUM between both (bmm v2 of kda-for-trainium: 4,170 instructions of
 VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: one after the
-other, these instructions go to the engine that then has less work; the instructions
-that only one engine can run are counted first. For trn1 all these instructions go to
+other, these instructions go to the engine with less work so far; the instructions that
+only one engine can run are counted first. For trn1 all these instructions go to
 ScalarE: VectorE is idle in bmm, and in AdamW, SiLU and two kernels with RMSNorm
 ScalarE's counter is within a tenth of the work of all such instructions.
 """
@@ -146,8 +146,8 @@ def on_engines(
 
 
 def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
-    """Return the zero fills in PSUM that are left out, because the first product of a
-    sum overwrites PSUM.
+    """Return the entries that fill PSUM with zeros and are left out, because the first
+    product of a sum overwrites PSUM.
 
     The older style writes a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""
     found, zeroed = [], dict[Storage, int]()

@@ -5,9 +5,9 @@ storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by
 `BoxMap` sorts the pieces into cells of their size along the dimension that is cut most,
 so that a search for overlaps looks into one or two cells.
 
-Storages without an address of the user's share SBUF and PSUM as a compiler allocates
-them: a new storage takes memory that was never used, then the memory of the storage
-that has been dead longest, and waits for the last accesses to that storage. A kernel
+Storages to which the user gives no address share SBUF and PSUM as a compiler allocates
+them: a new storage takes memory that was never used or, if there is none, waits for the
+last accesses to the storage that has been dead longest, and takes its memory. A kernel
 that allocates a tile per iteration thus has as many buffers as fit. Storages with
 addresses overlap if their bytes do. Bytes are those of a partition.
 """
@@ -199,7 +199,8 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate bytes, and return the entries whose accesses free them."""
+        """Allocate `size` bytes; return the last accesses of the dead storages that had
+        them."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()

@@ -67,8 +67,8 @@ def first_partition(access: Access) -> int:
 
 
 def run_bytes(access: Access) -> int:
-    """Return contiguous bytes: within a partition on chip; in HBM over all dimensions,
-    without the first dimension if its rows are chosen at run time."""
+    """Return how many bytes of an access are contiguous. On chip they are in one
+    partition; in HBM they are in one row if rows are chosen at run time."""
     chosen = access.dynamic is not None and access.dynamic.kind != "scalar"
     return _run(access.storage.on_chip or chosen, access.dtype, access.pattern)
 

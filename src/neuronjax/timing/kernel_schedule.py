@@ -70,7 +70,7 @@ class KernelSchedule:
     notes: tuple[str, ...]
 
 
-#: If a loss takes more than this share of the time, a note reports it.
+#: A note reports TensorE's throttle if it costs more than this share of the time.
 _NOTABLE_SHARE = 0.05
 
 #: A function from an instruction's number and price to a hypothetical price.

@@ -58,7 +58,7 @@ class KernelOp(Instruction):
 
     @property
     def name(self) -> str:
-        """Return the nki.isa name."""
+        """Return the name of the function in nki.isa."""
         return self.function
 
     def attributes(self) -> dict[str, str]:
@@ -231,7 +231,8 @@ def _bottleneck_note(
 def bottleneck(
     s: KernelSchedule, numbers: Sequence[int] | None = None
 ) -> tuple[Queue, int, float] | None:
-    """Return (queue, op, share) of the largest share of the critical path, or None.
+    """Return (queue, op, share) of the largest part of the critical path; None if the
+    path takes no time.
 
     `numbers` is the index of each entry's op."""
     if numbers is None:

@@ -42,7 +42,8 @@ def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
 
 
 def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
-    """Return whether a matmul's operand has another axis before the contracted one."""
+    """Return whether a matmul's operand has an axis before the contracted axes that is
+    neither contracted nor a batch axis."""
     d = dimensions(step)
     batch = (d.lhs_batch, d.rhs_batch)[position]
     contract = (d.lhs_contract, d.rhs_contract)[position]
@@ -52,7 +53,8 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """Return, by value from outside, the fraction read and whether it is transposed."""
+    """Return, by tensor in memory, the fraction of it that a region reads, and whether
+    any step reads it transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -73,11 +75,11 @@ def block_bytes(
 ) -> int:
     """Return the SBUF that one row tile needs on its way through a region.
 
-    The result is the most that is live at a step. Results of matmuls and of later steps
-    exist one block of columns at a time, like operands that only one elementwise step
-    reads; other rows exist whole. Elementwise results overwrite operands that nothing
-    reads later; transposed operands need separate memory. `turned` are the matmuls
-    whose left operand is transposed first."""
+    The result is the largest number of bytes live at any step. Results of matmuls and
+    of later steps exist one block of columns at a time, like operands that only one
+    elementwise step reads; other rows exist whole. Elementwise results overwrite
+    operands that nothing reads later; transposed operands need separate memory.
+    `turned` are the matmuls whose left operand is transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()
@@ -113,7 +115,7 @@ def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return how many row tiles a step processes before the next step.
 
     The number is 1, unless a matmul reads a result of the region. It is 1 too if rows
-    of a matmul's result are reduced (attention scores), as a row is enough work."""
+    of a matmul's result are reduced: one tile of attention scores is enough work."""
     made: set[int] = set()
     is_fed = False
     for step in region.steps:

@@ -94,7 +94,7 @@ def _dequantize(block: Block, core: Core) -> Instruction:
 
 
 def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None:
-    """Return the axis along which blocks of 32 share a scale, or None."""
+    """Return the axis along which blocks of 32 share a scale; None if none does."""
     if len(shape) != len(scales):
         return None
     axes = [d for d, n in enumerate(shape) if scales[d] != n]

@@ -1,9 +1,10 @@
 """Computes all iterations of a loop at once, as a last axis of the body's values.
 
-Some carries do not change, one counts, and of some only the slice at the counter is
-read or replaced. Any other carry is a state, which must be an FP32 recurrence in values
-that do not depend on the state: one scan computes it for all iterations, and then the
-values that read it can be computed. Other loops are not rewritten.
+Some carries of the loop do not change, one counts the iterations, and of some only the
+slice at this count is read or replaced. Any other carry is a state, which must be an
+FP32 recurrence in values that do not depend on the state: one scan computes it for all
+iterations, and then the values that read it can be computed. Other loops are not
+rewritten.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _VectorizedValue(NamedTuple):
 
 
 def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
-    """Return whether a body has only elementwise work, reductions and movement."""
+    """Return whether a loop has only elementwise work, reductions and movement."""
     return all(
         isinstance(inner, (Call, *_KNOWN))
         for i in loop.body.instructions
@@ -105,7 +106,7 @@ class LoopVectorization:
         self.stacked = self._stacked()
 
     def instructions(self) -> list[Instruction] | None:
-        """Return instructions that replace the loop, or None."""
+        """Return instructions that replace the loop; None if that is impossible."""
         states = self._states()
         if not states or any(self.types[v].dtype != np.float32 for v in states):
             return None
@@ -164,8 +165,8 @@ class LoopVectorization:
     def _at_turn(
         self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
     ) -> bool:
-        """Return whether the slice at `indices`, of `sizes`, of a tensor `value` with
-        one slice per iteration is that of the current iteration."""
+        """Return whether `indices` and `sizes` select the current iteration's slice of
+        the tensor `value`, which must have a slice for every iteration."""
         shape = self.types[value].shape
         return (
             bool(shape)
@@ -210,7 +211,8 @@ class LoopVectorization:
         return made is not None
 
     def _slice(self, node: FlatNode) -> bool:
-        """Replace all iterations' slices by one tensor; return whether it is done."""
+        """Replace the slices of all iterations by one tensor; return whether that is
+        possible."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)
@@ -285,8 +287,8 @@ class LoopVectorization:
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two operations from a state to the next, each with the
-        operand that is not the state; None if there are no such operations."""
+        """Return the one or two operations that compute the state's value `new`, each
+        with its other operand; None if the state is no recurrence."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:
@@ -402,7 +404,8 @@ def _op(node: FlatNode) -> str:
 
 
 def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
-    """Return a movement's parameters with a last axis for the iterations, or None."""
+    """Return a movement's parameters with a last axis for the iterations; None for a
+    kind of movement that cannot have one."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None
     if i.kind in ("broadcast", "transpose"):

@@ -82,7 +82,8 @@ class Network:
     def _divided(
         self, step: CollectiveStep
     ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
-        """Return the flows in each node, with its chips' numbers, and between nodes."""
+        """Return the flows inside each node, by the chips' numbers in the node, and the
+        flows between nodes."""
         inside: dict[int, dict[tuple[int, int], float]] = {}
         outside = {}
         for (a, b), size in step.flows.items():

@@ -1,11 +1,11 @@
 """Finds how a matmul reads the patches of a convolution, which are usually not stored.
 
-A matmul reads its operands through strides: the image once for every position of the
-kernel, each time from another first element. Patches are thus an access pattern of the
-image if its channels fill a tile of the array's rows. If there are fewer channels, they
-share the partitions with the positions along one axis of the kernel or of the result,
-whichever has fewer, and the image is copied for each position. The other axes are read
-through strides.
+A matmul reads an image through strides: once for every position of the convolution's
+kernel, each time from another first element. If the image's channels fill a tile of the
+array's rows, its patches are thus an access pattern. If the image has fewer channels,
+it is copied for each position along the first axis of the kernel, or of the result if
+this has fewer positions, so that channels and positions share the partitions. The other
+axes are read through strides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read_in_place(i: Im2col, core: Core) -> bool:
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
     """Return the access of patches that are strides over an image.
 
-    Patches of one position keep the row counts of the image. Other patches also read
+    Patches of one pixel keep the row counts of the image. Larger patches also read
     neighbouring rows, so that only groups (the first axis) are kept as rows."""
     shape, window = i.operands[0].type.shape, i.window
     is_point = prod(window.sizes) == prod(window.strides) == 1
@@ -44,7 +44,8 @@ def copied_bytes(i: Im2col) -> int:
 
 
 def held_bytes(i: Im2col) -> int:
-    """Return the bytes of copies in SBUF at the same time, which are those of one."""
+    """Return the bytes that SBUF holds of an image's copies, which are held one at a
+    time; at most the bytes of the patches."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 

@@ -267,7 +267,7 @@ class Pricing:
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
-    """Return the prices of one of several equal row blocks, as a region of one tile."""
+    """Return the prices of one of `blocks` equal row blocks of a unit."""
     out = PricedUnit(tables=whole.tables, blocks=blocks)
     for p in whole.steps:
         way = tuple(
@@ -286,7 +286,7 @@ def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
 
 
 def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
-    """Return the ways that do not use GpSimdE, if there are any.
+    """Return the ways that do not use GpSimdE; all ways if every way uses it.
 
     ASSUMPTION: compilers and kernels only use GpSimdE if they must."""
     others = tuple([way for way in found if all(w.queue != "gpsimd" for w in way)])

@@ -58,7 +58,8 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Record a transfer as one of the step that first needs or makes its value."""
+        """Record a transfer as an event of the step that first needs its value or, if
+        it is a write, makes the value."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1
@@ -143,7 +144,7 @@ class QueueState:
     Attributes:
         free: the time of every queue other than DMA.
         table: the function table that ScalarE has loaded.
-        dma: the time of the DMA engines, if no other engine delays them.
+        dma: the time at which the DMA engines become free.
         end: the end of everything so far.
     """
 

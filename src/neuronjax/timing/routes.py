@@ -1,8 +1,8 @@
 """Finds the wires of a message between two chips of a node, and the rates of wires.
 
 A torus routes axis after axis, in the shorter direction; if both directions are equally
-long, each carries half of the message (ASSUMPTION: the vendor's routing is not
-published, but with one direction nccom's all-reduce over 8 ranks of trn1 would be
+long, each carries half of the message (ASSUMPTION, since the vendor's routing is
+not published; with one direction nccom's all-reduce over 8 ranks of trn1 would be
 slower than measured). A chain and a ring are tori of one axis. In a switch a message
 takes the cable of its chip, then the cable of the destination. A wire is (chip, link,
 direction), where link is an index into `Topology.links`.
@@ -49,7 +49,7 @@ class Routes:
         return cables * link.bytes_per_second
 
     def slowest(self, flows: Mapping[tuple[int, int], float]) -> float:
-        """Return the seconds of simultaneous messages on the busiest wire."""
+        """Return how many seconds simultaneous messages occupy the busiest wire."""
         load: dict[Wire, float] = {}
         for ends, size in flows.items():
             for wire, part in self.between(*ends):
@@ -169,8 +169,8 @@ def _through_planes(
     """Return each cycle of a plane, cut open, as a path through all planes: forwards on
     even planes and backwards on odd ones.
 
-    ASSUMPTION: the vendor's cycles through an UltraServer are not published. The paths
-    share no wire, since the second cycle is cut between other chips."""
+    ASSUMPTION, since the vendor's cycles through an UltraServer are not published. The
+    paths share no wire, because the second cycle is cut between other chips."""
     ends = {cycles[0][0], cycles[0][-1]}
     second = cycles[1]
     while ends & {second[0], second[-1]}:
@@ -187,7 +187,8 @@ def _through_planes(
 
 @functools.lru_cache(maxsize=256)
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the chips in the order of a closed path along wires, or as given."""
+    """Return the chips in the order of a closed path along wires; in the given order if
+    no path is found."""
     # Two colours alternate along a closed path, as on a chessboard.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     is_even = 2 * sum(colours) == len(chips)
@@ -204,7 +205,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield closed paths from `path` on through all of `left`, in ascending order."""
+    """Yield the closed paths that continue `path` through all of `left`, ascending."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):

@@ -76,7 +76,8 @@ class SbufAllocation:
         #: Values that are read tile by tile as they are computed, and never exist as
         #: a whole.
         self.passed_on: set[int] = set()
-        #: Values written directly into a slice in HBM, whose update moves nothing.
+        #: Values that are written directly into a slice of a tensor in HBM. The update
+        #: of this slice then moves nothing.
         self.in_place: set[int] = set()
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()
@@ -274,14 +275,15 @@ class SbufAllocation:
         self._lies_in_hbm(n, value)
 
     def _lies_in_hbm(self, n: int, value: int) -> None:
-        """Note that a value is in HBM from unit n to its last use, or for good if it is
-        a result."""
+        """Record that a value is in HBM from unit n to its last use, or to the end if
+        it is a result."""
         last = len(self.units) if value in self.results else n
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
     def _takes_place(self, n: int, value: int, source: int) -> None:
-        """Note that a value is in HBM from unit n on, in the memory of `source` if
-        nothing reads `source` later; the memory of an argument is not reused."""
+        """Record that a value is in HBM from unit n on, in the memory of `source` if
+        nothing reads `source` later. The memory of arguments and results is not reused.
+        """
         self._lies_in_hbm(n, value)
         if source in self.argument or source in self.results:
             return
@@ -346,8 +348,8 @@ class SbufAllocation:
                     self._place(value)
 
     def _place(self, value: int) -> None:
-        """Note that a value is written to HBM only once, directly into the slice of a
-        tensor to which a reader would copy it, as a scan stacks its results."""
+        """Mark a saved value that a reader would copy into a slice of a tensor in HBM,
+        as a scan stacks its results: the value is written directly into the slice."""
         uses = () if value in self.results else self.next_use.get(value, ())
         steps = (self.units[n].region.steps[0] for n in uses)
         if any(replaces_slice(self.fused, s, value, self.sbuf) for s in steps):

@@ -49,7 +49,7 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Return the number of dimensions before the first excluded one larger than 1."""
+    """Return how many dimensions precede the first of `excluded` that is not 1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n
@@ -57,7 +57,8 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts into which a step can be tiled that shares no region."""
+    """Return the row counts into which a step can be tiled if its region has no other
+    step."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):

@@ -57,7 +57,8 @@ def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
 def _condition(
     block: Block, outside: Mapping[int, Instruction]
 ) -> tuple[int, str, int] | None:
-    """Return (counter's position, direction, limit) of a test `counter < limit`."""
+    """Return (position of the counter, direction, limit) if the condition compares a
+    counter with a constant, such as `counter < limit`; otherwise None."""
     written = {**outside, **writers(block)}
     i = written.get(block.results[0].buffer.number)
     if not isinstance(i, Compare):
@@ -81,7 +82,7 @@ def _increment(
     functions: Mapping[str, Block],
     depth: int = _DEPTH,
 ) -> int | None:
-    """Return the constant that the body adds to the counter; None if there is none."""
+    """Return the constant that the body adds to the counter; None if it adds none."""
     written = {**outside, **writers(body)}
     counter = body.arguments[position].number
     result = body.results[position].buffer.number

@@ -91,13 +91,14 @@ class OpTrace:
         emptiest: the execution with most zeros.
         flattened: the largest share, in any iteration, of numbers whose rounding error
             is at least their magnitude.
-        own, absorbed, zeros, beneath: the largest figure of any execution.
+        own, absorbed, zeros, beneath: the largest value in any execution of this field
+            of the evidence or of its result.
         vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of `own` and the norm of the result.
         left_out: the sum of the root mean squares of lost addends.
         left_behind: the same sum, with each term relative to the norm of the result.
-        wrapped, misread: the sums over all executions.
+        wrapped, misread: the sum over all executions of this field of the evidence.
         rounds_whole: whether any execution rounds whole numbers.
     """
 

@@ -51,7 +51,7 @@ def numbers_of(op: Op) -> Iterator[Written]:
 
 
 def _value(node: ast.AST) -> float | None:
-    """Return the value of an expression of numbers, or None for any other one."""
+    """Return the value of an expression of numbers; None for other expressions."""
     if isinstance(node, ast.Constant):
         return float(node.value) if isinstance(node.value, int | float) else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -84,8 +84,9 @@ class Held:
 def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
     """Return a value with one draw of the errors that it may have.
 
-    The result and all that follows from it are marked with `is_drawn`, so that a later
-    cast draws its rounding error too.
+    `is_drawn` says whether the operands of the value had drawn errors. The result is
+    marked if they had or if an error is drawn here, so that a later cast draws its
+    rounding error too.
     """
     x = held.x
     if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:

@@ -48,7 +48,7 @@ def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
 
 
 class NumpyStandIn:
-    """A stand-in for NumPy whose functions that make arrays track them."""
+    """A stand-in for NumPy: its functions that make arrays return tracked arrays."""
 
     def __init__(self, model: ErrorModel) -> None:
         self.model = model

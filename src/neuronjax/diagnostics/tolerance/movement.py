@@ -26,7 +26,7 @@ _OF_ONE = [
     "ravel flip fliplr flipud roll rot90 repeat tile broadcast_to tril triu diag "
     "diagonal take copy".split()
 ]
-# The reference cannot write to its array through a result of these functions.
+# In NumPy these may return views. A reference that assigns to their results is refused.
 _REARRANGED = (np.reshape, np.transpose, np.swapaxes, np.moveaxis, np.ravel)
 _OF_MANY = (np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack)
 _TO_MANY = (np.split, np.array_split, np.hsplit, np.vsplit)

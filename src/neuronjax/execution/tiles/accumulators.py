@@ -71,10 +71,10 @@ def _combine(op: str, zero: jax.Array) -> Any:
 def accumulating(
     i: Signature, op: str, values: jax.Array, state: Sequence[Any], c: TileContext
 ) -> tuple[jax.Array, ...]:
-    """Return the values, FP32 [P, N], and the accumulators if the instruction has any:
-    first all of them, then those of the used partitions. `reduce_cmd` says what happens
-    to the registers; `state` is empty, or the registers and the value from which
-    "load_reduce" starts."""
+    """Return as many of three arrays as the instruction has outputs: the values, FP32
+    [P, N]; all accumulators after `reduce_cmd`; the accumulators of the used
+    partitions. `state` is empty without accumulators; otherwise it has them and, for
+    "load_reduce", the value from which the fold starts."""
     if not state:
         return (values,)
     registers, *init = state

@@ -135,7 +135,8 @@ FRAME = {
     "attrs": 120,
 }
 FRAME_BYTES = 168
-#: Offsets in args, rets and attrs: the number of entries, the pointers to entries.
+#: Offsets in args, rets and attrs: COUNT of the number of entries; ARGUMENTS (args and
+#: rets) and ATTRIBUTES (attrs) of the pointer to the entries.
 COUNT, ARGUMENTS, ATTRIBUTES = 16, 32, 40
 BUFFER_DTYPE, BUFFER_DATA, BUFFER_RANK, BUFFER_DIMS = 16, 24, 32, 40
 ARRAY_SIZE, ARRAY_DATA = 8, 16

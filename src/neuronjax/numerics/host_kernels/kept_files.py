@@ -20,7 +20,8 @@ import jax
 
 
 def cache_folder() -> Path:
-    """Return the package's cache folder, or a folder for this run without a home."""
+    """Return the package's cache folder; if the user has no home folder, a folder that
+    is deleted when the process ends."""
     if chosen := os.environ.get("NEURONJAX_CACHE_DIR"):
         return Path(chosen)
     try:

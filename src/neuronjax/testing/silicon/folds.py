@@ -151,7 +151,7 @@ PRODUCTS: Mapping[str, Callable[[np.ndarray, np.ndarray], list[np.ndarray]]] = {
 
 
 def fused_fold(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the sums over k of x[k, m] * y[k, n], by fused multiply-adds in order."""
+    """Return the sums of x[k, m] * y[k, n], by fused multiply-adds in ascending k."""
     total = np.zeros((x.shape[1], y.shape[1]), F32)
     for row, other in zip(x, y, strict=True):
         total = fused(row[:, None], other[None, :], total)

@@ -140,7 +140,7 @@ def tensor_sums() -> Iterator[Question]:
 
 
 def _tiles(case: ProbeCase) -> np.ndarray:
-    """Return the products [m, n, K] of matmuls on each 32 columns, joined along K."""
+    """Return the products [m, n, K] of matmuls, made for 32 values of k at a time."""
     parts = [
         products(case["x"][:, s : s + 32], case["y"][:, s : s + 32])
         for s in range(0, case["x"].shape[1], 32)

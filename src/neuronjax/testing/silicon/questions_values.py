@@ -109,7 +109,7 @@ def _specials() -> Iterator[Question]:
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return `other` where it is `better` than `kept`, else `kept`, also for a NaN."""
+    """Return `other` where `better(other, kept)`; elsewhere, and at a NaN, `kept`."""
     return np.where(better(other, kept), other, kept)
 
 

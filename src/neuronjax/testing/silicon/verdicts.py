@@ -86,8 +86,8 @@ class SiliconReport(Displayed):
 
     @property
     def claims(self) -> dict[str, Verdict | Literal["not asked"]]:
-        """The verdict on every claim of docs/exactness.md: contradicted if any of its
-        questions is, confirmed if all are, not asked without a question."""
+        """The verdict on every claim of docs/exactness.md: a claim is contradicted if
+        one of its questions is, confirmed if all are, not asked if it has none."""
         subjects = [row["what"] for label in meanings() for row in claims(label)]
         return {subject: self._of_claim(subject) for subject in subjects}
 

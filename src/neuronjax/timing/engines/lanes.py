@@ -122,7 +122,7 @@ def latency_seconds(core: Core, queue: Queue) -> float:
 
 
 def shared_ports(work: Work, core: Core) -> tuple[str, ...]:
-    """Return the memories, "psum" and "sbuf", that a work locks for other engines."""
+    """Return the memories ("psum", "sbuf") that a work blocks for other engines."""
     if has(core, "parallel_sbuf_ports"):
         return ()
     in_psum = work.psum_read_bytes or work.psum_write_bytes

@@ -2,10 +2,10 @@
 
 A matmul loads up to 128 columns of the stationary operand, then streams the columns of
 the moving one; it takes max(min(64, stationary columns), moving columns) cycles [V26],
-multiplied by the cycles of a column (4 in FP32). The next stationary operand loads
-meanwhile [A2], but no sooner than the previous matmul begins, which limits the rate of
-short matmuls; on NeuronCore-v4, instead, a part of each load delays matmuls and
-transposes of any length. Row and column tiles of the array work in parallel.
+multiplied by the cycles of a column (4 in FP32). During a matmul the stationary operand
+of the next one loads [A2]; a matmul shorter than this load delays the next matmul. On
+NeuronCore-v4, instead, a part of each load delays matmuls and transposes of any length.
+Row and column tiles of the array work in parallel.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def array_seconds(core: Core, task: ArrayTask) -> float:
     load, spent = load_seconds(core, task), multiply_seconds(core, task)
     if core.spec.seen_load_cycles is None:
         return load + max(spent, (task.loads - 1) * load)
-    # A pass moves as many columns as a PSUM bank has FP32 sums, and loads its operand.
+    # A pass loads its operand and moves as many columns as a PSUM bank has FP32 sums.
     columns = task.parallel * core.spec.psum_bank_bytes_per_partition / 4
     loads = max(task.loads, task.moved / columns)
     return load + spent + (loads - 1) * seen_load_seconds(core, task)

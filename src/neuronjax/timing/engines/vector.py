@@ -87,8 +87,9 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N for subtract, then multiply, in 16 bits [V26], or if an operand is in
-    PSUM (measured [RMQ, picture]). Otherwise return the cycles of the input streams."""
+    """Return N for a subtraction and then a multiplication in 16 bits [V26], or if an
+    operand is in PSUM (measured [RMQ, picture]). Otherwise return the cycles of the
+    input streams."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
