@@ -64,7 +64,7 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
 def carried(
     op: Op, index: int, initial: Sequence[Fact], functions: Functions, trips: int | None
 ) -> Fact:
-    """Return the fact that holds for a carry in all trips; a counter has bounds."""
+    """Return a fact that holds for carry `index` of a while in all trips."""
     if invariant(op, index):
         return initial[index]
     type, first = op.operands[index].type, initial[index].scalar

@@ -110,7 +110,8 @@ class _Called:
 
 
 def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
-    """Apply rules to every op of a program that `main` reaches."""
+    """Return the findings of the rules on every op that the program's `main`
+    reaches."""
     walker = _Walker(settings, rules)
     main = settings.program.entry
     facts = [unknown(value.type) for value in main.body.arguments]

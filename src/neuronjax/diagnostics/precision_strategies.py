@@ -66,7 +66,8 @@ class Goal:
 
     Attributes:
         tolerance: the largest allowed error.
-        margin: factor on errors of the search's batches before they are compared.
+        margin: factor by which errors on the search's batches are multiplied before
+            they are compared with the tolerance.
         objective: "time" prefers the least predicted time; "preference" the earliest
             candidates, whether they save time or not.
         candidates: number of candidates; the last one is the baseline.

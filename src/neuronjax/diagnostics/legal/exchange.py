@@ -131,7 +131,7 @@ def _reduced(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
-    """Return the reduction over a group, as a sum over an axis of its members."""
+    """Return the reduction of `x`, the operands of the devices of one group."""
     dtype, model = i.operands[k].type.dtype, at.model
     travels = roundoff(i.reduce_dtype or i.write_format or dtype)
     terms = [rounded(held.tracked(model), travels)[0] for held in x]

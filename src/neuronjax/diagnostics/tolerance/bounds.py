@@ -88,8 +88,8 @@ def error_bounds(
 
     Raises:
         UnimplementedError: a function of the reference has no rule.
-        InvalidProgramError: an unknown precision, or the reference takes a number out
-            of its arrays.
+        InvalidProgramError: an unknown precision, or the reference uses a number of its
+            arrays without its error, as `float(x[0])` does.
 
     Memory: 12 to 16 bytes for every element that the reference holds; none for large
     results of element-wise functions, which are computed in parts (`pending.py`). Time:
@@ -154,7 +154,8 @@ def tolerance_of(x: Tracked) -> Tolerance:
 
 
 def _squares(error: np.ndarray | None, counts: np.ndarray) -> float:
-    """Return the sum of the squares of `error` where `counts`."""
+    """Return the sum of the squares of `error` over the elements that the mask `counts`
+    selects."""
     if error is None:
         return 0.0
     return sum_of_squares(np.where(counts, error, np.float32(0.0)).reshape(-1))

@@ -163,7 +163,8 @@ class ErrorModel:
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:
-        """Return the coarser of the promised precision and the declared dtype."""
+        """Return the rounding of a result: `stored`, or that of `dtype` if it is
+        coarser."""
         declared = getattr(dtype, "name", "")
         if declared not in FORMATS:
             return self.stored

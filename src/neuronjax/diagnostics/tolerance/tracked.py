@@ -8,7 +8,7 @@ since they add differently in a sum:
 - `joint`: correlated in an unknown way; adds linearly.
 - `shared`: one signed error of many elements, such as that of a row's mean. A shared
   error passes through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an
-  error common to all of exp does.
+  error common to all exponentials cancels.
 """
 
 from __future__ import annotations
