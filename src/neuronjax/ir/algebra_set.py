@@ -20,7 +20,8 @@ class Cholesky(Instruction):
     """The triangular factor of symmetric positive definite matrices, [..., n, n].
 
     operands: a, or its real and imaginary parts; only one triangle is read. A matrix
-    that is not positive definite gives NaNs in the factor; its other half is zero.
+    that is not positive definite gives NaNs in the factor. The factor's other triangle
+    is zero.
 
     Attributes:
         lower: whether the factor is L with a = L L^H, and not U with a = U^H U.

@@ -74,8 +74,9 @@ def _first(path: str) -> str:
 
 
 def parameters_of(names: Iterable[str]) -> list[str]:
-    """Return the paths with a parameter's name, and all other paths, except states, in
-    the same containers or in a container with the paths of an optimizer's moments."""
+    """Return the paths of parameters: those with a parameter's name, and all other
+    paths in the same containers, or in a container that has the paths of an optimizer's
+    moments. Paths of states are left out."""
     names = list(names)
     moments = {name[match.end() :] for name in names if (match := _MOMENT.search(name))}
     roots = {_root(name) for name in names if is_parameter_name(name)} - {None}

@@ -26,8 +26,8 @@ from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_bl
 #: Factor on bounds from drawn errors of the reference. A kernel may compute in another
 #: way than its reference, in chunks or with other sums.
 _OTHER_WAYS = 2.0
-#: Default number of runs with drawn errors: half of the usual number, since a judge has
-#: several seeds. Student's t then gives wider bounds.
+#: Default number of runs with drawn errors: half of `drawn.SAMPLES`, since a judge has
+#: several seeds. With fewer runs Student's t gives wider bounds.
 SAMPLES = 16
 
 

@@ -351,7 +351,7 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     bits = bits_of(x)
     high = lax.bitcast_convert_type(bits & jnp.uint32(0xFFFFF000), jnp.float32)
     finite = (bits & jnp.uint32(0x7F800000)) != jnp.uint32(0x7F800000)
-    # A NaN's payload may sit in the low bits alone: keep it whole in hi.
+    # A NaN's payload may be in the low bits alone, so `high` keeps the whole NaN.
     high = jnp.where(finite, high, x)
     return high, jnp.where(finite, x - high, jnp.float32(0))
 

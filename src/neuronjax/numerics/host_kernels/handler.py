@@ -125,7 +125,8 @@ def threads() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-# Offsets in bytes; those of args, rets and attrs are of their structures.
+# Offsets in a call's frame, in bytes: of pointers, and of the structures args, rets and
+# attrs.
 FRAME = {
     "extension": 8,
     "api": 16,
@@ -394,8 +395,8 @@ def _atomic(c: Code, op: str, shared: Any, word: int, x: int | Any) -> Any:
 
 
 def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
-    """Wait for the blocks that were taken, and stop further ones from being taken.
-    Return their number: all, unless the caller had no memory to take them."""
+    """Stop blocks from being taken, and wait for those that were taken. Return the
+    number of taken blocks: all, unless the caller had no memory to take them."""
     taken = c.smaller(_atomic(c, "xchg", shared, NEXT, blocks), blocks)
     look, spin, over = (c.append_basic_block(x) for x in ("look", "spin", "over"))
     c.branch(look)
