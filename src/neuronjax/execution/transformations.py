@@ -155,7 +155,7 @@ class Emulation:
         )
 
     def run(self, context: CallContext, leaves: Leaves) -> Outcome:
-        """Capture, lower and execute; no transformation looks inside."""
+        """Capture, lower and execute the function."""
         captured = self.capture(leaves)
         program = self.lower(captured.program)
         return self.execute(captured, program, context, leaves)
