@@ -278,13 +278,11 @@ class PrecisionSearch(Displayed):
         )
 
     def _cells(self, number: int, stage: str = "") -> tuple[str, ...]:
-        """Return a decision's number, stage, groups and candidate as cells."""
         d = self.decisions[number]
         to = self.candidates[d.candidate]
         return str(number), stage or d.stage, self._names(d.groups), to
 
     def _figures(self, number: int) -> tuple[str, str, str]:
-        """Return a decision's predicted time, speedup and error; "" if unknown."""
         d = self.decisions[number]
         return (
             "" if d.seconds is None else in_words(d.seconds),

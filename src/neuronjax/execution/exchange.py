@@ -145,7 +145,6 @@ def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
 
 
 def _part(i: Collective, length: int, parts: int) -> int:
-    """Return the length of one of `parts` equal parts."""
     if length % parts:
         problem = f"a dimension of {length} in {parts} parts"
         raise _invalid(i, problem, f"use a multiple of {parts}")

@@ -240,7 +240,6 @@ class _Devices:
         return self._uniformity.reads(i) | beside
 
     def _of_all(self, observed: Observed) -> Observed:
-        """Return the observations of all devices together."""
         rows = {slot: total(row) for slot, row in observed.rows.items()}
         amaxes = observed.amaxes
         if amaxes is not None:

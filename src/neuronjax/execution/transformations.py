@@ -347,7 +347,6 @@ class _Derivative:
 
 
 def _depend_on(jaxpr: Any, chosen: Sequence[bool]) -> list[bool]:
-    """Return which results of a jaxpr depend on the chosen arguments."""
     touched = {v for v, c in zip(jaxpr.invars, chosen, strict=True) if c}
     for equation in jaxpr.eqns:
         if any(isinstance(v, Var) and v in touched for v in equation.invars):

@@ -120,6 +120,5 @@ def module_of_path(name: str) -> str:
 
 
 def _suffixes(name: str) -> list[str]:
-    """Return a path and its suffixes, the longest first."""
     parts = name.split("/")
     return ["/".join(parts[n:]) for n in range(len(parts))]

@@ -59,7 +59,7 @@ class Conditional(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """A run of equal neighbours, whose number is in the element."""
+    """A run of equal neighbours; the element's `turns` has one entry for each."""
 
 
 class Dispatch(NamedTuple):

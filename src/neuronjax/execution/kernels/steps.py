@@ -223,7 +223,6 @@ def _beginning(place: ResolvedAccess) -> dict[str, Any]:
 
 
 def _arranged(window: jax.Array, box: AccessBox) -> jax.Array:
-    """Return a window's elements in the order of the view."""
     if any(step > 1 for step in box.steps):
         window = lax.slice(window, [0] * window.ndim, window.shape, box.steps)
     used = [d for d in box.source if d is not None]

@@ -192,7 +192,6 @@ class ProbePlan:
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
-    """Return the probes with numbers that distinguish equal probes."""
     equal: Counter[str] = Counter()
     numbered = []
     for probe in probes:

@@ -183,7 +183,6 @@ def _kangaring(group: Group) -> FoldPlan:
 
 
 def _along(paths: Iterable[Sequence[int]], hop: int) -> FoldPlan:
-    """Return the plan with one closed path for every channel."""
     return plans.channelled(
         [plans.arranged(plans.path(len(ranks), hop), ranks) for ranks in paths]
     )

@@ -137,7 +137,6 @@ def _plan(name: str, op: str, groups: Sequence[Group]) -> FoldPlan | str:
 
 
 def _requested(name: str, who: str, op: str, groups: Sequence[Group]) -> FoldPlan:
-    """Return the plan of the algorithm that a user names."""
     if name not in ALGORITHMS:
         near = difflib.get_close_matches(name, ALGORITHMS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -349,8 +349,6 @@ def _checked(
 
 
 def _product(c: Code, base: Any, count: Any) -> Any:
-    """Return the product of `count` 64-bit integers."""
-
     def step(n: Any, so_far: list[Any]) -> list[Any]:
         return [c.mul(so_far[0], c.read(I64, c.at(base, n, 8), 8))]
 
