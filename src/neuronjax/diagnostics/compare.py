@@ -312,9 +312,9 @@ def compare_sides(
 ) -> Comparison:
     """Walk the sides, look for faults, and explain the first divergence.
 
-    `tolerance` is a relative L2 error: with 0 every bit must agree, with None no
-    divergence is looked for. `results` are the names of main's results; with None no
-    faults are looked for. `names` are descriptive fields of `Comparison`.
+    `tolerance` is a relative L2 error; 0 means that every bit must agree, None that no
+    divergence is searched for. `results` are the names of main's results; None means
+    that no faults are searched for. `names` are descriptive fields of `Comparison`.
     """
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)

@@ -108,7 +108,8 @@ _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Measure each pair of large arrays only once inside this context, in which arrays
-    must not be written to. Loops pass most arrays on to the next iteration."""
+    must not be written to. This helps in loops, which pass most arrays on to the next
+    iteration."""
     before = _KNOWN.set({})
     try:
         yield

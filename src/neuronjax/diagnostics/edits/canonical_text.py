@@ -97,6 +97,8 @@ class _Writer:
     A value without a number is written as its type.
 
     Attributes:
+        functions: the functions that calls refer to, by name.
+        array: returns the text of an array.
     """
 
     def __init__(

@@ -127,8 +127,8 @@ class OutputDifference:
 
     Attributes:
         path: its path in the pytree of the results.
-        errors: of `against` relative to the function; None where types differ or one
-            program does not have the output.
+        errors: errors of the output of `against`, relative to that of the function;
+            None where types differ or one program does not have the output.
         note: why there are no errors, or "".
     """
 

@@ -85,8 +85,8 @@ class RunValue:
 
     @property
     def is_distinctive(self) -> bool:
-        """Return whether no unrelated value is likely to be equal; false for a scalar
-        that is a whole number, and for an array of one repeated number."""
+        """Return whether an equal value is probably related to this one; false for a
+        scalar that is a whole number, and for an array of one repeated number."""
         array = self.parts[0]
         if array.size == 1:
             return array.dtype.kind not in "biu" and array.item() % 1 != 0

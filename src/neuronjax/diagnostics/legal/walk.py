@@ -62,8 +62,8 @@ class LegalWalk(OpWalk):
         return self._at.reference.kept_in_float32
 
     def run(self, arguments: Sequence[Any]) -> list[Held]:
-        """Run the main function on arrays without errors, or `Held`, and return its
-        results.
+        """Run the main function and return its results. The arguments are arrays
+        without errors, or `Held`.
 
         Raises:
             UnimplementedError: an instruction has no rule.

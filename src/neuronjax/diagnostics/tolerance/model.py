@@ -131,7 +131,7 @@ class ErrorModel:
         sums: rounding of the additions of contractions and reductions.
         functions: relative errors of elementary functions by name, "other" among them.
         failure: probability that one correct element is refused.
-        draw: draws errors of runs, a `drawn.Draw`; None to carry their scales.
+        draw: the `drawn.Draw` of the runs; None if arrays carry scales of errors.
     """
 
     stored: Roundoff
