@@ -287,7 +287,7 @@ class Program:
             yield from function.walk()
 
     def holds_complex(self) -> bool:
-        """Return whether any value is complex, fast enough to ask for every program."""
+        """Return whether any value is complex (fast: every program is asked)."""
         regions = [function.body for function in self.functions.values()]
         for region in regions:
             for value in region.arguments:

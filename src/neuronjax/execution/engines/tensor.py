@@ -59,7 +59,7 @@ from neuronjax.numerics.random_bits import fold, random_bits
 from neuronjax.numerics.rounding import cast, round_to_format, round_to_int
 from neuronjax.numerics.widening import from_codes, widen_finite
 
-# From this number of columns on, transposing the result takes longer than it saves.
+# Results with fewer columns are computed transposed, which is faster for them.
 FEW_COLUMNS = 32
 #: The largest number of rows that a pass of a kernel has, as their panels need memory.
 MOST_ROWS = 1 << 14

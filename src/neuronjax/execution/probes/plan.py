@@ -163,7 +163,7 @@ class ProbePlan:
         return len(self._known) - 1
 
     def _placed(self, call: Call) -> Slots:
-        """Return the slots of a function's probes when it is called from here."""
+        """Return, for each slot of the called function, the slot at this call."""
         if call.callee not in self._callees:
             self._callees[call.callee] = self._found(
                 self._program.functions[call.callee]
