@@ -4,8 +4,8 @@ An unrolled loop repeats the signatures of its body. `roll` folds inner loops
 first: the shortest period that repeats anywhere, everywhere, then the next. The number
 of repetitions is not part of a signature, so triangular loops fold too. A list that
 stays long because its iterations differ (tiles at the edge of a mask) becomes a
-dispatch: a loop over positions that contains each kind of element once. `tabulate` then makes one node, with a table of
-rows, of equal elements. Offsets need not be affine.
+dispatch: a loop over positions that contains each kind of element once. `tabulate` then
+makes one node, with a table of rows, of equal elements. Offsets need not be affine.
 """
 
 from __future__ import annotations
