@@ -8,10 +8,10 @@ from enum import IntEnum
 class Told(IntEnum):
     """The settings of the kernel, in FP64; sizes are magnitudes.
 
-    `SMALLEST` and `LARGEST` are the bounds of a format. `LOST` is the allowed error relative
-    to the magnitude of a number, or to `FLOOR` where that is larger. `STEP` is the
-    smallest normal number of the format in which errors are counted, and `PRECISION` is
-    2 to the number of its mantissa bits.
+    `SMALLEST` (normal) and `LARGEST` (finite) bound a format. `LOST` is the allowed
+    error relative to the magnitude of a number, or to `FLOOR` where that is larger.
+    `STEP` is the smallest normal number of the format in which errors are counted, and
+    `PRECISION` is 2 to the number of its mantissa bits.
     """
 
     SMALLEST = 0

@@ -168,7 +168,7 @@ DTYPES = {
 # plan is followed by dtype and size of every operand, which are compared and not kept.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
-# The caller's own words, not shared: the arguments for XLA's functions.
+# Further words, which only the caller uses: the arguments of its calls of XLA.
 CALL_WORDS = (SCHEDULE_ARGS_BYTES + ERROR_ARGS_BYTES) // 8
 
 # This is text because llvmlite's builder cannot write it: its pointers to functions and
