@@ -81,8 +81,7 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature, and the key's path if the instruction draws random
-        numbers."""
+        """Return the signature, with the key's path if random numbers are drawn."""
         if i.blocks or isinstance(i, Call):  # a block belongs to one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:

@@ -110,8 +110,7 @@ class _Called:
 
 
 def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
-    """Return the findings of the rules on every op that the program's `main`
-    reaches."""
+    """Return the rules' findings on every op that the program's `main` reaches."""
     walker = _Walker(settings, rules)
     main = settings.program.entry
     facts = [unknown(value.type) for value in main.body.arguments]

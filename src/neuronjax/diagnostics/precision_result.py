@@ -219,8 +219,7 @@ class PrecisionSearch(Displayed):
         return Text("\n".join([*lines, ""]))
 
     def _better_uniform(self) -> Iterator[str]:
-        """Yield notes on candidates that are better than the result if all groups get
-        them."""
+        """Yield notes on candidates that beat the result if all groups get them."""
         refused = {d.assignment for d in self.decisions if d.stage == "held out"}
         baseline = len(self.candidates) - 1
         for tried in self.tried:

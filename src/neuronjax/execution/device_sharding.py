@@ -255,8 +255,7 @@ class RealDevices:
         return devices // self.count
 
     def share_of(self, length: int) -> int:
-        """Return how much of a length each device gets; the last devices may get less
-        or nothing."""
+        """Return each device's share of a length; the last may get less or nothing."""
         return -(-length // self.count)
 
     def number(self) -> jax.Array:

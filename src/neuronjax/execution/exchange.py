@@ -120,8 +120,7 @@ class _Members:
         return _rows(x, np.argsort(self._devices))
 
     def to_all(self, x: jax.Array) -> jax.Array:
-        """Give each device the array of its group: [groups, *local] becomes [devices,
-        *local]."""
+        """Give each device its group's array: [groups, *local] to [devices, *local]."""
         shape = (self.count, self.size, *x.shape[1:])
         axes = (0, *range(2, len(shape)))
         return self.returned(lax.broadcast_in_dim(x, shape, axes))

@@ -280,8 +280,7 @@ class _Derivative:
         self.outputs: list[Any] = []
 
     def forward(self, context: CallContext, *leaves: Any) -> tuple[Outcome, tuple]:
-        """Return outputs, and residuals as flat arrays; the forward function of
-        custom_vjp."""
+        """Return outputs and flat residuals, as the forward function of custom_vjp."""
         self.primal._refuse_accompanied("grad", context)
         self.inputs = [abstract(leaf) for leaf in leaves]
 
@@ -413,8 +412,7 @@ def is_inexact(leaf: Any) -> bool:
 
 
 def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:
-    """Return results of a lowered program as `program` declares them, with complex
-    dtypes."""
+    """Return results of a lowered program with the complex dtypes of `program`."""
     parts = iter(arrays)
     return [
         lax.complex(next(parts), next(parts))

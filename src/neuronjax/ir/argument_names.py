@@ -35,8 +35,7 @@ def is_parameter_name(name: str) -> bool:
 
 
 def modules_of_arguments(names: Sequence[str]) -> Mapping[str, str]:
-    """Return the module of every argument that is a parameter or an optimizer's
-    state."""
+    """Return the module of every argument that is a parameter or optimizer state."""
     modules = _without_place(
         {name: module_of_path(name) for name in parameters_of(names)}
     )

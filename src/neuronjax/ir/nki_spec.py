@@ -204,8 +204,7 @@ def command(names: str, loads: str = "") -> OperandSpec:
 
 
 def checked(name: str, legal: Collection[str]) -> OperandSpec:
-    """Return a parameter for an operator that is checked against `legal` and not
-    emitted."""
+    """Return a parameter for an operator checked against `legal`, not emitted."""
     return operator(name, legal, role="none", optional=True)
 
 

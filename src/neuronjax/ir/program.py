@@ -121,8 +121,7 @@ class Location:
 
     @property
     def part(self) -> str:
-        """The module; if it is unknown the classes, else the innermost function, else
-        `TOP`."""
+        """The module; else the classes, else the innermost function, else `TOP`."""
         classes = "/".join(read_name_stack(self.scope).classes)
         return self.module or classes or next(iter(self.functions[::-1]), TOP)
 

@@ -342,6 +342,5 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _split_last(x: np.ndarray, size: int) -> np.ndarray:
-    """Return x as [..., groups, size]. (`reshape` refuses a size of -1 if x is
-    empty.)"""
+    """Return x as [..., groups, size] (`reshape` refuses -1 if x is empty)."""
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)

@@ -148,8 +148,7 @@ class Alignment:
 
     @property
     def is_edit(self) -> bool:
-        """Return whether at least half of the smaller program's ops are in the other
-        program."""
+        """Return whether half or more of the smaller program's ops are in the other."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")

@@ -128,8 +128,7 @@ class ReferenceCase:
         return tuple(map(_own, self.drawn(seed)))
 
     def drawn(self, seed: int) -> tuple[Any, ...]:
-        """Return the reference's arguments, drawn with a seed; they must not be
-        changed."""
+        """Return the reference's arguments, drawn with a seed; never change them."""
         return self._of_seed("inputs", seed, self._draw)
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
@@ -161,8 +160,7 @@ class ReferenceCase:
         return self.answer(self.inputs(seed))
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-        """Return the reference's results of `inputs`, which the reference may
-        change."""
+        """Return the reference's results for `inputs`, which it may change."""
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 

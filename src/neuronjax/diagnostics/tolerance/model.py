@@ -163,8 +163,7 @@ class ErrorModel:
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:
-        """Return the rounding of a result: `stored`, or that of `dtype` if it is
-        coarser."""
+        """Return a result's rounding: `stored`, or that of `dtype` if it is coarser."""
         declared = getattr(dtype, "name", "")
         if declared not in FORMATS:
             return self.stored

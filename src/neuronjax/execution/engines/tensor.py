@@ -223,8 +223,7 @@ def _plain(
 
 
 def matrices(lhs: jax.Array, rhs: jax.Array, d: DotDimensions) -> tuple[Matrix, Matrix]:
-    """Return the operands of any contraction as matrices, moving data as little as
-    possible."""
+    """Return the operands of any contraction as matrices, with the fewest moves."""
     return (
         _matrix(lhs, d.lhs_batch, d.lhs_contract),
         _matrix(rhs, d.rhs_batch, d.rhs_contract),

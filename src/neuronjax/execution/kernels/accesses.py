@@ -159,8 +159,7 @@ class AccessPlan(NamedTuple):
 
 @functools.lru_cache(256)
 def relative_elements(pattern: Pattern) -> np.ndarray:
-    """Return the element numbers of a pattern, relative to its offset, in the view's
-    shape."""
+    """Return a pattern's element numbers from its offset, in the view's shape."""
     result = np.zeros((), np.int64)
     for stride, count in pattern:
         result = result[..., None] + np.arange(count, dtype=np.int64) * stride
