@@ -188,7 +188,7 @@ def _running_fold(
     reverse: bool,
     body: Body,
 ) -> Arrays:
-    """Return the running results of body(state, x) along an axis; if `reverse`, those of
+    """Return the running results of body(state, x) along an axis; if `reverse`, of
     body(x, state) from its end."""
     rows = [jnp.moveaxis(a, axis, 0) for a in inputs]
     start = tuple(
