@@ -84,7 +84,7 @@ class OpContext:
         return _known(self.facts, value)
 
     def fact_of_result(self) -> Fact:
-        """Return the fact of the op's one result."""
+        """Return the fact of the op's only result."""
         return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
 
     def producer(self, value: Value, *through: str) -> Op | None:

@@ -32,7 +32,7 @@ class TensorType:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all elements, with at least one byte each."""
+        """The size of all elements in bytes; each takes one byte or more."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:

@@ -144,7 +144,7 @@ class MXArray(Shown):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of elements, FP4 two to a byte, and scales on the device."""
+        """Return the bytes on the chip: elements (FP4 two to a byte) and scales."""
         element_bits = self.elements.size * self.format.element.width
         return -(-element_bits // 8) + self.scales.size
 

@@ -147,7 +147,7 @@ class SparseArray(Shown):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes on the chip: the values and the packed tags."""
+        """Return the bytes that the values and the packed tags take on the chip."""
         shape = list(self.tags.shape)
         shape[self._pack_axis] = -(-shape[self._pack_axis] // TAGS_PER_WORD)
         return self.values.size * self.dtype.itemsize + 2 * math.prod(shape)

@@ -91,7 +91,7 @@ class FirstDifference:
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
         equal_behind: the nearest equal ops on which the op depends, in both programs.
-        because: the edits on which the value depends, with the edit of its op.
+        because: the edits on which the value depends; an edit of its op is one.
     """
 
     before: EditedOp
