@@ -1,9 +1,8 @@
 """Compute a hash of functions and plain values, to detect that their source changed.
 
-A function is hashed with its bytecode, defaults and closure, and with the names of its
-own module that it uses, including functions and classes of that module. Comments and
-layout do not count. Objects of other modules count by name only. The hash holds for one
-Python version, like bytecode.
+The hash of a function covers its bytecode, defaults and closure, and all that it uses
+of its own module. Comments and layout do not count. Objects of other modules count by
+name only. The hash is valid for one Python version, since bytecode is.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# Values of these types get no number: the compiler may merge equal values.
+# Values of these types are written out each time, without a number: Python's compiler
+# may merge equal values.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
 

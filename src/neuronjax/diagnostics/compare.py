@@ -1,8 +1,9 @@
 """Run a program under its policy and under a reference, and measure every op.
 
-Each side is lowered and gets an executor. The walk executes both sides and measures
-their distance after each op; the recorder adds up the distances and notes where the
-tolerance is first exceeded. Further runs search for ops that explain this.
+Both sides (the program under its policy, and under the reference) are lowered and get
+an executor. The walk executes both sides and measures their distance after each op; the
+recorder adds up the distances and records the op that first exceeds the tolerance.
+Further runs search for ops that explain this first divergence.
 """
 
 from __future__ import annotations
@@ -90,13 +91,15 @@ class Setting:
     amax_history: jax.Array | None = None
 
     def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
-        """Return the side that executes the program under a policy."""
+        """Return the side that executes the program under a policy; `obeys_scopes` says
+        whether policies that the program itself sets for its parts apply."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
         return Side(program, regions, Emulator(program, context))
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:
-        """Return the side that executes the program in double precision."""
+        """Return the side that executes the program in double precision, with results
+        rounded to their declared dtypes if `rounds`."""
         program, regions = self._lower(float32_policy(policy), False)
         return Side(program, regions, Reference64(program, rounds=rounds))
 
@@ -309,9 +312,9 @@ def compare_sides(
 ) -> Comparison:
     """Walk the sides, look for faults, and explain the first divergence.
 
-    `tolerance` is a relative L2 error: with 0 every bit must agree, with None no
-    divergence is looked for. `results` are the names of main's results; with None no
-    faults are looked for. `names` are descriptive fields of `Comparison`.
+    `tolerance` is a relative L2 error; 0 means that every bit must agree, None that no
+    divergence is searched for. `results` are the names of main's results; None means
+    that no faults are searched for. `names` are descriptive fields of `Comparison`.
     """
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)

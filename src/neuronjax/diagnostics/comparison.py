@@ -1,9 +1,9 @@
 """The result of `compare`: the errors of every op, and where they begin.
 
-A record has one op, reached by one path of calls, with all its executions added up.
-"isolation" is its error on the reference's values, "accumulation" its error in the run,
-in which errors propagate. Ops that only move numbers make no errors, and appear in a
-table only if they differ in isolation.
+A record has the errors of one op, reached by one path of calls, over all its
+executions. "isolation" is its error on the reference's values, "accumulation" its error
+in the run, in which errors propagate. Ops that only move numbers make no errors, and
+appear in a table only if they differ in isolation.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of the third side, or "".
+        baseline: name of the side with which both others are compared, or "".
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are looked for instead.
         ops: records in program order.
@@ -165,7 +165,7 @@ class Comparison(Displayed):
         return Records(rows, partial(group_table, shown, "source", "line"))
 
     def iterations(self, number: int) -> Records:
-        """Return the errors of an op in a loop, by iteration."""
+        """Return the errors of op `number`, which is in a loop, by iteration."""
         return Records(
             {"iteration": i.index} | figures(i, "isolation", "accumulation")
             for i in self.ops[number].iterations

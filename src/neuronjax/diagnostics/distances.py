@@ -108,7 +108,8 @@ _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Measure each pair of large arrays only once inside this context, in which arrays
-    must not be written to. Loops pass most arrays on to the next iteration."""
+    must not be written to. This helps in loops, which pass most arrays on to the next
+    iteration."""
     before = _KNOWN.set({})
     try:
         yield
@@ -206,10 +207,12 @@ def _of_block(
 def _finite(
     a: np.ndarray, r: np.ndarray, found: dict[Distance | Broken, float]
 ) -> tuple[np.ndarray, ...]:
-    """Count Inf and NaN in `found`, and replace them by zeros.
+    """Count Inf and NaN in `a` and `r`, store the counts in `found`, and return arrays
+    with zeros instead.
 
-    Return the reference, with zeros where it is not finite; then the numbers, the
-    reference and the error, with zeros where either number is not finite."""
+    The first array is `r` with zeros where `r` is not finite. The others are `a`, `r`
+    and `a - r`, with zeros where `a` or `r` is not finite.
+    """
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
     counted = {
@@ -227,9 +230,9 @@ def _finite(
 def _different(
     actual: np.ndarray, reference: np.ndarray
 ) -> tuple[Distance, np.ndarray]:
-    """Return where bits differ, or values if the reference has another dtype.
+    """Return a mask of elements whose bits differ, and the figure that counts them.
 
-    Two NaNs are equal.
+    If the reference has another dtype, values are compared. Two NaNs are equal.
     """
     if actual.dtype == reference.dtype:
         figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
@@ -244,7 +247,8 @@ def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.
     """Return the spacing of a format at the larger of two magnitudes.
 
     The spacing is 2^(exponent - mantissa_bits), but not less than at the smallest
-    normal number. A float64 number with only its exponent field is a power of two.
+    normal number. A float64 number whose sign and mantissa fields are cleared is a
+    power of two.
     """
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD

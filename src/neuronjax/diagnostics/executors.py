@@ -1,9 +1,10 @@
 """Executors of the instructions of one side of a comparison.
 
-An executor runs instructions one at a time. Equal work is done once: instructions with
-equal `identity` compute the same function. `Emulator` executes as the chip does;
-`reference64` has the executor in double precision. `enter` converts arrays of the
-declared dtype to the executor's (wider floats if `is_wide`), `leave` converts back.
+An executor runs instructions one at a time. Instructions with equal `identity` compute
+the same function, so that its result for the same arrays is computed once. `Emulator`
+executes as the chip does; `reference64` has the executor in double precision. `enter`
+converts arrays of the declared dtype to the executor's (wider floats if `is_wide`),
+`leave` converts back.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature, and the key's path if the instruction draws numbers."""
+        """Return the signature, with the key's path if random numbers are drawn."""
         if i.blocks or isinstance(i, Call):  # a block belongs to one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:

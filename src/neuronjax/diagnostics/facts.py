@@ -229,8 +229,7 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison, which are equal if the operands' bounds decide
-    it."""
+    """Return bounds of a comparison, equal if the operands' bounds decide it."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):
@@ -250,7 +249,8 @@ def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _and(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return the bounds 0 and the smallest upper bound of operands surely >= 0."""
+    """Return bounds of a bitwise AND: 0, and the smallest upper bound of the operands
+    that are surely >= 0."""
     limits = [f.high for f in facts if f.low >= 0]
     type = op.results[0].type
     return bounded(type, 0, min(limits)) if limits else unknown(type)

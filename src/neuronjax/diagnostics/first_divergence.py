@@ -37,8 +37,8 @@ def smallest_set(
 ) -> tuple[Hashable, ...]:
     """Return a small set of candidates for which `explains` is true.
 
-    The most suspicious candidates come first, and a set is assumed to explain what any
-    part of it explains. Return an empty set if all candidates together do not explain.
+    `candidates` begin with the most suspicious. If a set passes `explains`, all larger
+    sets are assumed to pass too. Return () if the set of all candidates fails.
     """
     left = itertools.count(MOST_TRIALS, -1)  # at 0, all further trials fail
 

@@ -135,7 +135,8 @@ def _once(
 
 
 def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
-    """Yield the change that the line with most of the critical path takes no time."""
+    """Yield the change in which one source line takes no time: the line with the
+    largest share of the critical path."""
     found = bottleneck(schedule)
     if found is None:
         return

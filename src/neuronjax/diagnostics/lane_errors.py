@@ -167,8 +167,8 @@ class LaneErrors:
             is_seen = is_pair and self.perturbed is not None
             return self._errors(left, right, views, value, is_seen)
 
-        # This comes first: it may give the reference the baseline's array, which other
-        # lanes share.
+        # This is computed first: it may replace the reference's array by the baseline's
+        # equal array, so that the later comparisons find the same array.
         base = errors(self.reference, self.baseline)
         return Compared(
             errors(self.isolated, self.rounded or self.reference),

@@ -84,7 +84,7 @@ class OpContext:
         return _known(self.facts, value)
 
     def fact_of_result(self) -> Fact:
-        """Return the fact of the op's one result."""
+        """Return the fact of the op's only result."""
         return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
 
     def producer(self, value: Value, *through: str) -> Op | None:
@@ -110,7 +110,7 @@ class _Called:
 
 
 def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
-    """Apply rules to every op of a program that `main` reaches."""
+    """Return the rules' findings on every op that the program's `main` reaches."""
     walker = _Walker(settings, rules)
     main = settings.program.entry
     facts = [unknown(value.type) for value in main.body.arguments]

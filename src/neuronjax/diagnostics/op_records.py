@@ -133,11 +133,12 @@ class FirstDivergence:
 
     Attributes:
         iteration: indices of the enclosing loops; () outside of loops.
-        errors: errors in accumulation of that execution.
+        errors: errors in accumulation, of the execution that exceeds the tolerance.
         causes: the op alone, if its error in isolation exceeds the tolerance too; else
             the smallest set found of ops that bring the error within the tolerance if
-            the reference executes them; empty if no set was found. Also the op alone,
-            unverified, if it amplifies the errors of many ops or of ordinary roundings.
+            the reference executes them; empty if no set was found. If the op amplifies
+            the errors of many ops or of ordinary roundings, also the op alone,
+            unverified.
         verified: whether a run has confirmed the causes.
     """
 

@@ -236,7 +236,6 @@ class ParallelWalk(OpWalk):
             self._execute(row, spans[side].instructions, keys)
 
     def _say(self, path: OpPath) -> None:
-        """Show the current op in the progress display."""
         self._begun.add(path)
         turns = "".join(f", iteration {n + 1}" for n in self.position.iterations[-1:])
         where = f"op {len(self._begun)} of {self._count}{turns}"

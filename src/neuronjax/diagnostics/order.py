@@ -141,7 +141,8 @@ class _Prober:
     probe: SummationProbe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """Return the children with the given leaves, of a node of `limit` leaves.
+        """Return the subtrees with the given leaves that are children of a node of
+        `limit` leaves.
 
         Leaves whose smallest common subtree has `limit` leaves are in different
         children. If `limit` is None, return one child: the tree of the leaves.

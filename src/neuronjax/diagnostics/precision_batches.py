@@ -27,7 +27,7 @@ class JudgedBatches:
     """Positional and keyword arguments of every call.
 
     Attributes:
-        seen: batches of the search; the worst error of all counts.
+        seen: batches of the search; a policy's error is the worst of all batches.
         held_out: batches on which only the result is tried.
         varied: whether `held_out` are variations of the first batch.
     """

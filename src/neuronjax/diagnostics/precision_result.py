@@ -219,8 +219,7 @@ class PrecisionSearch(Displayed):
         return Text("\n".join([*lines, ""]))
 
     def _better_uniform(self) -> Iterator[str]:
-        """Yield notes on candidates that are better than the result if all groups get
-        them."""
+        """Yield notes on candidates that beat the result if all groups get them."""
         refused = {d.assignment for d in self.decisions if d.stage == "held out"}
         baseline = len(self.candidates) - 1
         for tried in self.tried:
@@ -278,13 +277,11 @@ class PrecisionSearch(Displayed):
         )
 
     def _cells(self, number: int, stage: str = "") -> tuple[str, ...]:
-        """Return a decision's number, stage, groups and candidate as cells."""
         d = self.decisions[number]
         to = self.candidates[d.candidate]
         return str(number), stage or d.stage, self._names(d.groups), to
 
     def _figures(self, number: int) -> tuple[str, str, str]:
-        """Return a decision's predicted time, speedup and error; "" if unknown."""
         d = self.decisions[number]
         return (
             "" if d.seconds is None else in_words(d.seconds),

@@ -66,7 +66,8 @@ class Goal:
 
     Attributes:
         tolerance: the largest allowed error.
-        margin: factor on errors of the search's batches before they are compared.
+        margin: factor by which errors on the search's batches are multiplied before
+            they are compared with the tolerance.
         objective: "time" prefers the least predicted time; "preference" the earliest
             candidates, whether they save time or not.
         candidates: number of candidates; the last one is the baseline.
@@ -197,8 +198,8 @@ class Search:
         return [g for g, a in lowered.items() if self._is_worth("alone", (g,), a)]
 
     def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
-        """Return the error of each group that has the candidate alone and is within the
-        tolerance."""
+        """Try the candidate on each group alone, and return the errors that are within
+        the tolerance, by group."""
         found = {}
         for group in groups:
             assignment = self._with([group], candidate)
@@ -277,8 +278,8 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Make the best measured assignment of one group alone the state, if it is
-        better."""
+        """Make the best assignment that was measured for one group alone the state, if
+        it is better than the state."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):

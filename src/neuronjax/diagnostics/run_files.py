@@ -33,8 +33,7 @@ class StoredRun:
 
 
 def run_path(folder: Path, *parts: Any) -> Path:
-    """Return the path of a run's file, named after its parts:
-    "trn2-bf16-seed0.jsonl"."""
+    """Return the path of a run's file, named by its parts: "trn2-bf16-seed0.jsonl"."""
     name = "-".join(re.sub(r"[^\w.+:]+", "_", str(part)) for part in parts)
     return folder / f"{name}{_SUFFIX}"
 

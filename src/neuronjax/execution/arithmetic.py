@@ -37,8 +37,8 @@ _FLOAT32 = np.dtype(np.float32)
 #: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
 #: normal number and then flushes, so a magnitude just below 2^-126 becomes normal.
 _NORMAL = 2.0**-126 - 2.0**-151
-#: Results that have no subnormals, by `id`. They need no second search, because nothing
-#: writes to a result; a caller may write to an argument.
+#: Results without subnormals, by `id`. They need no second search, because nothing
+#: writes to a result. Arguments are not among them: a caller may write to an argument.
 _NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
 #: The number of elements that `_has_below` searches at once, so that they fit a cache.
 _PART = 1 << 14
@@ -59,7 +59,7 @@ _OF_INTEGERS = _OF_BOOLEANS | {"abs", "negate", "subtract"}
 #: These operations look only at the sign or exponent of FP32 numbers: nothing is
 #: flushed.
 _OF_ANY = frozenset(("abs", "is_finite", "negate"))
-#: The operation on the bits of equal operands, among which are zeros of either sign.
+#: The operation on the bits of equal operands, which may be zeros of different signs.
 _OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}
 #: The float formats that this module rounds to, by name: signed, one byte or more.
 _FLOATS = {

@@ -160,7 +160,8 @@ def carried_dimension(split: Split, mesh: DeviceMesh, parts: int) -> int | None:
 
 def is_spread(split: Split, mesh: DeviceMesh, parts: int) -> bool:
     """Return whether the elements of one of `parts` groups of devices may be more than
-    one slice: there is no `carrier`, or another mesh axis splits its dimension first.
+    one slice: no mesh axis is the `carrier`, or another axis splits the same dimension
+    first.
     """
     axis = carrier(mesh, parts)
     named = any(axis in names for names in split)
@@ -254,8 +255,7 @@ class RealDevices:
         return devices // self.count
 
     def share_of(self, length: int) -> int:
-        """Return how much of a length each device gets; the last devices may get less
-        or nothing."""
+        """Return each device's share of a length; the last may get less or nothing."""
         return -(-length // self.count)
 
     def number(self) -> jax.Array:

@@ -120,8 +120,7 @@ class _Members:
         return _rows(x, np.argsort(self._devices))
 
     def to_all(self, x: jax.Array) -> jax.Array:
-        """Give each device the array of its group: [groups, *local] becomes [devices,
-        *local]."""
+        """Give each device its group's array: [groups, *local] to [devices, *local]."""
         shape = (self.count, self.size, *x.shape[1:])
         axes = (0, *range(2, len(shape)))
         return self.returned(lax.broadcast_in_dim(x, shape, axes))
@@ -145,7 +144,6 @@ def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
 
 
 def _part(i: Collective, length: int, parts: int) -> int:
-    """Return the length of one of `parts` equal parts."""
     if length % parts:
         problem = f"a dimension of {length} in {parts} parts"
         raise _invalid(i, problem, f"use a multiple of {parts}")
@@ -373,10 +371,10 @@ def _reduced_integers(
 def _reduced_floats(
     i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Reduce floats by a sum or a product. Stochastic rounding makes its keys from
-    (stage, hop). Of the numbers after the last stage, the first is for rounding the
-    result to its dtype, the second for rounding the operands to the dtype in which they
-    are sent."""
+    """Reduce floats by a sum or a product. Stochastic rounding folds the numbers of
+    stage and hop into its keys. The number after the last stage is for rounding the
+    result to its dtype, the next number for rounding the operands to the dtype in which
+    they are sent."""
     dtype, last = x.dtype, len(i.plan.stages)
     travels = get_format(i.reduce_dtype or i.write_format or dtype)
     own = get_format(dtype)

@@ -115,7 +115,7 @@ def most_regions() -> int:
 
 
 def _before_fork() -> None:
-    """Record whether XLA has threads, which programs of plain JAX start too."""
+    """Record whether XLA has threads; programs of plain JAX start them too."""
     global _has_threads
     names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
     _has_threads = _started or any("XLA" in name for name in names)

@@ -120,7 +120,7 @@ def _rows(
 def _joined(
     x: jax.Array, split: Split, mesh: DeviceMesh, real: RealDevices, *, whole: bool
 ) -> jax.Array:
-    """Return the global array, or this real device's part, of [own devices, *local]."""
+    """Join [own devices, *local] to the global array, or this real device's part."""
     if is_spread(split, mesh, real.count):
         return join_array(real.everyone(x), split, mesh)
     x = join_array(x, split, part_of(mesh, real.count))
@@ -240,7 +240,6 @@ class _Devices:
         return self._uniformity.reads(i) | beside
 
     def _of_all(self, observed: Observed) -> Observed:
-        """Return the observations of all devices together."""
         rows = {slot: total(row) for slot, row in observed.rows.items()}
         amaxes = observed.amaxes
         if amaxes is not None:

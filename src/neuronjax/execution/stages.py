@@ -45,8 +45,7 @@ _outside = ""
 
 
 def watched_by(make: Callable[[str], Watch | None]) -> None:
-    """Show stages with the displays that `make` returns, but only if somebody can see
-    them."""
+    """Show stages with the displays that `make` returns, if somebody can see them."""
     global watch
 
     def asked(name: str) -> Watch | None:
@@ -85,8 +84,7 @@ def _set_current(display: Watch | None, owner: object) -> None:
 
 
 def stage(name: str) -> None:
-    """Show that the next stage begins, such as "lowering"; text after a comma is a
-    detail."""
+    """Show that the next stage begins ("lowering"); text after a comma is a detail."""
     global _stage
     current = _current
     if current is not None:

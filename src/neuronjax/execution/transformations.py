@@ -155,7 +155,7 @@ class Emulation:
         )
 
     def run(self, context: CallContext, leaves: Leaves) -> Outcome:
-        """Capture, lower and execute; no transformation looks inside."""
+        """Capture, lower and execute the function."""
         captured = self.capture(leaves)
         program = self.lower(captured.program)
         return self.execute(captured, program, context, leaves)
@@ -280,8 +280,7 @@ class _Derivative:
         self.outputs: list[Any] = []
 
     def forward(self, context: CallContext, *leaves: Any) -> tuple[Outcome, tuple]:
-        """Return outputs, and residuals as flat arrays; the forward function of
-        custom_vjp."""
+        """Return outputs and flat residuals, as the forward function of custom_vjp."""
         self.primal._refuse_accompanied("grad", context)
         self.inputs = [abstract(leaf) for leaf in leaves]
 
@@ -347,7 +346,6 @@ class _Derivative:
 
 
 def _depend_on(jaxpr: Any, chosen: Sequence[bool]) -> list[bool]:
-    """Return which results of a jaxpr depend on the chosen arguments."""
     touched = {v for v, c in zip(jaxpr.invars, chosen, strict=True) if c}
     for equation in jaxpr.eqns:
         if any(isinstance(v, Var) and v in touched for v in equation.invars):
@@ -414,8 +412,7 @@ def is_inexact(leaf: Any) -> bool:
 
 
 def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:
-    """Return results of a lowered program as `program` declares them, with complex
-    dtypes."""
+    """Return results of a lowered program with the complex dtypes of `program`."""
     parts = iter(arrays)
     return [
         lax.complex(next(parts), next(parts))

@@ -20,7 +20,8 @@ class Cholesky(Instruction):
     """The triangular factor of symmetric positive definite matrices, [..., n, n].
 
     operands: a, or its real and imaginary parts; only one triangle is read. A matrix
-    that is not positive definite gives NaNs in the factor; its other half is zero.
+    that is not positive definite gives NaNs in the factor. The factor's other triangle
+    is zero.
 
     Attributes:
         lower: whether the factor is L with a = L L^H, and not U with a = U^H U.
@@ -38,7 +39,7 @@ class TriangularSolve(Instruction):
 
     Attributes:
         left_side: whether op(a) is left of x.
-        lower: which triangle of a is read.
+        lower: whether a's lower triangle is read, not the upper.
         unit_diagonal: whether the diagonal counts as ones and is not read.
         transpose_a: op, "NO_TRANSPOSE", "TRANSPOSE" or "ADJOINT".
     """
@@ -73,7 +74,7 @@ class HostCall(Instruction):
     """A function that the host computes as JAX does, or a callback that only reads
     values.
 
-    The policy must permit all but `jax.debug` (`host_custom_calls`, `callbacks`).
+    The policy must permit it (`host_custom_calls`, `callbacks`), except `jax.debug`.
 
     Attributes:
         function: the function.

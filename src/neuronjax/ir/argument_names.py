@@ -35,8 +35,7 @@ def is_parameter_name(name: str) -> bool:
 
 
 def modules_of_arguments(names: Sequence[str]) -> Mapping[str, str]:
-    """Return the module of every argument that is a parameter or an optimizer's
-    state."""
+    """Return the module of every argument that is a parameter or optimizer state."""
     modules = _without_place(
         {name: module_of_path(name) for name in parameters_of(names)}
     )
@@ -74,8 +73,9 @@ def _first(path: str) -> str:
 
 
 def parameters_of(names: Iterable[str]) -> list[str]:
-    """Return the paths with a parameter's name, and all other paths, except states, in
-    the same containers or in a container with the paths of an optimizer's moments."""
+    """Return the paths of parameters: those with a parameter's name, and all other
+    paths in the same containers, or in a container that has the paths of an optimizer's
+    moments. Paths of states are left out."""
     names = list(names)
     moments = {name[match.end() :] for name in names if (match := _MOMENT.search(name))}
     roots = {_root(name) for name in names if is_parameter_name(name)} - {None}
@@ -119,6 +119,5 @@ def module_of_path(name: str) -> str:
 
 
 def _suffixes(name: str) -> list[str]:
-    """Return a path and its suffixes, the longest first."""
     parts = name.split("/")
     return ["/".join(parts[n:]) for n in range(len(parts))]

@@ -3,8 +3,8 @@
 `tensor_reduce`, `pool`, `local_scatter` and others do one arithmetic op; these do the
 same for any computation that a program gives (the *body*). The body takes and returns
 scalars and is executed on whole tensors at once. Values that it captures are the last
-operands of the instruction and the last arguments of the body. GpSimdE executes them,
-the engine that can be programmed freely.
+operands of the instruction and the last arguments of the body. The engine is GpSimdE,
+which can be programmed freely.
 """
 
 from __future__ import annotations

@@ -223,9 +223,9 @@ class RaggedAllToAll(Collective):
     """An exchange in a group of parts whose sizes are known only at run time.
 
     Operands are the data [n, ...] and the initial contents of the result [m, ...]. Four
-    more describe each part, k of them for each member in order: its start in the data,
-    its size, its start in the receiver's result, and the size that arrives from each
-    member. Each is int32 or int64 [k * members].
+    more operands describe the parts, k for each member in order: the start of each part
+    in the data, its size, its start in the receiver's result, and the size of the part
+    that arrives from each member. Each operand is int32 or int64 [k * members].
 
     Attributes:
         groups: the devices that exchange, as in `Reduction`.

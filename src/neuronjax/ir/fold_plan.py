@@ -3,8 +3,7 @@
 A reduction over n ranks is data: a list of stages. Each stage turns every `width`
 neighbouring partial sums into one, by a left fold in FP32 that is rounded to the
 tensor's dtype where a rank stores its sum. `collectives.algorithms` builds plans, and
-`execution.exchange_fold` executes them. A reduce-scatter has as many steps as
-roundings.
+`execution.exchange_fold` executes them.
 
 Three patterns suffice: a *star*, where one rank reads the data of all others and rounds
 once; a *path*, along which a partial sum is sent from rank to rank; a *hypercube*,

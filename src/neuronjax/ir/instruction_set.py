@@ -363,7 +363,8 @@ class Pool(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorTensorScan(Instruction):
-    """The running fold of operands[0] along `axis` from operands[1], its identity.
+    """The running fold of operands[0] along `axis` from operands[1], the identity of
+    `op`.
 
     Forwards r[i] = r[i - 1] op x[i]; backwards r[i] = x[i] op r[i + 1]; r is x where
     the fold starts. The state is FP32; every result is rounded once on its write. A

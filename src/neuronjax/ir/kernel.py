@@ -73,7 +73,7 @@ class DynamicOffset:
     #: (tensor indirection): position j of the second dimension is
     #: index[j % group, j // group], separately in each group of partitions.
     kind: DynamicKind
-    #: A register, or an access of integers: one, [P, 1] or [P, K].
+    #: A register, or an access of integers: a single integer, [P, 1] or [P, K].
     index: Register | Access
     stride: int  # elements per unit of the index
     limit: int  # legal indices (for "scalar", of the first element) are below it
@@ -225,6 +225,7 @@ class KernelProgram:
     )
     #: Whether it is in the older style, whose compiler spills what does not fit.
     older: bool = False
-    #: The line where a kernel that may expect a grid, but is launched without one,
-    #: reads its program number, and never the number of programs; "" for others.
+    #: The line that reads the program number, if the kernel is launched without a grid
+    #: and never reads the number of programs (so that it may expect a grid); otherwise
+    #: "".
     wants_grid: str = ""

@@ -63,7 +63,7 @@ def _accessed(body: KernelBlock) -> set[Storage]:
 
 
 def _uses(body: KernelBlock, kept: Set[Storage]) -> dict[Storage, _ResultUse]:
-    """Return the uses of results on chip that have one writer and one reader."""
+    """Return the storages with one writer and one reader, except those in `kept`."""
     writers: dict[Storage, list[KernelInstruction]] = {}
     readers: dict[Storage, list[KernelInstruction]] = {}
     for i in body.walk():

@@ -204,7 +204,8 @@ class _PartFinder:
         return self._phases[op] == "backward" and is_alike
 
     def _same(self, op: Op, others: Iterable[Op], last: bool = False) -> str:
-        """Return the module of all `others` in the layer, or (`last`) of the last."""
+        """Return the module of all `others` in the op's layer, "" if they have several;
+        if `last`, the module of the last of them."""
         layers, found = self._layers, self._found
         layer = layers[op]
         if not layer or self._phases[op] == "optimizer":

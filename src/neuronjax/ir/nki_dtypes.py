@@ -137,5 +137,5 @@ def info(dtype: DType) -> DTypeInfo:
 
 
 def itemsize(dtype: DType) -> int:
-    """Return the bytes of one element."""
+    """Return the size of one element in bytes."""
     return DTYPES[dtype].itemsize

@@ -129,7 +129,7 @@ class InstructionSpec:
     one_in_psum: tuple[int, ...] = ()
     #: The positions of inputs that may be `.indirect()`; dst may be, too.
     gathered: tuple[int, ...] = ()
-    #: The engines on which they may be; () for all of `engines`.
+    #: The engines on which inputs may be `.indirect()`; () for all of `engines`.
     gathering_engines: tuple[str, ...] = ()
     #: "lanes" if a partition of dst depends only on the same partition of the operands,
     #: "part" if not all of an operand need be read.
@@ -204,7 +204,7 @@ def command(names: str, loads: str = "") -> OperandSpec:
 
 
 def checked(name: str, legal: Collection[str]) -> OperandSpec:
-    """Return a parameter for an operator that can have only one value."""
+    """Return a parameter for an operator checked against `legal`, not emitted."""
     return operator(name, legal, role="none", optional=True)
 
 

@@ -32,7 +32,7 @@ class TensorType:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all elements, with at least one byte each."""
+        """The size of all elements in bytes; each takes one byte or more."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class Location:
 
     @property
     def part(self) -> str:
-        """The first one known of module, classes, innermost function and `TOP`."""
+        """The module; else the classes, else the innermost function, else `TOP`."""
         classes = "/".join(read_name_stack(self.scope).classes)
         return self.module or classes or next(iter(self.functions[::-1]), TOP)
 
@@ -286,7 +286,7 @@ class Program:
             yield from function.walk()
 
     def holds_complex(self) -> bool:
-        """Return whether any value is complex, fast enough to ask for every program."""
+        """Return whether any value is complex (fast: every program is asked)."""
         regions = [function.body for function in self.functions.values()]
         for region in regions:
             for value in region.arguments:

@@ -46,7 +46,7 @@ class ValueSources:
         return _reached(self.readers, values, follows)
 
     def is_constant(self, value: Value, through: Container[str]) -> bool:
-        """Return whether a value comes from constants by calls and ops in `through`."""
+        """Return whether only calls and ops in `through` make a value of constants."""
 
         def passes(value: Value) -> bool:
             maker = self.makers.get(value)

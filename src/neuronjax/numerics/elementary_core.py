@@ -39,7 +39,7 @@ def magnitude(x: jax.Array) -> jax.Array:
 
 
 def with_sign(x: jax.Array, sign_source: jax.Array) -> jax.Array:
-    """Return `x` >= 0 with the sign bit of `sign_source`."""
+    """Return `x`, which must be >= 0, with the sign bit of `sign_source`."""
     return float_of(bits_of(x) | (bits_of(sign_source) & SIGN))
 
 

@@ -81,7 +81,7 @@ def log(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def log1p(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return log(1 + x); the rounding error of 1 + x enters f, exactly if k = 0."""
+    """Return log(1 + x); the error of 1 + x is added to f, exactly for k = 0."""
     x = flush(x)
     total = seal(x + np.float32(1), zero)
     share = total - np.float32(1)

@@ -44,7 +44,7 @@ TWO_OVER_PI = (
     0x3C439041,
     0xFE5163AB,
 )
-# The exponent field at which the product's top bit pair, the quadrant, starts at bit 0.
+# The exponent field at which `two_over_pi_window` begins at bit 0.
 FIRST_EXPONENT = np.uint32(120)
 QUARTER_PI = np.float32(0.7853981633974483)
 # pi/2 in FP32; its upper 12 bits and the rest; pi/2 minus its FP32 value.

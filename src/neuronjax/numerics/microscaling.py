@@ -144,7 +144,7 @@ class MXArray(Shown):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of elements, FP4 two to a byte, and scales on the device."""
+        """Return the bytes on the chip: elements (FP4 two to a byte) and scales."""
         element_bits = self.elements.size * self.format.element.width
         return -(-element_bits // 8) + self.scales.size
 
@@ -376,7 +376,6 @@ def _narrow(scales: jax.Array, options: _Options) -> jax.Array:
 
 
 def _scaled(blocks: jax.Array, scales: jax.Array) -> jax.Array:
-    """Return float32 elements times their scales."""
     bits = lax.bitcast_convert_type(blocks, jnp.uint32)
     product = scale_magnitudes(bits & ~_SIGN, scales) | (bits & _SIGN)
     product = jnp.where(scales == _NAN_SCALE, _QUIET_NAN, product)

@@ -175,10 +175,10 @@ def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
 def unscale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
     """Divide float32 magnitudes by 2^(scale - 127), on their bits, for rounding.
 
-    The quotient is exact between 2^-126 and 2^128. It is never larger, for the scales
-    of this file. A smaller quotient becomes 2^-126, which rounds to the same result: in
-    every element format it is less than 2^-32 of the smallest step. Subnormals are
-    zeros (FTZ); Inf and NaN stay.
+    The quotient is exact between 2^-126 and 2^128, and is never larger if the scale is
+    one of this file's. A smaller quotient becomes 2^-126, which rounds to the same
+    result: in every element format it is less than 2^-32 of the smallest step.
+    Subnormals are zeros (FTZ); Inf and NaN stay.
 
     Args:
         magnitude: uint32, float32 bits without the sign.

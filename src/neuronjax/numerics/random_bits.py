@@ -65,7 +65,7 @@ def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Return a bijection of uint32: every input bit flips every output bit half of the
+    """Map uint32 one to one, so that every input bit flips every output bit half of the
     time. It has the shape of murmur3's finaliser, with the constants of Wellons'
     hash-prospector (bias 0.107 against murmur3's 0.26)."""
     for shift, factor in STEPS:

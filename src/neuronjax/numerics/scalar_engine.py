@@ -94,8 +94,9 @@ class PiecewiseCubic:
         parity: "odd" or "even" if |x| is looked up, "none" if both signs are.
         reduction: "none", "power" or "log", see `numerics.scalar_engine`.
         power: the exponent of a function x^power, under "power".
-        octaves: octaves of arguments, which are reduced under a reduction. Arguments
-            below the first of a sign use row 0; those above the last use its last row.
+        octaves: octaves of arguments, reduced if there is a reduction. Arguments
+            smaller than any octave use row 0; larger ones, if there is no limit, use
+            the last row.
         bases: row -> the argument about which it is expanded, if not the middle.
         above, below: the limits of large positive and negative arguments.
         at_zero: the value at signed zeros: "table", "zero" or "infinity" of their sign.
@@ -201,7 +202,7 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """Return uint16, 32 * row + width bits of the segment; arbitrary beyond limits."""
+    """Return uint16, 32 * row + n, for segments 2^n numbers wide; any beyond limits."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31
@@ -225,7 +226,7 @@ def _value(
 
 
 def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the argument to look up, and the exponent of the result (log: of x)."""
+    """Return the argument to look up, and the exponent to apply (for log: of x)."""
     x = flush(x)
     x = x if table.parity == "none" else magnitude(x)
     bits = bits_of(x)
@@ -262,7 +263,7 @@ def _base(
 
 
 def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
-    """Return 32 * first row + bits of a segment's width, by sign and exponent bits."""
+    """Return 32 * first row + n (see `_place`), given sign and exponent bits."""
     word = jnp.full_like(key, 23)
     for octave in table.octaves:
         own = np.uint32(octave.exponent + 127 + (256 if octave.sign < 0 else 0))

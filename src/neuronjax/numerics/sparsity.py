@@ -147,7 +147,7 @@ class SparseArray(Shown):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes on the chip: the values and the packed tags."""
+        """Return the bytes that the values and the packed tags take on the chip."""
         shape = list(self.tags.shape)
         shape[self._pack_axis] = -(-shape[self._pack_axis] // TAGS_PER_WORD)
         return self.values.size * self.dtype.itemsize + 2 * math.prod(shape)
@@ -342,6 +342,5 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _split_last(x: np.ndarray, size: int) -> np.ndarray:
-    """Return x as [..., groups, size]. (`reshape` refuses a size of -1 if x is
-    empty.)"""
+    """Return x as [..., groups, size] (`reshape` refuses -1 if x is empty)."""
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)

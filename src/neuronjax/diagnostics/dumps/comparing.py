@@ -48,8 +48,8 @@ class _Waypoint:
 
 @dataclass
 class DumpWalk:
-    """A run of a program, lowered as `side`, beside the tensors of a dump; `samples` is
-    that of `nj.tolerance`."""
+    """A run of a program whose values are compared with the tensors of a dump. `side`
+    is the lowered program; `samples` is that of `nj.tolerance`."""
 
     program: Program
     side: Side

@@ -216,8 +216,8 @@ def _fits(array: np.ndarray, value: NamedValue) -> bool:
 
 
 def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
-    """Return the value called `name`, or else the values with a name that ends in
-    `name` or is an end of it."""
+    """Return the value called `name`; if there is none, the values whose name ends in
+    `name`, or is the end of `name`."""
     ends: list[NamedValue] = []
     for value in values:
         for own in map(normal, value.names):

@@ -29,8 +29,8 @@ class FlatOp:
     Attributes:
         number: its index in the list of ops.
         path: the op and the calls around it.
-        fingerprint: equal for ops that compute the same function under the same names,
-            whatever they read and wherever they stand in the source.
+        fingerprint: equal for ops that compute the same function under the same name
+            stack, whatever their operands and source lines are.
     """
 
     number: int
@@ -148,8 +148,7 @@ class Alignment:
 
     @property
     def is_edit(self) -> bool:
-        """Return whether at least half of the smaller program's ops are in the other
-        program."""
+        """Return whether half or more of the smaller program's ops are in the other."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")
@@ -159,7 +158,7 @@ class Alignment:
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
     left, right = before.ops, after.ops
     pairs = [*_pairs(left, right, _WAYS)]
-    # The index of the pair that an op is in.
+    # Op -> the index of its pair.
     of_left = {a: n for n, (a, _, _) in enumerate(pairs)}
     of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
 

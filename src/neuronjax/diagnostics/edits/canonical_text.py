@@ -91,7 +91,8 @@ def _digest(array: np.ndarray) -> str:
 
 
 class _Writer:
-    """Writes programs; functions are numbered by first call, and values within each.
+    """Writes programs as text. Functions are numbered in the order of their first
+    calls, and the values of each function in the order of the ops.
 
     A value without a number is written as its type.
 

@@ -2,8 +2,8 @@
 
 Two values correspond if both programs return them by the same name, if the same op
 reads values that correspond, if they are the same array, if the alignment of the
-programs pairs their ops, or if the same line made both. A sum over devices of their
-partial sums corresponds to the sum of the whole.
+programs pairs their ops, or if the same source line made both. The sum of all devices'
+partial sums corresponds to the sum over the whole array.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class FirstDifference:
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
         equal_behind: the nearest equal ops on which the op depends, in both programs.
-        because: the edits on which the value depends, its op's included.
+        because: the edits on which the value depends; an edit of its op is one.
     """
 
     before: EditedOp
@@ -127,8 +127,8 @@ class OutputDifference:
 
     Attributes:
         path: its path in the pytree of the results.
-        errors: of `against` relative to the function; None where types differ or one
-            program does not have the output.
+        errors: errors of the output of `against`, relative to that of the function;
+            None where types differ or one program does not have the output.
         note: why there are no errors, or "".
     """
 

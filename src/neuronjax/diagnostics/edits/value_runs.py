@@ -54,7 +54,8 @@ class RunValue:
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """Return a key that is equal for ops of one function, whatever the shapes."""
+        """Return a key of what the op computes: its name, the ops inside it and its
+        attributes that are words, but no shapes."""
         if self.op is None:
             return ()
         op = self.op.op
@@ -64,7 +65,7 @@ class RunValue:
 
     @property
     def root(self) -> RunValue:
-        """Return the value of which this one is a view, reordered or reshaped."""
+        """Return the value whose elements this value repeats, reorders or reshapes."""
         value = self
         while value.name in _SHOWING and value.reads:
             value = value.reads[0]
@@ -84,8 +85,8 @@ class RunValue:
 
     @property
     def is_distinctive(self) -> bool:
-        """Return whether no unrelated value is likely to be equal; false for a scalar
-        that is a whole number, and for an array of one repeated number."""
+        """Return whether an equal value is probably related to this one; false for a
+        scalar that is a whole number, and for an array of one repeated number."""
         array = self.parts[0]
         if array.size == 1:
             return array.dtype.kind not in "biu" and array.item() % 1 != 0

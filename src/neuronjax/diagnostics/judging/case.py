@@ -1,6 +1,6 @@
 """The reference of a candidate kernel: a Python file in the format of NKIBench.
 
-`get_inputs()` draws arguments from NumPy's global generator, which is seeded before;
+`get_inputs()` draws arguments from NumPy's global generator, which the judge seeds;
 `forward(*inputs)` computes the correct results in NumPy. If the kernel has other
 layouts, `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
 expected)` convert them. The file is the user's own and is trusted. The candidate is not
@@ -30,8 +30,8 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 #: has no mutants; above a quarter of this number, there are fewer runs.
 LARGE_INPUTS = 1 << 22
 
-#: Number of runs with drawn errors for references that are run less often, and for all
-#: seeds but the first (on which mutants are tried). Bounds become twice as wide.
+#: Number of runs with drawn errors for large references, and for all seeds but the
+#: first (on which mutants are tried). So few runs make bounds twice as wide.
 _FEWER_SAMPLES = 10
 
 #: Functions that the loops of a reference call with their iterable or condition. They
@@ -128,8 +128,7 @@ class ReferenceCase:
         return tuple(map(_own, self.drawn(seed)))
 
     def drawn(self, seed: int) -> tuple[Any, ...]:
-        """Return the reference's arguments, drawn with a seed; they must not be
-        changed."""
+        """Return the reference's arguments, drawn with a seed; never change them."""
         return self._of_seed("inputs", seed, self._draw)
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
@@ -161,15 +160,14 @@ class ReferenceCase:
         return self.answer(self.inputs(seed))
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-        """Return the reference's results of `inputs`, which the reference may
-        change."""
+        """Return the reference's results for `inputs`, which it may change."""
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 
     def tolerances(
         self, seed: int, relative: float | None, *, is_later: bool = False
     ) -> tuple[Tolerance, ...]:
-        """Return a tolerance for each result that holds for any order of addition.
+        """Return a tolerance for each result; it is valid for any order of addition.
 
         An FP32 product may be three BF16 products, as in public kernels. Elementary
         functions are the emulator's, which the kernel uses too. `relative` is the
@@ -177,7 +175,8 @@ class ReferenceCase:
         second seed, fewer drawn runs suffice.
         Raises:
             UnimplementedError: a function of the reference has no rule.
-            InvalidProgramError: the reference takes numbers out of its arrays.
+            InvalidProgramError: the reference uses a number of its arrays without its
+                error, as `float(x[0])` does.
         """
         if relative is not None:
             return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))

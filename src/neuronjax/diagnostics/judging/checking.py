@@ -54,7 +54,8 @@ def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
 def ignored_arguments(
     case: ReferenceCase, seeds: Sequence[int], candidate: TracedCandidate
 ) -> Iterator[Problem]:
-    """Yield a problem for each argument that affects only the reference's results."""
+    """Yield a problem for each argument that affects the reference's results, but not
+    the kernel's."""
     program = candidate.kernel.program
     for n in _unreached(program):
         if _matters(case, seeds[0], n):
@@ -65,8 +66,9 @@ def ignored_arguments(
 def _unreached(program: KernelProgram) -> tuple[int, ...]:
     """Return positions of the arguments on which no result depends.
 
-    A storage is taken to depend on everything that any write to it depends on, in any
-    order. So the returned arguments surely have no effect, and others may have none.
+    A storage is assumed to depend on all that any write to it depends on, even a later
+    write. So the returned arguments surely have no effect; other arguments may have no
+    effect either.
     """
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
@@ -82,7 +84,8 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Record what every storage and register depends on; all depend on `around`."""
+    """Record what every storage and register depends on. `around` has the registers
+    that decide how often the block runs, on which all depend."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around

@@ -22,8 +22,8 @@ from neuronjax.diagnostics.tolerance import Tolerance
 from neuronjax.diagnostics.tolerance.fresh import names_changed
 from neuronjax.diagnostics.tolerance.judged import flat_blocks
 
-#: Largest number of runs of a reference, and of numbers that all runs read. A reference
-#: with inputs above `case.LARGE_INPUTS` is not run.
+#: Largest number of runs of a reference, and largest number of array elements that all
+#: runs together read. A reference with inputs above `case.LARGE_INPUTS` is not run.
 _MOST_RUNS = 24
 _MOST_READ = 1 << 30
 
@@ -173,7 +173,8 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Count and return the reference's current place, or None outside of it."""
+        """Count an execution of the reference's present place, and return the place;
+        None if the call does not come from the reference."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back

@@ -85,7 +85,8 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return the kind of `m`, "limits", "hazards" or "advice", and any problem."""
+    """Return the kind of problem that `m` is ("limits", "hazards" or "advice"), and the
+    problem, or None."""
     d = m.difference
     if m.holds_in(release):
         emulated = m.older and OLDER in release.styles  # by the rules of `release`

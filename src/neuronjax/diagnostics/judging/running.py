@@ -89,8 +89,8 @@ def seeds(
     `allow` is called in a thread while the kernel runs for the first time. It returns
     the allowed relative L2 error; None derives tolerances from the reference. Programs
     that may not end get `seconds` s. If the program may read memory that it has not
-    written, the first seed runs a second time, in other memory: a result that differs
-    depends on the memory's earlier content.
+    written, the first seed runs a second time, in other memory. If a result differs
+    then, it depends on the memory's earlier content.
     """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program

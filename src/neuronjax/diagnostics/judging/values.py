@@ -67,8 +67,9 @@ def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
     """Yield the kernel's results in every run. `seconds` is the time limit of all runs
-    together, if they may not end. The call itself takes the first of `runs`; or all,
-    if they are executed in a child.
+    together, if they may not end. The call takes the first of `runs` at once, and each
+    other when its results are needed; if a child executes the runs, the call takes all
+    at once.
     Raises:
         EndlessError: the runs did not end in time.
         NeuronJaxError: a run breaks a limit.

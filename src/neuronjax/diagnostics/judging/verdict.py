@@ -109,7 +109,7 @@ class VerdictTimes:
         hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
         mfu: FLOP of the kernel's matmuls, as a share of TensorE's peak in that time.
         instructions: number of executed instructions.
-        changes: the changes that would save most, and at most how many ms each.
+        changes: the changes that would save most, and the most ms that each can save.
     """
 
     predicted_ms: float

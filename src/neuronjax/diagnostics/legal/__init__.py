@@ -7,5 +7,6 @@ kernels against NumPy references). `walk.py` goes through the program; `arithmet
 rounds to formats; `results.py` has the bounds of outputs.
 
 A cast that the policy or the program asks for is executed if its operand is exact.
-Orders of addition, tables of functions, and single or double rounding are bounded.
+The bounds cover any order of addition, any table of a function, and one or two
+roundings.
 """

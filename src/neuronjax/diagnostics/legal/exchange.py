@@ -98,8 +98,7 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of an integer reduction; a doubtful term makes it
-    doubtful."""
+    """Return the k-th result of an integer reduction; it is doubtful if a term is."""
 
     def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
         key = at.reference.first_key
@@ -131,7 +130,7 @@ def _reduced(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
-    """Return the reduction over a group, as a sum over an axis of its members."""
+    """Return the reduction of `x`, the operands of the devices of one group."""
     dtype, model = i.operands[k].type.dtype, at.model
     travels = roundoff(i.reduce_dtype or i.write_format or dtype)
     terms = [rounded(held.tracked(model), travels)[0] for held in x]

@@ -161,12 +161,13 @@ def of_exact(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def format_of(i: Instruction, number: int = 0) -> Roundoff:
-    """Return the format to which a float result of an instruction is rounded."""
+    """Return the format to which float result `number` of an instruction is rounded."""
     return roundoff(i.write_format or i.results[number].type.dtype)
 
 
 def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """Return an FP32 result, rounded to the format in which it is written."""
+    """Return `x`, FP32 result `number` of an instruction, rounded to the format in
+    which it is written."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
     result, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
@@ -176,10 +177,11 @@ def written(x: Array, i: Instruction, number: int = 0) -> Held:
 def rounded(
     x: Tracked, format: Roundoff, is_stochastic: bool = False
 ) -> tuple[Tracked, np.ndarray | None]:
-    """Return a number rounded to a format narrower than FP32, and its error bound.
+    """Add the error of rounding to `format` to the errors of `x`, and return `x` and
+    its error bound; None as bound if the format is not narrower than FP32.
 
-    The order of addition or a table may lead to either neighbour in the format. So the
-    value is kept, and the rounding is added to its error.
+    The values are kept: the order of addition or a table may decide to which neighbour
+    in the format a value is rounded.
     """
     model = x.model
     if format.unit <= model.stored.unit:

@@ -41,7 +41,7 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
         if i.descending[0]:
             by_key = np.flip(by_key, axis)
         places = neighbours(by_key, reach, axis)
-        if len(keys) > 1:  # the other keys order ties of the first key
+        if len(keys) > 1:  # other keys decide if the first are equal
             places = np.broadcast_to(places.any(axis=axis, keepdims=True), places.shape)
     results = []
     for number, (values, view) in enumerate(zip(sorted_, i.results, strict=True)):

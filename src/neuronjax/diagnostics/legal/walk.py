@@ -62,8 +62,8 @@ class LegalWalk(OpWalk):
         return self._at.reference.kept_in_float32
 
     def run(self, arguments: Sequence[Any]) -> list[Held]:
-        """Run the main function on arrays without errors, or `Held`, and return its
-        results.
+        """Run the main function and return its results. The arguments are arrays
+        without errors, or `Held`.
 
         Raises:
             UnimplementedError: an instruction has no rule.
@@ -106,7 +106,7 @@ class LegalWalk(OpWalk):
         if self._draw is not None:
             is_drawn = any(h.is_drawn for x in given for h in x)
             held = {id(h): h for results in made for h in results}
-            # A number that several devices receive is drawn once.
+            # The error of a number that several devices receive is drawn once.
             once = {key: drawn(h, is_drawn, self._draw) for key, h in held.items()}
             made = [[once[id(h)] for h in results] for results in made]
         for lane, results in zip(lanes, made, strict=True):

@@ -121,7 +121,7 @@ integers narrower than 8 bits are not supported
     )
 )
 
-# Ops inside these make their results, and are checked themselves.
+# The results of these ops come from ops inside them, which are checked instead.
 _HANDED_ON = frozenset(
     {"func.call", "stablehlo.composite", "stablehlo.case", "stablehlo.if"}
 )

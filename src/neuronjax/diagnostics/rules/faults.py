@@ -54,8 +54,8 @@ def _format(type: TensorType) -> FloatFormat | None:
 
 
 def _cast(context: OpContext) -> tuple[float, FloatFormat] | None:
-    """Return the finite nonzero number that all elements of a cast to a float equal,
-    and the format of the float."""
+    """Return (number, format) for a cast to a float format whose elements all equal
+    this number, finite and not zero; None for any other cast."""
     (value,), (result,) = context.op.operands, context.op.results
     x = None if is_integer(value.type.dtype) else _scalar(context, value)
     fmt = _format(result.type)
@@ -102,8 +102,8 @@ def _epsilon(context: OpContext) -> Answer:
     if fmt is None or len(guards) != 1:
         return None
     (x,), readers = guards, _guarded(context, context.op.results[0])
-    # A zero was meant if the format holds every usual epsilon, or before a root, where
-    # optimizers add an epsilon that is zero by default.
+    # A zero is intended if the format holds every usual epsilon, or before a root,
+    # where optimizers add an epsilon that is zero by default.
     became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
         return (
@@ -185,8 +185,8 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
-    """Return the largest number of an iota or of cast integers, and whether it is known
-    from more than the type; 0 if the float dtype holds all of them."""
+    """Return the largest number of an iota or of cast integers, or 0 if the float dtype
+    holds all of them; and whether more is known of the number than its dtype."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands

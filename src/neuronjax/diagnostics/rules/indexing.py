@@ -18,7 +18,7 @@ from neuronjax.ir.program import Op
 
 
 def _limits(op: Op) -> list[int]:
-    """Return the largest legal number of each element of an index vector."""
+    """Return the largest legal value of each element of an index vector."""
     shape = op.operands[0].type.shape
     if op.name == "stablehlo.gather":
         numbers = op.attributes["dimension_numbers"]

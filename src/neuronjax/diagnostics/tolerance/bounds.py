@@ -26,8 +26,8 @@ from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_bl
 #: Factor on bounds from drawn errors of the reference. A kernel may compute in another
 #: way than its reference, in chunks or with other sums.
 _OTHER_WAYS = 2.0
-#: Default number of runs with drawn errors: half of the usual number, since a judge has
-#: several seeds. Student's t then gives wider bounds.
+#: Default number of runs with drawn errors: half of `drawn.SAMPLES`, since a judge has
+#: several seeds. With fewer runs Student's t gives wider bounds.
 SAMPLES = 16
 
 
@@ -88,8 +88,8 @@ def error_bounds(
 
     Raises:
         UnimplementedError: a function of the reference has no rule.
-        InvalidProgramError: an unknown precision, or the reference takes a number out
-            of its arrays.
+        InvalidProgramError: an unknown precision, or the reference uses a number of its
+            arrays without its error, as `float(x[0])` does.
 
     Memory: 12 to 16 bytes for every element that the reference holds; none for large
     results of element-wise functions, which are computed in parts (`pending.py`). Time:
@@ -154,7 +154,7 @@ def tolerance_of(x: Tracked) -> Tolerance:
 
 
 def _squares(error: np.ndarray | None, counts: np.ndarray) -> float:
-    """Return the sum of the squares of `error` where `counts`."""
+    """Return the sum of the squares of `error` where the mask `counts` is True."""
     if error is None:
         return 0.0
     return sum_of_squares(np.where(counts, error, np.float32(0.0)).reshape(-1))

@@ -109,7 +109,8 @@ class Draw:
         return np.moveaxis(draws, 0, -1) if self.count else draws[0]
 
     def _of(self, cause: str) -> Any:
-        """Return the drawn error of a table or of constants, equal at each use."""
+        """Return a drawn error: equal at each use of one `cause` (a table, or
+        "constants"), new for the cause ""."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]

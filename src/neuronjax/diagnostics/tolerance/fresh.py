@@ -27,7 +27,8 @@ _MAKERS = (
 
 
 class _ArrayType(type):
-    """A stand-in for `np.ndarray` of which tracked arrays are results and instances."""
+    """A stand-in for `np.ndarray`: a call returns a tracked array, and `isinstance`
+    accepts tracked arrays too."""
 
     model: ErrorModel
 

@@ -23,7 +23,7 @@ class Judged:
     Attributes:
         refused: number of elements beyond their bound, or not finite where the
             reference is.
-        non_finite: refused elements that are Inf or NaN on one side only.
+        non_finite: number of refused elements that are Inf or NaN on one side only.
         undecided: number of elements with an infinite bound: they may overflow, or
             depend on numbers that differ by less than their bounds.
         worst: index of the element whose error is the largest multiple of its bound;

@@ -131,7 +131,7 @@ class ErrorModel:
         sums: rounding of the additions of contractions and reductions.
         functions: relative errors of elementary functions by name, "other" among them.
         failure: probability that one correct element is refused.
-        draw: draws errors of runs, a `drawn.Draw`; None to carry their scales.
+        draw: the `drawn.Draw` of the runs; None if arrays carry scales of errors.
     """
 
     stored: Roundoff
@@ -163,7 +163,7 @@ class ErrorModel:
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:
-        """Return the coarser of the promised precision and the declared dtype."""
+        """Return a result's rounding: `stored`, or that of `dtype` if it is coarser."""
         declared = getattr(dtype, "name", "")
         if declared not in FORMATS:
             return self.stored

@@ -52,7 +52,6 @@ def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
 
 
 def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
-    """Restore the reduced axes with size 1 if `keepdims`."""
     return np.expand_dims(x, _axes(ndim, axis)) if keepdims else x
 
 

@@ -34,6 +34,7 @@ def of_run(value: np.ndarray, number: int) -> np.ndarray:
 
 
 def of_one_type(values: list[np.ndarray]) -> list[np.ndarray]:
-    """Return structures in one dtype: NumPy's own casts of them write out of bounds."""
+    """Return arrays of structures, converted to one dtype; a cast of structures by
+    NumPy would write out of bounds."""
     common = np.result_type(*(unpacked(v).dtype for v in values))
     return [packed(v[_FIELD].astype(common)) if v.dtype.names else v for v in values]

@@ -34,7 +34,7 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
 
 @run_by_run
 def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
-    """Apply a function with steps; a step within the bound becomes the error."""
+    """Apply a step function; a jump within an operand's bound becomes the error."""
     reach = x.model.spread * np.asarray(x.scale())
     low, high = function(x.value - reach), function(x.value + reach)
     jump = (high - low).astype(np.float32)

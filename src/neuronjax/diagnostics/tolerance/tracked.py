@@ -8,7 +8,7 @@ since they add differently in a sum:
 - `joint`: correlated in an unknown way; adds linearly.
 - `shared`: one signed error of many elements, such as that of a row's mean. A shared
   error passes through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an
-  error common to all of exp does.
+  error common to all exponentials cancels.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ REMEDY = "give an explicit tolerance for this reference"
 
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
-#: A library of NumPy that links NumPy's BLAS; `_blas` changes only an OpenBLAS.
+#: A library of NumPy that links NumPy's BLAS. `_blas` has no effect if this is not an
+#: OpenBLAS.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
 #: OpenBLAS's number of threads before each running call of `in_threads`. The last call
 #: to end restores the first number, in whichever order calls of several threads end.
@@ -73,7 +74,8 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Return the absolute scale in FP32 of a part of the array and its values."""
+        """Return the absolute scale of the error of a part of the array, in FP32.
+        `value` has the values of this part."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")

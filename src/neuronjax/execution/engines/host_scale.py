@@ -34,8 +34,8 @@ def largest_magnitude(x: jax.Array) -> jax.Array:
 
 
 def casts(i: TensorScalar) -> bool:
-    """Return whether a kernel executes an instruction: a product rounded to FP8. It
-    assumes that the scale is not NaN, as of a scale made from an amax."""
+    """Return whether a kernel executes an instruction: a product rounded to FP8. The
+    kernel assumes that the scale is not NaN; a scale made from an amax never is."""
     dtype = i.results[0].type.dtype
     if i.op != "multiply" or i.rounding != "rne" or i.write_format is not None:
         return False

@@ -50,8 +50,7 @@ def _canonical(x: jax.Array) -> jax.Array:
 
 
 def _as_integers(x: jax.Array) -> jax.Array:
-    """Return floats of 8 bits as bytes, because XLA does not sort all formats of 8
-    bits."""
+    """Return 8-bit floats as bytes: XLA does not sort all formats of 8 bits."""
     return to_codes(x) if x.dtype.kind not in "iub" and x.dtype.itemsize == 1 else x
 
 

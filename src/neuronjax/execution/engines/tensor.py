@@ -59,7 +59,7 @@ from neuronjax.numerics.random_bits import fold, random_bits
 from neuronjax.numerics.rounding import cast, round_to_format, round_to_int
 from neuronjax.numerics.widening import from_codes, widen_finite
 
-# From this number of columns on, transposing the result takes longer than it saves.
+# Results with fewer columns are computed transposed, which is faster for them.
 FEW_COLUMNS = 32
 #: The largest number of rows that a pass of a kernel has, as their panels need memory.
 MOST_ROWS = 1 << 14
@@ -223,8 +223,7 @@ def _plain(
 
 
 def matrices(lhs: jax.Array, rhs: jax.Array, d: DotDimensions) -> tuple[Matrix, Matrix]:
-    """Return the operands of any contraction as matrices, moving data as little as
-    possible."""
+    """Return the operands of any contraction as matrices, with the fewest moves."""
     return (
         _matrix(lhs, d.lhs_batch, d.lhs_contract),
         _matrix(rhs, d.rhs_batch, d.rhs_contract),
@@ -351,7 +350,7 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     bits = bits_of(x)
     high = lax.bitcast_convert_type(bits & jnp.uint32(0xFFFFF000), jnp.float32)
     finite = (bits & jnp.uint32(0x7F800000)) != jnp.uint32(0x7F800000)
-    # A NaN's payload may sit in the low bits alone: keep it whole in hi.
+    # A NaN's payload may be in the low bits alone, so `high` keeps the whole NaN.
     high = jnp.where(finite, high, x)
     return high, jnp.where(finite, x - high, jnp.float32(0))
 

@@ -188,8 +188,8 @@ def _running_fold(
     reverse: bool,
     body: Body,
 ) -> Arrays:
-    """Return the running results along an axis; if `reverse`, the body's arguments are
-    swapped."""
+    """Return the running results of body(state, x) along an axis; if `reverse`, of
+    body(x, state) from its end."""
     rows = [jnp.moveaxis(a, axis, 0) for a in inputs]
     start = tuple(
         jnp.broadcast_to(init, a.shape[1:]) for init, a in zip(inits, rows, strict=True)

@@ -70,7 +70,6 @@ def fold(
 
 
 def _readable(x: Matrix) -> Matrix:
-    """Return the matrix in a dtype that a kernel reads."""
     array = x.array
     if array.dtype in (jnp.float32, jnp.bfloat16):
         return x

@@ -146,8 +146,7 @@ def write(
 
 
 def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -> int:
-    """Return the memory that one thread needs besides the operands, for panels of this
-    depth."""
+    """Return the memory per thread, besides the operands, for panels of this depth."""
     wide = -(-block[1] // registers.columns) * registers.columns
     high = -(-block[0] // registers.rows) * registers.rows
     tile = registers.rows * registers.columns
@@ -351,8 +350,7 @@ class _FoldBuilder:
     def _tiles(
         self, sides: tuple[_BlockOperand, ...], scratch: Value, outs: list[Value]
     ) -> None:
-        """Write the loop over K tiles: pack panels, then add their products to the
-        result."""
+        """Loop over K tiles: pack panels, then add their products to the result."""
         c, p = self._c, self._p
         lhs, rhs = sides
         halves = ("high", "low") if self._kind.passes == 4 else ("whole",)
@@ -406,8 +404,7 @@ class _FoldBuilder:
     def _packed(
         self, side: _BlockOperand, t: Value, halves: Sequence[str], to: Value
     ) -> None:
-        """Write the panels of a K tile, all of the high half before those of the low
-        half."""
+        """Write the panels of a K tile, those of the high half first."""
         c, p = self._c, self._p
         k0 = c.mul(t, p["k_tile"])
         with c.loop(side.panels) as n:

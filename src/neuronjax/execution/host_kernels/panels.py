@@ -185,7 +185,6 @@ class PanelPacker:
         c.write(c.select(inside, x, F32(0.0)), c.at(to, f, WORD))
 
     def _copy_row(self, k: Value, inside: Value, to: Value) -> None:
-        """Copy elements that are side by side in memory."""
         c, lanes = self.c, self.lanes
         if not self._by_vectors:
             for n in range(self.width):

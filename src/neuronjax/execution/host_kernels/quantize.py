@@ -95,7 +95,8 @@ class _Quantizer:
         self._format: FloatFormat = get_format(kind.element)
 
     def block(self, p: dict[str, Value], index: Value) -> None:
-        """Write all blocks of the matrices, `rows` of `outer`, that `index` selects."""
+        """Write all blocks of the matrices that block `index` of the work consists of:
+        `rows` of the `outer` matrices."""
         c = self._c
         first = c.mul(index, p["rows"])
         last = c.smaller(c.add(first, p["rows"]), p["outer"])

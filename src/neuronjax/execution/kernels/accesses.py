@@ -1,4 +1,4 @@
-"""How an access is read and written: a static plan and integers for where it starts.
+"""How an access is read and written: a static plan, and integers that say where.
 
 The storage is seen as a dense array whose dimensions follow from the strides of the
 access: every stride that divides the next larger one is the unit of a dimension. If
@@ -27,9 +27,9 @@ class AccessBox(NamedTuple):
 
     Attributes:
         sizes: the dimensions of the dense array.
-        units: the elements from one index of a dimension to the next.
+        units: for each dimension, the distance in memory between neighbours.
         extents: the size of the window in each dimension.
-        steps: the distances between the window's elements that are used.
+        steps: for each dimension, n if every n-th element of the window is used.
         source: the dimension of the array for each dimension of the view; None if the
             view's dimension has one element or repeats an element.
         shape: the shape of the view.
@@ -159,8 +159,7 @@ class AccessPlan(NamedTuple):
 
 @functools.lru_cache(256)
 def relative_elements(pattern: Pattern) -> np.ndarray:
-    """Return the element numbers of a pattern, relative to its offset, in the view's
-    shape."""
+    """Return a pattern's element numbers from its offset, in the view's shape."""
     result = np.zeros((), np.int64)
     for stride, count in pattern:
         result = result[..., None] + np.arange(count, dtype=np.int64) * stride

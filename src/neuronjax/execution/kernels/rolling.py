@@ -1,12 +1,11 @@
 """Re-rolling: runs of equal neighbours become loops over tables.
 
-An unrolled loop repeats the signatures of its body. `roll` folds repeats from the
-inside: the shortest period that repeats anywhere is folded first, everywhere, then the
-next, so nested loops are recovered. The number of repetitions is not part of a
-signature, so triangular loops fold too. A list that stays long because its iterations
-differ (tiles at the edge of a mask) becomes a dispatch: a loop over positions that
-contains each kind of element once. `tabulate` then makes one node, with a table of
-rows, of equal elements. Offsets need not be affine.
+An unrolled loop repeats the signatures of its body. `roll` folds inner loops
+first: the shortest period that repeats anywhere, everywhere, then the next. The number
+of repetitions is not part of a signature, so triangular loops fold too. A list that
+stays long because its iterations differ (tiles at the edge of a mask) becomes a
+dispatch: a loop over positions that contains each kind of element once. `tabulate` then
+makes one node, with a table of rows, of equal elements. Offsets need not be affine.
 """
 
 from __future__ import annotations

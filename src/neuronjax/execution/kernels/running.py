@@ -116,7 +116,7 @@ def prepare(program: KernelProgram, memory: FreshMemory = USUAL_MEMORY) -> Kerne
 
 
 def _rolled(splitter: Splitter, program: KernelProgram) -> list[Element]:
-    """Return the elements, rolled between collectives, which join all ranks."""
+    """Return the elements; collectives stay outside the loops that are made of them."""
     elements: list[Element] = []
     every = splitter.block(program.body)
     for joint, run in itertools.groupby(every, lambda e: is_joint(e.kind)):
@@ -185,7 +185,7 @@ def carried(array: jax.Array, dtype: str) -> jax.Array:
 
 
 def fresh(pool: SlotPool, memory: FreshMemory = USUAL_MEMORY) -> jax.Array:
-    """Return memory that nothing has written."""
+    """Return a pool's memory before the first write, filled as `memory` says."""
     dtype = dtypes.info(pool.dtype)
     filled = memory.of_floats if dtype.is_float else memory.of_integers
     value = np.array(filled, dtype.numeric)

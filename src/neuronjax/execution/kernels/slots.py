@@ -62,8 +62,7 @@ class _Liveness:
                 self.loop(item.body)
 
     def loop(self, body: KernelBlock) -> None:
-        """Extend to a loop's end the live ranges of storages that exist before the
-        loop."""
+        """Extend to a loop's end the live ranges of storages that exist before it."""
         start, ordinal = self.position, min((i.ordinal for i in body.walk()), default=0)
         self.block(body)
         used = {a.storage for i in body.walk() for a in i.every_access}

@@ -59,7 +59,7 @@ class Conditional(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """A run of equal neighbours, whose number is in the element."""
+    """A run of equal neighbours; the element's `turns` has one entry for each."""
 
 
 class Dispatch(NamedTuple):
@@ -106,8 +106,7 @@ class Numbering:
 
 
 class Splitter:
-    """Splits the instructions of one program; `places` gives pool and slot of
-    storages."""
+    """Splits one program's instructions; `places` gives pool and slot of storages."""
 
     def __init__(self, places: Mapping[Storage, PoolSlot]) -> None:
         self.places = places

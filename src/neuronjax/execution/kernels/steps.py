@@ -214,8 +214,8 @@ def _window(place: ResolvedAccess, box: AccessBox, dense: jax.Array) -> jax.Arra
 
 
 def _beginning(place: ResolvedAccess) -> dict[str, Any]:
-    """Return the start of a window as keyword arguments of JAX. Only a runtime number
-    may be negative; allowing it costs three more operations."""
+    """Return the start of a window as keyword arguments of JAX. Only a start with a
+    runtime offset may be negative; allowing it costs three more operations."""
     return {
         "start_indices": [jnp.asarray(s, jnp.int32) for s in _starts(place)],
         "allow_negative_indices": place.index is not None,
@@ -223,7 +223,6 @@ def _beginning(place: ResolvedAccess) -> dict[str, Any]:
 
 
 def _arranged(window: jax.Array, box: AccessBox) -> jax.Array:
-    """Return a window's elements in the order of the view."""
     if any(step > 1 for step in box.steps):
         window = lax.slice(window, [0] * window.ndim, window.shape, box.steps)
     used = [d for d in box.source if d is not None]

@@ -95,8 +95,7 @@ class Collect:
 
     @classmethod
     def of(cls, given: Any) -> Collect | None:
-        """Return the `Collect` for what `collect=` accepts: True, False, None, a kind,
-        a Collect."""
+        """Return the `Collect` for `collect=`: a bool, None, a kind or a Collect."""
         if given is None or given is False:
             return None
         if isinstance(given, Collect):

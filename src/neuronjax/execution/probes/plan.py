@@ -163,7 +163,7 @@ class ProbePlan:
         return len(self._known) - 1
 
     def _placed(self, call: Call) -> Slots:
-        """Return the slots of a function's probes when it is called from here."""
+        """Return, for each slot of the called function, the slot at this call."""
         if call.callee not in self._callees:
             self._callees[call.callee] = self._found(
                 self._program.functions[call.callee]
@@ -192,7 +192,6 @@ class ProbePlan:
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
-    """Return the probes with numbers that distinguish equal probes."""
     equal: Counter[str] = Counter()
     numbered = []
     for probe in probes:

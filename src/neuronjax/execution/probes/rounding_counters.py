@@ -230,11 +230,12 @@ def _pair(low: jax.Array | np.uint32) -> jax.Array:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A tensor cut into rows of neighbours, of which every n-th is measured.
+    """A tensor whose lines are cut into rows; every n-th row is measured.
 
     Attributes:
-        axis: the axis of MX blocks; None for a flat tensor.
-        lines: the number of lines of the tensor along that axis.
+        axis: the axis of MX blocks, along which lines run; if None, the whole tensor is
+            one line.
+        lines: the number of lines.
         length: the length of a line.
         width: the length of a row.
         every: one row of this many is measured.

@@ -208,8 +208,7 @@ class Statistics(Shown):
     # -- showing -----------------------------------------------------------------------
 
     def table(self, limit: int | None = 20) -> str:
-        """Return the `limit` worst results (None: all), the worst first, as text of 80
-        columns."""
+        """Return the `limit` worst results (None: all), worst first, in 80 columns."""
         return str(self.display(limit=limit))
 
     def plot(self) -> Any:
@@ -247,8 +246,7 @@ def _described(probe: Probe) -> dict[str, Any]:
 
 
 def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:
-    """Return the counters, with None for what the probe cannot know, and effective
-    bits."""
+    """Return the counters, None for what the probe cannot know, and effective bits."""
     known: dict[str, Any] = dict(counts)
     units = known.pop("error_units")
     if not probe.counted:
@@ -296,7 +294,6 @@ def _metrics(probes: Sequence[Probe], sums: Mapping[str, Any]) -> dict[str, Any]
 
 
 def fraction(record: Mapping[str, Any], name: str) -> float:
-    """Return a fraction of a record's numbers, such as "underflow"; 0 if it is
-    unknown."""
+    """Return a fraction of a record's numbers, such as "underflow"; 0 if unknown."""
     part, whole = (record[counter] for counter in _FRACTIONS[name])
     return part / whole if part and whole else 0.0

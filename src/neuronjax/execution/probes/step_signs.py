@@ -73,8 +73,7 @@ def signs_of_step(
 
 
 def _made(plan: ProbePlan, found: Finiteness) -> Finiteness:
-    """Return for every probe whether it has an Inf or NaN that its operands do not
-    have."""
+    """Return for every probe whether it has an Inf or NaN that no operand has."""
     before, after = plan.edges[:, 0], plan.edges[:, 1]
 
     def upstream(flags: jax.Array) -> jax.Array:

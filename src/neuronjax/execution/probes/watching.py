@@ -98,7 +98,7 @@ def _is_off(exact: jax.Array, result: jax.Array) -> jax.Array:
 
 @jax.jit
 def _converts(x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return whether a conversion exceeds its type by a finite number."""
+    """Return whether a finite number is converted to a type that cannot hold it."""
     info = np.iinfo(result.dtype)
     wide = widen_finite(x) if x.dtype.name in FORMATS else x.astype(jnp.float32)
     wide = jnp.trunc(wide)

@@ -37,8 +37,7 @@ _HALF, _ONE = np.float32(0.5), np.float32(1)
 
 
 class _Rounded(NamedTuple):
-    """FP32 numbers; the result of every operation is rounded and sealed by the opaque
-    zero."""
+    """FP32 numbers; the result of every operation is rounded and sealed."""
 
     array: jax.Array
     zero: jax.Array

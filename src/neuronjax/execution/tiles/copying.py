@@ -67,8 +67,7 @@ def dma_transpose(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def moved(i: Signature, x: jax.Array) -> jax.Array:
-    """Return the elements of a source in the order in which a movement writes them to
-    dst."""
+    """Return the elements of a source in the order in which a movement writes them."""
     if "axes" in i.attributes:
         x = lax.transpose(x, i.attributes["axes"])
     return x.reshape(i.outputs[0].shape)

@@ -40,8 +40,7 @@ def tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("tensor_scalar")
 def tensor_scalar(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return (data <op0> operand0) <op1> operand1, with the first result rounded to
-    FP32."""
+    """Return (data <op0> operand0) <op1> operand1, the first result rounded to FP32."""
     a = i.attributes
     data, *operands = map(_flat, x)
     ops = [(a["op0"], operands[0], a["reverse0"])]

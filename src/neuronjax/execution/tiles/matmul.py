@@ -48,8 +48,7 @@ def nc_matmul(i: Signature, x: Operands, c: TileContext) -> Results:
 def summed(
     i: Signature, left: Matrix, right: Matrix, order: FoldOrder, c: TileContext
 ) -> Results:
-    """Return the results of the array, added to the contents of PSUM if `i` reads
-    them."""
+    """Return the array's results, added to the contents of PSUM if `i` reads them."""
     held = (wide(x).reshape(1, left.free, right.free) for x in c.previous)
     result = i.outputs[0]
     narrow = None if result.dtype == "float32" else get_format(result.dtype)
@@ -64,8 +63,7 @@ def _matrix(x: jax.Array, rows: int = 1) -> Matrix:
 def _passed_through(
     stationary: jax.Array, moving: jax.Array, result: OperandView
 ) -> Bits:
-    """Return the bits of the stationary row that each one-hot column of `moving`
-    selects."""
+    """Return the bits of the stationary row that each column of `moving` selects."""
     k = stationary.shape[0]
     word = dtypes.info(result.dtype).carrier
     rows = stationary.reshape(k, -1)
@@ -84,8 +82,7 @@ def _passed_through(
 
 @executes("nc_transpose")
 def nc_transpose(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Transpose bits; a core without exact transposes multiplies by the identity on
-    TensorE."""
+    """Transpose bits; a core that cannot do so multiplies by the identity."""
     data = x[0].reshape(x[0].shape[0], prod(x[0].shape[1:]))
     exact = i.engine != "tensor" or "exact_transpose" in c.core.capabilities
     if exact or data.dtype.kind in "iu":

@@ -23,8 +23,7 @@ def affine_values(
     counts: Sequence[int],
     partitions: int,
 ) -> jax.Array:
-    """Return int32 [partitions, elements]: offset + partition * multiplier + index *
-    step."""
+    """Return offset + partition * multiplier + index * step, [partitions, elements]."""
     total = offset + jnp.arange(partitions, dtype=jnp.int32) * multiplier
     for step, count in zip(steps, counts, strict=True):
         total = total[..., None] + jnp.arange(count, dtype=jnp.int32) * step

@@ -90,8 +90,7 @@ def rand2(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("dropout")
 def dropout(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return the data, with zero where a uniform number in [0, 1) is below the
-    probability."""
+    """Return the data, with zero where a uniform number is below the probability."""
     data, probability, state = x
     rows = flat(data)
     words, after = _drawn(state, *rows.shape)

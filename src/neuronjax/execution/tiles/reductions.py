@@ -98,8 +98,7 @@ def tensor_scalar_cumulative(i: Signature, x: Operands, c: TileContext) -> Resul
 
 @executes("tensor_tensor_scan")
 def tensor_tensor_scan(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return result = op1(op0(data0, previous result), data1), in FP32 along the free
-    axis."""
+    """Return op1(op0(data0, previous result), data1), in FP32 along the free axis."""
     a = i.attributes
     data0, data1 = (wide(flat(v), c.zero) for v in x[:2])
     first = lanes(x[2], data0.shape[0], c.zero)[:, 0]

@@ -66,7 +66,8 @@ def range_select(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("affine_select")
 def affine_select(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return on_true where the affine value, a 32-bit integer, <cmp_op> 0 holds."""
+    """Return data where <affine value> <cmp_op> 0 holds, in 32-bit integers, and
+    otherwise on_false."""
     data, on_false, offset, multiplier, *steps = x
     counts = i.attributes["counts"]
     value = affine_values(offset, multiplier, steps, counts, data.shape[0])

@@ -76,7 +76,7 @@ def max8(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_find_index8")
 def nc_find_index8(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return the index of each value; the n-th of equal values takes the n-th match."""
+    """Return where each value is found, the n-th of equal values at the n-th match."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x)
     return (_indices(_matches(data, values, later=False)),)
 

@@ -112,14 +112,14 @@ class Algorithm:
 
 
 def _scatters(op: str, group: Group) -> str:
-    """Return why an algorithm in which every rank reduces all data refuses a group."""
+    """Return why no algorithm in which every rank reduces all data can run, or ""."""
     if op != ALL_REDUCE:
         return "it exists for all_reduce only"
     return group.fault
 
 
 def _several_nodes(group: Group) -> str:
-    """Return why a group is refused if it has several ranks on several nodes."""
+    """Return a refusal of a group with several ranks on several nodes, else ""."""
     if len(group.by_node) == 1 or len(group.by_node) == group.size:
         return ""
     return "the group has several ranks on several nodes: name a pair, 'mesh+mesh'"
@@ -183,7 +183,6 @@ def _kangaring(group: Group) -> FoldPlan:
 
 
 def _along(paths: Iterable[Sequence[int]], hop: int) -> FoldPlan:
-    """Return the plan with one closed path for every channel."""
     return plans.channelled(
         [plans.arranged(plans.path(len(ranks), hop), ranks) for ranks in paths]
     )

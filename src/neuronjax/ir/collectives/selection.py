@@ -109,7 +109,7 @@ def select(
 
 
 def _preferred(op: str, size_bytes: int, group: Group) -> Iterator[str]:
-    """Yield names in the order of preference; the last can run where any other can."""
+    """Yield names, the preferred first; the last can run wherever another can."""
     if op == ALL_REDUCE and (group.size - 1) * size_bytes < SINGLE_STEP_BYTES:
         yield "single_step_mesh"
     row = next(r for r in _RANGES if size_bytes < r.below_bytes)
@@ -137,7 +137,6 @@ def _plan(name: str, op: str, groups: Sequence[Group]) -> FoldPlan | str:
 
 
 def _requested(name: str, who: str, op: str, groups: Sequence[Group]) -> FoldPlan:
-    """Return the plan of the algorithm that a user names."""
     if name not in ALGORITHMS:
         near = difflib.get_close_matches(name, ALGORITHMS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -197,12 +197,12 @@ Value = Any
 
 
 def int64(x: int) -> ir.Constant:
-    """Return a constant index."""
+    """Return a 64-bit constant, the type of indices."""
     return ir.Constant(I64, x)
 
 
 class Code(ir.IRBuilder):
-    """An IR builder with readable control flow."""
+    """An LLVM IR builder that can also write loops, reads and vector operations."""
 
     @classmethod
     def of(cls, function: ir.Function) -> Code:

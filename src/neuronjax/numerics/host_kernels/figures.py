@@ -8,10 +8,10 @@ from enum import IntEnum
 class Told(IntEnum):
     """The settings of the kernel, in FP64; sizes are magnitudes.
 
-    `SMALLEST` and `LARGEST` are those of a format. `LOST` is the allowed error relative
-    to the magnitude of a number, or to `FLOOR` where that is larger. `STEP` is the
-    smallest normal number of the format in which errors are counted, and `PRECISION` is
-    2 to the number of its mantissa bits.
+    `SMALLEST` (normal) and `LARGEST` (finite) bound a format. `LOST` is the allowed
+    error relative to the magnitude of a number, or to `FLOOR` where that is larger.
+    `STEP` is the smallest normal number of the format in which errors are counted, and
+    `PRECISION` is 2 to the number of its mantissa bits.
     """
 
     SMALLEST = 0
@@ -23,7 +23,13 @@ class Told(IntEnum):
 
 
 class Distance(IntEnum):
-    """The results of the kernel: sums, except the maxima `ULP_MOST` and `SIZE_MOST`."""
+    """The results of the kernel: sums, except the maxima `ULP_MOST` and `SIZE_MOST`.
+
+    From `DIFFERENT_BITS` on they are counts: of numbers that differ from the rounded
+    reference, in bits or in value; of zeros, all (`NOTHING`) and those whose reference
+    is not zero (`ZEROS`); of references below `SMALLEST` but not zero, and above
+    `LARGEST`; of the latter those whose number is `LARGEST`; of errors not allowed.
+    """
 
     ERROR2 = 0
     REFERENCE2 = 1

@@ -125,7 +125,8 @@ def threads() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-# Offsets in bytes; those of args, rets and attrs are of their structures.
+# Offsets in a call's frame, in bytes: of pointers, and of the structures args, rets and
+# attrs.
 FRAME = {
     "extension": 8,
     "api": 16,
@@ -168,7 +169,7 @@ DTYPES = {
 # plan is followed by dtype and size of every operand, which are compared and not kept.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
-# The caller alone also has the arguments of its calls of XLA.
+# Further words, which only the caller uses: the arguments of its calls of XLA.
 CALL_WORDS = (SCHEDULE_ARGS_BYTES + ERROR_ARGS_BYTES) // 8
 
 # This is text because llvmlite's builder cannot write it: its pointers to functions and
@@ -349,8 +350,6 @@ def _checked(
 
 
 def _product(c: Code, base: Any, count: Any) -> Any:
-    """Return the product of `count` 64-bit integers."""
-
     def step(n: Any, so_far: list[Any]) -> list[Any]:
         return [c.mul(so_far[0], c.read(I64, c.at(base, n, 8), 8))]
 
@@ -395,8 +394,8 @@ def _atomic(c: Code, op: str, shared: Any, word: int, x: int | Any) -> Any:
 
 
 def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
-    """Wait for the blocks that were taken, and stop further ones from being taken.
-    Return their number: all, unless the caller had no memory to take them."""
+    """Stop blocks from being taken, and wait for those that were taken. Return the
+    number of taken blocks: all, unless the caller had no memory to take them."""
     taken = c.smaller(_atomic(c, "xchg", shared, NEXT, blocks), blocks)
     look, spin, over = (c.append_basic_block(x) for x in ("look", "spin", "over"))
     c.branch(look)
