@@ -318,7 +318,7 @@ def _matmul_bits(found: Profile) -> int:
 
 
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
-    """Yield the profiles' notes, and a note on each program that does not fit in HBM."""
+    """Yield the notes of the profiles, and one on each program that exceeds HBM."""
     own: dict[str, list[str]] = {}
     for label, found in zip(_labels(profiles), profiles, strict=True):
         for note in found.notes:
