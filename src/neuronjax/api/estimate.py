@@ -130,7 +130,7 @@ def estimate(
             price. For several instances, a dict by name.
         terms: the terms of the list price: "on demand" or "Capacity Block"; None for on
             demand, or Capacity Block if the instance is not sold on demand.
-        devices: logical cores in use; None for as many as whole copies of a step fill.
+        devices: logical cores in use; None for as many as whole copies can use.
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
