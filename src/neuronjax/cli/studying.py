@@ -62,7 +62,7 @@ _INSTANCES = replace(
     find_fault=Offer(flag="--find-fault/--no-find-fault"),
     targets=_TARGETS,
     instance=_INSTANCES,
-    steps=Offer(help="With --at: how many steps the baseline trains that model."),
+    steps=Offer(help="With --at: how many steps the baseline needs for it."),
     against=AGAINST,
 )
 def study(
@@ -77,7 +77,8 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="Also predict the cost for a full-size step, `file.py:function`.",
+            help="The training step of the full-size model, `file.py:function`: also "
+            "predict the cost of training this model.",
         ),
     ] = None,
     shapes: Annotated[

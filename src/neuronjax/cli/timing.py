@@ -111,8 +111,9 @@ def profile(
 ) -> None:
     """Predict where the time of a program goes, and what would make it faster.
 
-    The command predicts from shapes alone how long one logical core takes: one or more
-    cores that work as one. `neuronjax constants` lists the figures of the time model.
+    From shapes alone, the command predicts how long a logical core takes. This is one
+    core, or several that work as one. `neuronjax constants` lists the time model's
+    figures.
 
     Examples:
 

@@ -25,7 +25,7 @@ NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, and FP32 operands are then no
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
 #: Advice for current scaling, based on studies of the GPT of the quickstart.
-_CHEAPER = "To read each tensor once less, try scaling='delayed', overflow='saturate'"
+_CHEAPER = "To read no tensor twice, try scaling='delayed' with overflow='saturate'"
 _WORTH_A_NOTE = 0.03
 
 
