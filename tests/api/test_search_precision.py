@@ -451,7 +451,7 @@ def test_errors_of_the_call(arguments):
     invalid = dict(args=arguments)
     rejects("no op whose precision", lambda p, x: x + 1, **invalid)
     narrow = jax.tree.map(lambda a: a.astype(jnp.bfloat16), arguments)
-    rejects("no group is lowerable", args=narrow)
+    rejects("changes an instruction of this program", args=narrow)
     rejects("baseline itself", candidates=("fp8", "bf16"), tolerance=1e-9, **invalid)
     lacking = dict(error=nj.UnsupportedError, candidates=("mxfp8", "fp32"))
     rejects("candidate 'mxfp8'", target="trn2", **lacking, **invalid)

@@ -362,7 +362,7 @@ class _Training:
         if machine.tokens_per_step is not None:
             if self.run.tokens_per_step is None:
                 raise InvalidProgramError(
-                    f"{machine.name!r} has tokens_per_step, and the estimate has none",
+                    f"{machine.name!r} has tokens_per_step, but not the estimate",
                     remedy="give tokens_per_step, of one call of the step",
                 )
             copies = machine.tokens_per_step / self.run.tokens_per_step
@@ -449,10 +449,10 @@ def _gradient_notes(
     if not silent:
         return []
     if not any(map(_trains, silent)):
-        return ["no gradients are computed: copies exchange nothing"]
+        return ["the program computes no gradients, so its copies exchange nothing"]
     return [
-        "no argument looks like a parameter, so no gradient is added up over the "
-        "copies; give gradient_bytes"
+        "no argument looks like a parameter, so the time has no all-reduce of "
+        "gradients over the copies; give gradient_bytes"
     ]
 
 
@@ -464,13 +464,13 @@ def _placement_notes(
         placement, copies = profiled.policy.placement, int(cost.copies)
         if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
             what = f"the placement has {len(placement)} of {cost.devices} devices"
-            found[f"{what}: gradients are added up as if copies were in order"] = None
+            found[f"{what}: gradients are added up as if device n were core n"] = None
     return list(found)
 
 
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:
     data = [cost.copies * cost.steps for cost in costs if cost.steps is not None]
     times = max(data) / min(data) if data else 1.0
-    seen = "the rows are not comparable: a step of one may process as much data as "
-    alike = f"{times:.3g} steps of another; an estimate with tokens= has equal amounts"
+    seen = "the rows are not comparable: a step of one row may process as much data "
+    alike = f"as {times:.3g} steps of another row; with tokens=, the amounts are equal"
     return [seen + alike] if times > 1.01 else []

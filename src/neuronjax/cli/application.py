@@ -129,7 +129,7 @@ OwnTargetOption = Annotated[
     typer.Option(
         "--target",
         help="A chip, instance or UltraServer, as `neuronjax ls` lists them. Default: "
-        "the function's own, else trn2.",
+        "the function's target, or trn2.",
     ),
 ]
 PolicyOption = Annotated[
@@ -137,8 +137,8 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         help="fp32, bf16, fp16, tf32, fp8, mxfp8 or mxfp4; or one of these with fields "
-        "of Policy changed: bf16,rounding=stochastic. Default: the function's own, "
-        "else the defaults of the Neuron SDK.",
+        "of Policy changed: bf16,rounding=stochastic. Default: the function's policy, "
+        "or the defaults of the Neuron SDK.",
     ),
 ]
 CacheOption = Annotated[

@@ -308,7 +308,7 @@ def _chlo_function(op: Op, context: Context) -> Iterable[Instruction]:
 def _top_k(op: Op, context: Context) -> Iterable[Instruction]:
     attributes = op.attributes.get("mhlo.attributes", {})
     if not attributes.get("largest", True):
-        raise _invalid(op, "largest=False", "negate the operand for largest=True")
+        raise _invalid(op, "largest=False", "use largest=True on the negated operand")
     return _as_op(op, context, "chlo.top_k", {"k": attributes["k"]})
 
 
@@ -327,7 +327,7 @@ def _name(op: Op) -> str:
 _ON_DEVICE = tuple(MX_FORMATS[name].element.name for name in ON_DEVICE_FORMATS)
 _LEGAL = {
     "dtype": " or ".join(_ON_DEVICE),
-    "dim": "the last axis or the one before it",
+    "dim": "the last axis or the axis before it",
     "block_size": str(BLOCK_SIZE),
     "scale_method": "'EMAX'",
 }

@@ -198,7 +198,9 @@ def _engine_metrics() -> dict[str, Metric]:
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         "total_time": Metric("s", "from the first event to the last, plus around_time"),
-        "around_time": Metric("s", "of total_time, to begin and end a program"),
+        "around_time": Metric(
+            "s", "the part of total_time that beginning and ending a program takes"
+        ),
         "neuroncore_cycle_count": Metric("cycles", "total_time in base-clock cycles"),
         "model_flops": Metric("FLOP", "of the program's matmuls"),
         "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),

@@ -102,7 +102,9 @@ FP32_TRANSPOSE_PASSES = Constant(
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
 THROTTLE_SECONDS = Constant(3e-6, "s", "from half to full rate after idle [GL]")
-THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; less use leads to it [GL]")
+THROTTLE_LIMIT = Constant(
+    0.5, "fraction", "the lowest rate; a use of the array below this leads to it [GL]"
+)
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
@@ -148,8 +150,8 @@ MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's m
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
-    "largest free size of an elementwise instruction, so that tiles stream; a bank of"
-    " PSUM is smaller",
+    "largest free size of an elementwise instruction; longer ones are divided so that"
+    " tiles stream. With an operand in PSUM, the limit is a bank, which is smaller",
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]")
 RANDOM_XORWOW = Constant(

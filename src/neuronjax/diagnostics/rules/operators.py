@@ -38,7 +38,7 @@ _NO_OPERATORS = frozenset(
 )
 
 
-_UNKNOWN_REMEDY = "compute it on the host: no other document mentions it"
+_UNKNOWN_REMEDY = "compute it on the host: no document of the vendor mentions this op"
 
 
 def _unlisted(context: OpContext) -> Answer:
