@@ -254,7 +254,7 @@ class PrecisionSearch(Displayed):
             if path:  # a function as metric has none
                 total = sum(self.worst_where.values())
                 yield f"in {times} of {total} programs beyond the tolerance,"
-                yield f"  the error is largest in {path}; outputs= says what is measured"
+                yield f"  the error is largest in {path}; outputs= says what to measure"
         if self.elements == 1:
             yield "one number was measured, in which errors may cancel: measure more"
 

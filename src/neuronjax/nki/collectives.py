@@ -160,7 +160,7 @@ def all_gather(
     for src, dst in zip(srcs, dsts, strict=True):
         if in_sbuf and src.ndim != 2:
             shape = f"a tensor of shape {src.shape} in SBUF"
-            refuse(where, shape, "use two dimensions, partitions and one free one")
+            refuse(where, shape, "use two dimensions, partitions and free")
         shape = list(src.shape)
         shape[collective_dim] *= len(groups[0])
         check_shape(where, dst, tuple(shape))
