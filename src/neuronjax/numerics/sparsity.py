@@ -337,7 +337,7 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
             f"group {index[axis]} of axis {axis}, at group index {list(index)}, has "
             f"{counts[index]} non-zero elements; {pattern} keeps {pattern.kept} of "
             f"{pattern.group}",
-            remedy="prune with sparsify, or train the zeros: examples/sparse_training.py",
+            remedy="prune with sparsify, or train as in examples/sparse_training.py",
         )
 
 
