@@ -35,7 +35,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         row="`grad` of a loaded program that was exported without its derivative",
         error=nj.UnsupportedError,
-        words="a loaded program that holds none",
+        words="a loaded program without a derivative",
         cells=[("grad", "stablehlo")],
     ),
     Refusal(

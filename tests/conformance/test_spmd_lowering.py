@@ -486,7 +486,7 @@ REFUSED = {
     "no such device": (
         manual(permute("[[0, 1], [2, 8]]")),
         InvalidProgramError,
-        "device 8 is none of the 8",
+        "device 8 is not in the mesh of 8",
     ),
 }
 

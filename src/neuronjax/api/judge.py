@@ -188,9 +188,13 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
     try:
         runs = max((t.runs for t in case.tolerances(job.seeds[0], None)), default=0)
     except (UnimplementedError, InvalidProgramError) as error:
-        why = f"{RELATIVE_L2:g}, as in NKIBench; no bound is derived: {error.what}"
+        why = (
+            f"{RELATIVE_L2:g}, as in NKIBench; no bound could be derived: {error.what}"
+        )
         return RELATIVE_L2, why
-    drawn = f", and from {runs} runs of it with random roundings" if runs else ""
+    drawn = (
+        f", and from {runs} runs of the reference with random roundings" if runs else ""
+    )
     return None, f"derived from the reference{drawn}"
 
 
@@ -255,7 +259,7 @@ def _with_harmless_reads(found: Mapping[str, Any]) -> dict[str, Any]:
     kinds: dict[str, list[Problem]] = {"hazards": [], "advice": [*found["advice"]]}
     for p in found["hazards"]:
         if p.rule == "maybe-unwritten":
-            text = f"{p.message}; results do not depend on it"
+            text = f"{p.message}; the results do not depend on what it contains"
             kinds["advice"].append(dataclasses.replace(p, message=text))
         else:
             kinds["hazards"].append(p)

@@ -58,7 +58,7 @@ SECONDS, SECONDS_PER_MEGABYTE = 300.0, 60.0
 _LOG_BYTES = 1 << 16
 _MANUAL = "sdy.manual_computation"
 _MOVED = {"func.call", "sdy.sharding_constraint"}
-_REMEDY = "write it and its collectives with jax.shard_map over all axes of the mesh"
+_REMEDY = "write the program with jax.shard_map over all axes of the mesh"
 
 
 # -- Which programs --------------------------------------------------------------------

@@ -128,8 +128,8 @@ OwnTargetOption = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="The chip, instance or UltraServer (see `neuronjax ls`). Default: the "
-        "function's own, else trn2.",
+        help="A chip, instance or UltraServer, as `neuronjax ls` lists them. Default: "
+        "the function's target, or trn2.",
     ),
 ]
 PolicyOption = Annotated[
@@ -137,8 +137,8 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         help="fp32, bf16, fp16, tf32, fp8, mxfp8 or mxfp4; or one of these with fields "
-        "changed: bf16,rounding=stochastic. Default: the function's own, else the "
-        "default of AWS's compiler.",
+        "of Policy changed: bf16,rounding=stochastic. Default: the function's policy, "
+        "or the defaults of the Neuron SDK.",
     ),
 ]
 CacheOption = Annotated[

@@ -323,10 +323,12 @@ class Comparison(Displayed):
         hidden = len(first.causes) - _SHOWN_CAUSES
         if hidden > 0:
             lines.append(
-                Text(f"           and {hidden} more: .first_divergence.causes")
+                Text(
+                    f"           and {hidden} more, see report.first_divergence.causes"
+                )
             )
         if not first.causes:
-            lines.append(Text("  no set of ops explains it"))
+            lines.append(Text("  no set of ops explains the divergence"))
         return lines
 
     def _outliers(self) -> Iterator[Text]:
@@ -347,7 +349,9 @@ class Comparison(Displayed):
                 style="yellow",
             )
         if len(found) > _SHOWN_OUTLIERS:
-            yield Text(f"  and {len(found) - _SHOWN_OUTLIERS} more: .outliers()")
+            yield Text(
+                f"  and {len(found) - _SHOWN_OUTLIERS} more, see report.outliers()"
+            )
 
 
 # -- results ---------------------------------------------------------------------------

@@ -122,11 +122,11 @@ def reveal_order(
     if probe is None and dtype not in PROBES:
         raise InvalidProgramError(
             f"no probe for sums in {dtype!r}",
-            remedy=f"give one, or a dtype of {', '.join(PROBES)}",
+            remedy=f"give a probe, or one of the dtypes {', '.join(PROBES)}",
         )
     if addends < 1:
         raise InvalidProgramError(
-            f"the order of {addends} addends", remedy="give at least one"
+            f"the order of {addends} addends", remedy="give at least one addend"
         )
     prober = _Prober(function, addends, probe or PROBES[dtype])
     children = prober.build(list(range(addends)))

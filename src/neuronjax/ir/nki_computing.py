@@ -49,8 +49,6 @@ _SEARCHED = {
 _PLACE, _MAYBE = "tuple[int, ...]", "bool | None"
 _WORDS = ("int32", "uint32")
 
-_LEFT = "whether the operand is on the left"
-
 _TENSOR_ENGINE = (
     row(
         "nc_matmul",
@@ -58,19 +56,28 @@ _TENSOR_ENGINE = (
         "dst, stationary, moving, is_stationary_onezero=False, "
         "is_moving_onezero=False, is_transpose=False, accumulate=None, "
         "tile_position=(), tile_size=(), perf_mode=matmul_perf_mode.none, name=None",
-        "dst = stationary.T @ moving, or dst += ..., a fold down the partitions.",
+        "dst = stationary.T @ moving, or dst += ...; sums fold over the partitions.",
         out("dst", ("psum",), text="[M, N]"),
         tensor("stationary", SBUF, text="[K, M]; [K, 2, M] in double-row mode"),
         tensor("moving", SBUF, text="[K, N]; [K, 2, N] in double-row mode"),
-        flag("is_transpose", "whether a one-hot moving transposes the bits"),
-        flag("is_stationary_onezero", "a hint that changes only the time"),
-        flag("is_moving_onezero", "likewise"),
-        note("accumulate", "whether to add to dst; None: if a matmul wrote it", _MAYBE),
+        flag("is_transpose", "whether to transpose bits, by a one-hot moving"),
+        flag(
+            "is_stationary_onezero",
+            "a hint that all elements are 0 or 1; it changes only the time",
+        ),
+        flag("is_moving_onezero", "the same hint for moving"),
+        note(
+            "accumulate",
+            "whether to add to dst; None: add if a matmul wrote dst",
+            _MAYBE,
+        ),
         note(
             "tile_position", "first row and column of the array that are used", _PLACE
         ),
         note("tile_size", "rows and columns of the array that are used", _PLACE),
-        note("perf_mode", "`matmul_perf_mode.double_row`: two FP8 products per cell"),
+        note(
+            "perf_mode", "`matmul_perf_mode.double_row` for two FP8 products per cell"
+        ),
         label="modelled",
         gathered=(0, 1),
     ),
@@ -84,14 +91,16 @@ _TENSOR_ENGINE = (
         tensor("stationary", SBUF, dtypes=_X4, text="[P, M], P a multiple of 32"),
         tensor("moving", SBUF, dtypes=_X4, text="[P, N]"),
         tensor("stationary_scale", SBUF, dtypes=SCALES, text="see `quantize_mx`"),
-        tensor("moving_scale", SBUF, dtypes=SCALES, text="likewise"),
+        tensor("moving_scale", SBUF, dtypes=SCALES, text="see `quantize_mx`"),
         note("tile_position", "(start_row, 0) in row tiling mode", f"{_PLACE} | None"),
         note(
             "tile_size",
             "(32, 64 or 128 rows, 128) in row tiling mode",
             f"{_PLACE} | None",
         ),
-        note("accumulate", "whether to add to dst; None: if it was written", _MAYBE),
+        note(
+            "accumulate", "whether to add to dst; None: add if dst was written", _MAYBE
+        ),
         label="modelled",
         capability="mx_matmul",
         instead="nisa.nc_matmul",
@@ -101,9 +110,9 @@ _TENSOR_ENGINE = (
         "nc_transpose",
         "tensor vector",
         "dst, data, engine=engine.unknown, name=None",
-        "dst = data.T, free dimensions taken as one; on TensorE if the memories allow.",
-        out(text="of the dtype of data; in PSUM on TensorE"),
-        tensor("data", text="in SBUF on TensorE"),
+        "dst = data.T, with one free dimension; by TensorE from SBUF to PSUM.",
+        out(text="of the dtype of data; in PSUM if TensorE executes"),
+        tensor("data", text="in SBUF if TensorE executes"),
         ENGINE,
         reads="part",  # unwritten rows become unwritten columns
     ),
@@ -115,7 +124,7 @@ _SCALAR_ENGINE = (
         "scalar",
         "dst, op, data, bias=None, scale=1.0, reduce_op=None, reduce_res=None, "
         "reduce_cmd=reduce_cmd.idle, name=None",
-        "dst = op(data * scale + bias), in FP32, and sums of it per partition.",
+        "dst = op(data * scale + bias), in FP32; also its sums per partition.",
         out(),
         tensor("data", like="dst"),
         column("scale", fp32=True),
@@ -140,7 +149,7 @@ _SCALAR_ENGINE = (
         operator("op", _FUNCTIONS, "an activation function"),
         operator("reduce_op", ADD),
         state("reduce"),
-        out("reduce_res", elements=1, text="takes the sums"),
+        out("reduce_res", elements=1, text="receives the sums"),
         label="modelled",
         gathered=(0,),
     ),
@@ -150,17 +159,17 @@ _SCALAR_ENGINE = (
         "dst, op, data, imm0, imm1, op0, op1, relu_param=0.0, reverse0=False, "
         "reverse1=False, reduce_op=None, reduce_res=None, reduce_cmd=reduce_cmd.idle, "
         "name=None",
-        "dst = op((data <op0> imm0) <op1> imm1), and a reduction of it.",
+        "dst = op((data <op0> imm0) <op1> imm1); also a reduction of dst.",
         out(),
         tensor("data", like="dst"),
         column("imm0"),
         column("imm1"),
-        column("relu_param", "slope of prelu"),
+        column("relu_param", "slope of prelu below 0"),
         operator("op", _FUNCTIONS, "an activation function"),
         note("op0", "multiply, add, subtract or bypass"),
-        note("op1", "add, subtract or bypass; the pair must be a legal one"),
-        flag("reverse0", "whether imm0 is on the left"),
-        flag("reverse1", "whether imm1 is on the left"),
+        note("op1", "add, subtract or bypass; not every pair (op0, op1) is legal"),
+        flag("reverse0", "whether imm0 is on the left of op0"),
+        flag("reverse1", "whether imm1 is on the left of op1"),
         command("idle reset reset_reduce reduce"),
         operator("reduce_op", _SCALAR_REDUCTIONS, optional=True),
         state("reduce", optional=True),
@@ -177,9 +186,9 @@ _ELEMENTWISE = (
         "tensor_tensor",
         "vector gpsimd",
         "dst, data1, data2, op, engine=engine.unknown, name=None",
-        "dst = data1 <op> data2, in FP32; 32-bit integers exactly on GpSimd.\n\nBy "
+        "dst = data1 <op> data2, in FP32; GpSimd is exact for 32-bit integers.\n\nBy "
         "default GpSimd executes `nl.power`, and ops whose operands are all 32-bit "
-        "integers, unless one is in PSUM.",
+        "integers, unless an operand is in PSUM.",
         out(),
         tensor("data1", like="dst"),
         tensor("data2", like="dst"),
@@ -193,15 +202,15 @@ _ELEMENTWISE = (
         "vector scalar gpsimd",
         "dst, data, op0, operand0, reverse0=False, op1=None, operand1=None, "
         "reverse1=False, engine=engine.unknown, name=None",
-        "dst = (data <op0> operand0) <op1> operand1, each operand one per partition.",
+        "dst = (data <op0> operand0) <op1> operand1, with one operand per partition.",
         out(),
         tensor("data", like="dst"),
         column("operand0", fp32=True),
         column("operand1", fp32=True),
-        operator("op0", ALU, "an operator of bits or of arithmetic"),
-        operator("op1", ALU, "of the same kind as op0, or None", optional=True),
-        flag("reverse0", _LEFT),
-        flag("reverse1", _LEFT),
+        operator("op0", ALU, "a bitwise or arithmetic operator"),
+        operator("op1", ALU, "an operator of op0's kind, or None", optional=True),
+        flag("reverse0", "whether operand0 is on the left of op0"),
+        flag("reverse1", "whether operand1 is on the left of op1"),
         ENGINE,
         gathered=(0,),
     ),
@@ -215,10 +224,10 @@ _ELEMENTWISE = (
         tensor("data", like="dst"),
         column("operand0"),
         tensor("operand1", like="dst"),
-        operator("op0", _ARITHMETIC, "an operator of arithmetic"),
-        operator("op1", BINARY_ARITHMETIC, "an operator of arithmetic"),
-        flag("reverse0", _LEFT),
-        flag("reverse1", _LEFT),
+        operator("op0", _ARITHMETIC, "an arithmetic operator"),
+        operator("op1", BINARY_ARITHMETIC, "an arithmetic operator"),
+        flag("reverse0", "whether operand0 is on the left of op0"),
+        flag("reverse1", "whether operand1 is on the left of op1"),
         one_in_psum=(0, 2),
     ),
     lanes(
@@ -235,13 +244,13 @@ _ELEMENTWISE = (
         "vector",
         "dst, src, max_value=0.0, reduce_res=None, reduce_cmd=reduce_cmd.idle, "
         "reduce_init=0.0, name=None",
-        "dst = exp(src - max_value) on VectorE, summed in its accumulators.",
+        "dst = exp(src - max_value) on VectorE, whose accumulators can sum dst.",
         out(),
         tensor("src", like="dst"),
-        column("max_value", "subtracted first", fp32=True),
+        column("max_value", "subtracted from src", fp32=True),
         command("idle reset_reduce reduce load_reduce", loads="reduce_init"),
         state("reduce", optional=True),
-        column("reduce_init", "what load_reduce loads"),
+        column("reduce_init", "the value that load_reduce loads"),
         result(),
         label="modelled",
         capability="vector_exponential",
@@ -256,15 +265,15 @@ _REDUCTIONS = (
         "vector",
         "dst, op, data, axis, negate=False, keepdims=False, name=None",
         "Reduces the last free axes of a tile on VectorE, in FP32 or on bit patterns.",
-        out(text="one element per row that is kept"),
+        out(text="one element per index of the axes that are kept"),
         tensor("data"),
         operator("op", REDUCTIONS, "a reduction"),
         note(
             "axis",
-            "the reduced axes: the last ones, never axis 0",
+            "the axes to reduce: the last axes, never axis 0",
             "int | Sequence[int]",
         ),
-        note("keepdims", "whether dst keeps them, with size 1", "bool"),
+        note("keepdims", "whether dst keeps the reduced axes, with size 1", "bool"),
         flag("negate", "whether the result is negated; not for bitwise ops"),
         label="modelled",
         gathered=(0,),
@@ -274,7 +283,7 @@ _REDUCTIONS = (
         "gpsimd",
         "dst, op, data, name=None",
         "Reduces a tile over its partitions on GpSimdE.",
-        out("dst", SBUF, text="one partition, of as many elements as data has in each"),
+        out("dst", SBUF, text="one partition, with as many elements as one of data"),
         tensor("data", SBUF),
         operator("op", _PARTITION_REDUCTIONS),
         label="modelled",
@@ -285,17 +294,17 @@ _REDUCTIONS = (
         "dst, data, op0, operand0, reduce_op, reduce_res=None, reverse0=False, "
         "reduce_cmd=reduce_cmd.reset_reduce, reduce_init=None, "
         "reduce_res_negate=False, name=None",
-        "dst = data <op0> operand0, folded into VectorE's accumulators.",
+        "dst = data <op0> operand0; VectorE's accumulators reduce dst.",
         out(),
         tensor("data", like="dst"),
         column("operand0"),
-        operator("op0", _ARITHMETIC, "an operator of arithmetic"),
+        operator("op0", _ARITHMETIC, "an arithmetic operator"),
         operator("reduce_op", _ACCUMULATED),
         command("reset_reduce reduce load_reduce", loads="reduce_init"),
-        note("reverse0", "not supported by the instruction", "bool"),
+        note("reverse0", "must be False: the instruction does not support it", "bool"),
         note("reduce_res_negate", "whether reduce_res is negated", "bool"),
         state("reduce"),
-        column("reduce_init", "what load_reduce loads"),
+        column("reduce_init", "the value that load_reduce loads"),
         result(),
         label="modelled",
         gathered=(0,),
@@ -305,15 +314,15 @@ _REDUCTIONS = (
         "vector",
         "dst, src, op0, op1, imm0, imm1=None, reduce_cmd=reduce_cmd.reset_reduce, "
         "name=None",
-        "register = op1(op0(src, imm0), register); dst takes every register value.",
+        "register = op1(op0(src, imm0), register); dst = every value of the register.",
         out(never=_WORDS, text="no 32-bit integers"),
         tensor("src", never=_WORDS, text="no 32-bit integers", like="dst"),
         column("imm0", fp32=True),
-        operator("op0", _ARITHMETIC, "an operator of arithmetic"),
+        operator("op0", _ARITHMETIC, "an arithmetic operator"),
         operator("op1", _ACCUMULATED | {"subtract"}),
         command("reset_reduce reduce load_reduce", loads="imm1"),
         state("reduce"),
-        column("imm1", "what load_reduce loads", fp32=True),
+        column("imm1", "the value that load_reduce loads", fp32=True),
         gathered=(0,),
     ),
     lanes(
@@ -326,10 +335,10 @@ _REDUCTIONS = (
         tensor("data0", like="dst"),
         tensor("data1", like="dst"),
         column("initial", "dst[-1]"),
-        operator("op0", BINARY_ARITHMETIC, "an operator of arithmetic"),
-        operator("op1", BINARY_ARITHMETIC, "an operator of arithmetic"),
-        flag("reverse0", "whether the operands of op0 change places"),
-        flag("reverse1", "whether the operands of op1 change places"),
+        operator("op0", BINARY_ARITHMETIC, "an arithmetic operator"),
+        operator("op1", BINARY_ARITHMETIC, "an arithmetic operator"),
+        flag("reverse0", "whether to swap the operands of op0"),
+        flag("reverse1", "whether to swap the operands of op1"),
         one_in_psum=(0, 1),
     ),
     lanes(
@@ -341,8 +350,8 @@ _REDUCTIONS = (
         tensor(
             "data",
             counts=range(513),
-            text="at most 512 elements per partition: one bn_stats per piece, one "
-            "bn_aggr for all",
+            text="at most 512 elements per partition; for more, one bn_stats per "
+            "piece and one bn_aggr for all pieces",
         ),
         label="modelled",
     ),
@@ -355,7 +364,7 @@ _REDUCTIONS = (
         tensor(
             "data",
             counts=range(0, 1 << 31, 3),
-            text="(count, mean, variance * count) again and again: a multiple of 3 "
+            text="rows of triples (count, mean, variance * count): a multiple of 3 "
             "elements per partition",
         ),
         label="modelled",
@@ -372,7 +381,8 @@ _REDUCTIONS = (
         "nc_find_index8",
         "vector",
         "dst, data, vals, name=None",
-        "The indices in data of 8 values per partition; all bits 1 if one is missing.",
+        "The indices in data of 8 values per partition; all bits are 1 for a "
+        "missing value.",
         out(elements=8, dtypes=_INDEX),
         tensor("data", **_SEARCHED),
         tensor("vals", elements=8),
@@ -391,7 +401,7 @@ _REDUCTIONS = (
             elements=8,
             dtypes=_INDEX,
             optional=True,
-            text="gets their indices",
+            text="receives the indices of the replaced elements",
         ),
     ),
 )

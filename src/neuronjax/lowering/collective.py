@@ -90,7 +90,7 @@ def _joined_groups(op: Op, context: Context) -> Groups:
     leave this check to their algorithms."""
     groups, placement = _groups(op, context), _placement(context)
     for group in groups:
-        remedy = "use the same logical cores of every node"
+        remedy = "use the same logical cores on every node"
         _check(op, placement.group(group).fault, remedy)
     return groups
 

@@ -139,7 +139,7 @@ def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
         raise op.error(
             UnsupportedError,
             f"calls {name!r}, which no NeuronCore has",
-            "compute it outside the emulated function; a program saved for "
+            "compute it outside the emulated function; a program that was saved for "
             'another platform may do without it if saved for "neuron"',
         )
     return _RULES[name](op, context)
@@ -276,7 +276,9 @@ def _packed(
     """Pack elements four to a uint32 along the blocked axis."""
     shape, axis = blocks.elements.type.shape, blocks.axis
     if shape[axis] % _PACKED:
-        raise _invalid(op, f"an axis of {shape[axis]}", f"use a multiple of {_PACKED}")
+        raise _invalid(
+            op, f"an axis of {shape[axis]} elements", f"use a multiple of {_PACKED}"
+        )
     split = (*shape[:axis], shape[axis] // _PACKED, _PACKED, *shape[axis + 1 :])
     view = reshaped(context, blocks.elements, split)
     order = (*(d for d in range(len(split)) if d != axis + 1), axis + 1)
@@ -308,7 +310,7 @@ def _chlo_function(op: Op, context: Context) -> Iterable[Instruction]:
 def _top_k(op: Op, context: Context) -> Iterable[Instruction]:
     attributes = op.attributes.get("mhlo.attributes", {})
     if not attributes.get("largest", True):
-        raise _invalid(op, "largest=False", "negate the operand for largest=True")
+        raise _invalid(op, "largest=False", "use largest=True on the negated operand")
     return _as_op(op, context, "chlo.top_k", {"k": attributes["k"]})
 
 
@@ -327,7 +329,7 @@ def _name(op: Op) -> str:
 _ON_DEVICE = tuple(MX_FORMATS[name].element.name for name in ON_DEVICE_FORMATS)
 _LEGAL = {
     "dtype": " or ".join(_ON_DEVICE),
-    "dim": "the last axis or the one before it",
+    "dim": "the last axis or the axis before it",
     "block_size": str(BLOCK_SIZE),
     "scale_method": "'EMAX'",
 }

@@ -79,7 +79,9 @@ PROGRAM_SECONDS = assumed(
 
 # -- TensorE ---------------------------------------------------------------------------
 
-MATMUL_MINIMUM = Constant(64, "cycles", "MM_INIT_LATENCY [A2]; min(64, M) [V26]")
+MATMUL_MINIMUM = Constant(
+    64, "cycles", "of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
+)
 FAST_LOAD = Constant(
     4,
     "ratio",
@@ -93,7 +95,7 @@ PARALLEL_INPUT = assumed(
     256,
     "elements/cycle",
     "row and column tiles run in parallel [ISA] while their moving rows fit the array's"
-    " input, 2 x 128 [A2, A3, A4]; that this is the bound is not published",
+    " input, 2 x 128 [A2, A3, A4]; no document says that this input is the bound",
 )
 ONE_ZERO = Constant(2, "ratio", "FP32 speedup per operand of ones and zeros [ISA]")
 FP32_TRANSPOSE_PASSES = Constant(
@@ -101,8 +103,10 @@ FP32_TRANSPOSE_PASSES = Constant(
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
-THROTTLE_SECONDS = Constant(3e-6, "s", "from half to full rate after idle [GL]")
-THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; less use leads to it [GL]")
+THROTTLE_SECONDS = Constant(3e-6, "s", "from half to full rate after a pause [GL]")
+THROTTLE_LIMIT = Constant(
+    0.5, "fraction", "lowest rate of TensorE, and the use below which it falls [GL]"
+)
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
@@ -113,7 +117,9 @@ THROTTLE_SINKING = assumed(
 
 # -- VectorE and ScalarE ---------------------------------------------------------------
 
-MINIMUM_INTERVAL = Constant(64, "cycles", "MIN_II of VectorE and ScalarE [V26]")
+MINIMUM_INTERVAL = Constant(
+    64, "cycles", "of an instruction of VectorE or ScalarE: MIN_II [V26]"
+)
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
@@ -140,16 +146,18 @@ RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, S
 RECIPROCAL_PASSES_V2 = Constant(
     2.6,
     "cycles/element",
-    "reciprocal on VectorE of NeuronCore-v2, where 8 are published",
+    "reciprocal on VectorE of NeuronCore-v2, for which 8 cycles are published",
     fitted_to="trn1, SiLU: VectorE is active for 74 % of the time [AO]",
 )
-BN_AGGR_PASSES = Constant(13 / 3, "cycles/element", "bn_aggr: 13 (N / 3) [V26]")
+BN_AGGR_PASSES = Constant(
+    13 / 3, "cycles/element", "bn_aggr: 13 cycles per 3 elements [V26]"
+)
 MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
-    "largest free size of an elementwise instruction, so that tiles stream; a bank of"
-    " PSUM is smaller",
+    "largest free size of an elementwise instruction; a longer one is divided, so that"
+    " tiles stream. With an operand in PSUM, a bank is the limit, which is smaller",
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]")
 RANDOM_XORWOW = Constant(
@@ -182,7 +190,7 @@ GPSIMD_SHARE = assumed(
     "the part of GPSIMD_BYTES, and of one operation per cycle, that software reaches:"
     " loads, the operation and the store take turns",
 )
-GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
+GPSIMD_PROCESSORS = Constant(8, "processors", "processors of GpSimdE [A2]")
 GATHER_INDEX = assumed(
     7,
     "cycles/index",
@@ -204,7 +212,7 @@ FUNCTION_OPERATIONS = assumed(
     32, "operations", "a function of two arguments in software (power, atan2, ...)"
 )
 INTEGER_DIVISION = assumed(
-    32, "operations", "32-bit quotient or remainder in software, a bit each"
+    32, "operations", "32-bit quotient or remainder in software, one per bit"
 )
 SORT_OPERATIONS = assumed(
     4, "operations", "a step of a merge: two reads, a comparison, a write"
@@ -215,10 +223,12 @@ SORT_OPERATIONS = assumed(
 DMA_ELEMENT = Constant(
     7e-9,
     "s",
-    "start of one contiguous piece",
+    "start of one contiguous piece of a transfer",
     fitted_to="trn1, 4-byte packet: 7 ns [PG, picture]",
 )
-DMA_SEMAPHORE = Constant(0.3e-6, "s", "DMA's end to its user's start [DM, picture]")
+DMA_SEMAPHORE = Constant(
+    0.3e-6, "s", "from the end of a transfer to the start of its user [DM, picture]"
+)
 HBM_LATENCY = assumed(
     0.12e-6,
     "s",
@@ -231,14 +241,18 @@ SOFTWARE_DMA = Constant(
 HBM_INTERLEAVE = assumed(
     512,
     "B",
-    "consecutive bytes on one channel of HBM; the next are on the next channel. Rows"
-    " whose distance is a multiple of a round of the channels begin on the same one",
+    "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
+    " Rows whose distance is a multiple of this times the channels share a channel",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
     " two channels; an interleave of 256 B or 1 KiB would give 205 or 51. Rows of 4 KiB"
     " of bmm, as far apart, move at 235 GB/s [AO]",
 )
-DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]")
-DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]")
+DMA_TRANSPOSE_SHARE = Constant(
+    0.9, "fraction", "of DMA's rate, for transposes from HBM to SBUF [A3]"
+)
+DMA_TRANSPOSE_ON_CHIP = Constant(
+    0.5, "fraction", "of DMA's rate, for transposes from SBUF to SBUF [A3]"
+)
 
 # -- kernels ---------------------------------------------------------------------------
 
@@ -260,7 +274,7 @@ LOOP_TURNS = assumed(
     16,
     "iterations",
     "iterations of a device loop that are scheduled one by one if all together have too"
-    " many instructions; each further one takes as long as the last of these",
+    " many instructions; each further iteration takes as long as the last",
 )
 
 # -- host ------------------------------------------------------------------------------
@@ -309,14 +323,16 @@ MASK_ROWS = assumed(
 MASK_COLUMNS = assumed(
     512, "columns", "width of a block of scores, as in nki-library's attention_cte"
 )
-MOST_PIECES = assumed(64, "tiles", "the most into which a region's time is divided")
+MOST_PIECES = assumed(64, "tiles", "most tiles into which a region's time is divided")
 CHUNK_BYTES = assumed(
     4096 * 128,
     "B",
     "the part of a load that a consumer waits for: 4 KiB per partition [DB]",
 )
 LOOP_TURN = Constant(
-    1.4e-6, "s", "64 iterations of a loop take 257 us, unrolled 161 [KLN, its author]"
+    1.4e-6,
+    "s",
+    "64 iterations of a loop take 257 us, unrolled 161 us [KLN, its author]",
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)
@@ -343,9 +359,9 @@ LINK_START = assumed(
 CHIP_HOP = assumed(
     1.5e-06,
     "s",
-    "middle of 1-2 us for a step between chips [IN]; ASSUMPTION: within one too",
+    "middle of 1-2 us for a step between chips [IN]; ASSUMPTION: on a chip too",
 )
-EFA_HOP = Constant(EFA.hop_seconds, "s", "[CC, IX]")
+EFA_HOP = Constant(EFA.hop_seconds, "s", "a step between instances [CC, IX]")
 LINK_SHARE = assumed(
     0.7,
     "fraction",
@@ -355,7 +371,7 @@ LINK_SHARE = assumed(
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
-    "the part of a core's DMA rate for a channel of a collective. There are two, or"
+    "the part of a core's DMA rate for a channel of a collective, which has two, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
     fitted_to="T2: 2 ranks, 16 MiB to 1 GiB: 56.8 GB/s for additional bytes",
 )
@@ -366,7 +382,9 @@ SLICE_BYTES = assumed(
     " so wires and DMA engines work in parallel. Slices are published only for ring",
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
-EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s [MC]")
+EFA_SHARE = Constant(
+    EFA.usable_share, "fraction", "of EFA's rate, 279 of 400 GB/s [MC]"
+)
 NULL_EXECUTION = assumed(
     0.00012,
     "s",

@@ -34,8 +34,8 @@ from neuronjax.numerics.float_format import FORMATS, get_format
 UNSCALED = "use a scale for each block of numbers, or a format with more digits"
 #: Advice besides a wider format.
 _BESIDES: Mapping[str, str] = {
-    "overflow": "scale before it",
-    "absorption": "round it stochastically, which keeps updates on average",
+    "overflow": "scale before this op",
+    "absorption": "round the sum stochastically, which keeps updates on average",
     "stagnation": "add in blocks",
 }
 _OF_RANGE = frozenset(("overflow", "underflow"))
@@ -126,7 +126,7 @@ class Remedy:
         made = execution.rounded(_FLOAT32)
         gone = float(((made == 0) & (execution.result != 0)).mean())
         breaks = self.suspect.amplifier and self.suspect.amplifier.made_nonfinite
-        where, what, few = "FP32", "it", 0.0 if breaks else FEW
+        where, what, few = "FP32", "the result", 0.0 if breaks else FEW
         if trace.cast is not None and trace.cast.unit > unit_of(_BFLOAT16):
             error = execution.error(_BFLOAT16)
             helps = error <= excused(unit_of(_BFLOAT16))
@@ -152,7 +152,7 @@ class Remedy:
             elif trace.cast is not None:
                 what = "its partial sums" if kind == "stagnation" else "this matmul"
             elif all(unit_of(v.type.dtype) <= unit_of(_FLOAT32) for v in values):
-                what = "all ops before it"
+                what = "all ops before this op"
         if helps:
             return True, f"keep {what} in {where}, which leaves {left}"
         return False, f"{where} alone would still leave {left}"

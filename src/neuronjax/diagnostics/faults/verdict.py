@@ -184,7 +184,7 @@ def _sent(program: Program) -> Iterator[str]:
         called = host_functions.find(text)
         if called is not None and called.name == "io_callback":
             place = op.location.source.rpartition("/")[2]
-            yield f"what {called.name} takes, {place or called.line}"
+            yield f"the arguments of {called.name}, {place or called.line}"
 
 
 def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:

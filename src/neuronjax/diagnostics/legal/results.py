@@ -149,7 +149,7 @@ class CheckedOutput:
                 f"{short(judged.relative_l2)}\n"
                 f"   where {short(judged.relative_l2_bound)} is legal"
             )
-        count = f"{judged.refused} of {judged.elements} elements outside"
+        count = f"{judged.refused} of {judged.elements} elements outside their bounds"
         return (
             f"{self.path}: {count}\n   worst at {place}: {self.value:.7g}, expected "
             f"{self.expected:.7g} +- {self.allowed:.2g}"

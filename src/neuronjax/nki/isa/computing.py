@@ -61,7 +61,9 @@ def tensor_scalar(call: Request) -> Any:
     if second is None:
         call.values["operand1"] = None
     elif (first in BITVEC) != (second in BITVEC):
-        call.refuse(f"{first} and {second}", "use both bitvec or both arithmetic")
+        call.refuse(
+            f"{first} and {second}", "use two bitwise or two arithmetic operators"
+        )
     return call.emit()
 
 
@@ -111,5 +113,5 @@ def tensor_scalar_reduce(call: Request) -> Any:
     """Refuse `reverse0`, which nki.isa documents as unsupported."""
     reverse, negate = call.of("reverse0", "reduce_res_negate")
     if reverse:
-        call.refuse("reverse0=True", "it is not supported yet, see nki.isa")
+        call.refuse("reverse0=True", "use False: nki.isa does not support True yet")
     return call.emit(negate=bool(negate))
