@@ -21,11 +21,13 @@ from neuronjax.ir.instruction import Label
 from neuronjax.numerics.elementary import MAX_ULP
 
 MEANINGS: dict[Label, str] = {
-    "exact": "bit-exact to a published specification and to an independent oracle",
-    "modelled": "the vendor does not document it: our choice, named and versioned",
-    "checked on silicon": "a modelled choice that public measurements of a chip"
-    " confirm; the table below lists the questions that they leave open",
-    "host": "the host computes it, on request only; no promise holds",
+    "exact": "the number equals a published specification and a second, independent"
+    " program, bit for bit",
+    "modelled": "AWS does not document the number, and we chose a rule",
+    "checked on silicon": "the number is modelled, and public measurements of a chip"
+    " confirm our rule; the measurements may leave questions open",
+    "host": "the host computes the number, only if the policy asks for it; we promise"
+    " nothing about it",
 }
 
 
@@ -367,13 +369,20 @@ def _page() -> Iterator[str]:
     yield "<!-- Made by `make docs-update`; do not edit. -->"
     yield "# What is exact, what is modelled"
     yield ""
-    yield "Every number that neuronjax computes carries one of four labels."
+    yield "Every number that neuronjax computes has one of four labels."
     yield '`compiled.as_text("instructions")` prints the label of every instruction. We'
-    yield "claim equality with silicon only where a row of [Measurements of"
-    yield "chips](#measurements-of-chips) shows it. In the tables, *switch* is the"
-    yield "policy field that changes the rule, and *tests* are the files that cover it."
+    yield "claim that numbers equal a chip's only where a row of [Measurements of"
+    yield "chips](#measurements-of-chips) shows it."
     yield ""
     yield from _table(("label", "meaning"), MEANINGS.items())
+    yield "There is a table for each label. Its column *switch* has the policy fields"
+    yield "that change the rule, and *tests* the files that test it. Some words of"
+    yield "the tables: the *operands* of a matmul are multiplied along the axis K; a"
+    yield "*tile* is the part of this axis that TensorE, the matrix engine, adds at"
+    yield "once; *PSUM* is the memory in which TensorE adds tiles; *VectorE*,"
+    yield "*ScalarE* and *GpSimdE* are the other engines; a *left fold* adds elements"
+    yield "one by one, from the first to the last."
+    yield ""
     for label in MEANINGS:
         yield f"## {label.capitalize()}"
         yield ""
@@ -382,8 +391,8 @@ def _page() -> Iterator[str]:
     yield from _silicon()
     yield "## Elementary functions"
     yield ""
-    yield "The table lists the largest error of FP32 results in units in the last place"
-    yield "(ULP)."
+    yield "These are our default functions. The table has the largest error of their"
+    yield "FP32 results, in units in the last place (ULP)."
     yield ""
     yield from _table(
         ("function", "ULP"), ((n, f"{u:g}") for n, u in sorted(MAX_ULP.items()))
@@ -391,12 +400,13 @@ def _page() -> Iterator[str]:
     yield ZEROS
     yield f"## {scalar_engine.TITLE}"
     yield ""
-    yield "[ScalarE's functions](scalar-engine.md) describes these functions and the"
-    yield "evidence for them. Each function is a table of cubics, one for each segment"
-    yield "of an octave of |x|. *Error* is the largest error in a segment, divided by"
-    yield "the largest value there, and *size of the error* states whether we guessed"
-    yield "this size or a measurement shows it. *In programs* is the op of a program"
-    yield "that uses the function."
+    yield 'With `transcendentals="scalar_engine"`, a policy computes elementary'
+    yield "functions as ScalarE does: each function is a table of cubics, one for"
+    yield "each segment of an octave of |x|. *Error* is the largest error in a"
+    yield "segment, divided by the largest value there. *Size of the error* states"
+    yield "whether we guessed this error or a measurement shows it, and *in programs*"
+    yield "is the op that uses the function. [ScalarE's functions](scalar-engine.md)"
+    yield "has the evidence."
     yield ""
     yield from _table(scalar_engine.HEADS, scalar_engine.section())
     yield "## INT8 on TensorE"
@@ -404,7 +414,9 @@ def _page() -> Iterator[str]:
     yield INT8
     yield "## Where sources contradict each other"
     yield ""
-    yield "[Hardware](hardware.md#sources) lists the sources for which the keys stand."
+    yield "*taken* is the figure that we use, and *instead of* the figure of the"
+    yield "other source. [Hardware](hardware.md#sources) lists the sources by their"
+    yield "short names."
     yield ""
     yield from _table(
         ("topic", "taken", "instead of", "sources"),
@@ -415,14 +427,16 @@ def _page() -> Iterator[str]:
 def _silicon() -> Iterator[str]:
     yield "## Measurements of chips"
     yield ""
-    yield "Third parties measured these results on real chips and published them. In"
-    yield "each row, *the chip* is the chip's result, *here* is neuronjax's result for"
-    yield "the same kernel, and *open* is what the measurement leaves open. Distances"
-    yield "are relative L2 norms of the difference from FP32 NumPy, which has an error"
-    yield "of its own."
+    yield "Third parties measured these results on real chips and published them."
+    yield "Each row compares one measurement with a claim of the tables above, and"
+    yield "states whether it confirms or contradicts the claim. *The chip* is the"
+    yield "chip's result, *here* is neuronjax's result for the same kernel, and"
+    yield "*open* is what the measurement does not show. A *distance* is the relative"
+    yield "L2 norm of the difference from the same program in NumPy's FP32, which has"
+    yield "an error of its own."
     yield ""
     yield from _table(
-        ("claim", "", "chip", "the chip", "here", "source", "shown by", "open"),
+        ("claim", "result", "chip", "the chip", "here", "source", "shown by", "open"),
         (
             (
                 e.subject, e.verdict, e.chip, e.device, e.here, e.source,

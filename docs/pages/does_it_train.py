@@ -55,8 +55,9 @@ def verdicts_table() -> str:
         for row in _runs().ROWS
     ]
     runs = sum(len(verdicts) for _, verdicts in found)
-    told = f"{runs} of {len(rows) * len(found)} cells have been run so far."
-    return f"{table(('', 'emulated', *(name for name, _ in found)), rows)}\n{told}\n"
+    told = f"{runs} of these {len(rows) * len(found)} combinations were run so far."
+    heads = ("number format", "target", *(name for name, _ in found))
+    return f"{table(heads, rows)}\n{told}\n"
 
 
 def _short(verdict: Any) -> str:
@@ -88,7 +89,7 @@ def sizes_table() -> str:
         for model in runs.MODELS
         for size in runs.SIZES
     ]
-    heads = ("", "parameters:", "layers:", "width:", "steps:", "peak rate:")
+    heads = ("model", "parameters:", "layers:", "width:", "steps:", "peak rate:")
     return table((*heads, "seconds of a run:"), rows)
 
 
@@ -102,7 +103,14 @@ def losses_tables() -> str:
     for model, size, study in _studies():
         if study is not None:
             rows = [_losses(row) for row in study.final()]
-            heads = ("", "seeds:", "loss:", "− native:", "steps ×:", "verdict")
+            heads = (
+                "number format",
+                "seeds:",
+                "loss:",
+                "− native:",
+                "steps ×:",
+                "verdict",
+            )
             margin = study.final()[0]["margin"]
             told = f"The margin is {margin:.2g}."
             title = f"### {model.name} {size.name}"
@@ -155,7 +163,14 @@ def prices_table() -> str:
                     _ends(row, "dollars", dollars),
                 )
     rows = [found[row.name] for row in _runs().ROWS if row.name in found]
-    heads = ("policy", "trained", "step", "steps:", "time:", "dollars")
+    heads = (
+        "policy",
+        "trained",
+        "one step (interval)",
+        "steps:",
+        "time:",
+        "cost (interval)",
+    )
     compared = nj.estimate(step, policy=["bf16", "fp8"], **machine)(*arguments)
     notes = [f"- {note}\n" for note in compared.notes if " with fp8 and " in note]
     return f"{table(heads, rows)}\n{''.join(notes)}"
@@ -186,7 +201,7 @@ def trn3_table() -> str:
                 "-" if steps is None else f"{steps * time / times['BF16']:.2f}",
             )
         )
-    heads = ("policy", "trained", "step:", "steps ×:", "time to the same loss ×:")
+    heads = ("policy", "trained", "one step:", "steps ×:", "time ÷ BF16's:")
     return table(heads, rows)
 
 
@@ -205,7 +220,7 @@ def attention_table() -> str:
         found = (nj.profile(step, target="trn2", policy=p) for p in policies)
         times = [profiled(*arguments).total_seconds for profiled in found]
         rows.append((length, *map(seconds, times)))
-    heads = ("tokens of a sequence", "BF16:", "FP8:", "FP8, attention in BF16:")
+    heads = ("tokens per sequence", "BF16:", "FP8:", "FP8, attention in BF16:")
     return table(heads, rows)
 
 

@@ -176,8 +176,8 @@ def raising_line(error: BaseException) -> str | None:
 
 
 def line_in(file: str, error: BaseException) -> str | None:
-    """Return "file:line" of the innermost frame of an error's traceback that is in a
-    file, or of a SyntaxError in this file; else None."""
+    """Return "file:line" of the innermost frame of an error's traceback that is in
+    `file`, or of a SyntaxError in `file`; else None."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
         return _line(file, error.lineno)
     return _last_line(error, lambda name: name == file)

@@ -251,7 +251,7 @@ def test_memory_over_time(profiled):
 
 def test_memory_prints_as_the_table_of_the_report(profiled):
     shown = str(profiled.memory)
-    assert shown.startswith("Memory at its fullest")
+    assert shown.startswith("Peak memory use")
     assert shown in str(profiled)
     assert "HBM 14 MiB of 23.8 GiB, SBUF" in repr(profiled.memory)
     assert len(repr(profiled.memory)) < 80

@@ -19,6 +19,6 @@ def test_every_claim_is_read_from_the_page():
 
 def test_every_measurement_is_read_from_the_page():
     rows = exactness.sections()["Measurements of chips"]
-    assert [(row["claim"], row[""], row["open"]) for row in rows] == [
+    assert [(row["claim"], row["result"], row["open"]) for row in rows] == [
         (e.subject, e.verdict, e.unexplained) for e in EVIDENCE
     ]

@@ -138,6 +138,18 @@ def test_a_block_waits_for_the_room_of_the_one_before():
     assert timeline.flops == pytest.approx(2 * 2 * 2048 * 32768 * 128)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "width", "overlap"), [(4096, 2048, True), (8192, 640, False)]
+)
+def test_blocks_overlap_where_two_batches_of_rows_fit(hidden, width, overlap):
+    """512 rows go through a step before the next: 8 MiB of 8,192 columns in BF16, and
+    as much for their transposes, do not fit twice."""
+    plan = plan_of(norm_mlp, *norm_mlp_arguments(8192, hidden, width))
+    (unit,) = plan.main.units
+    assert unit.passes > 1
+    assert unit.blocks == (1 if overlap else unit.passes)
+
+
 @pytest.mark.slow
 def test_cores_that_share_rows_read_the_weights_each():
     arguments = norm_mlp_arguments(8192, 1024, 1024)

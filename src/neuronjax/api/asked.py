@@ -1,8 +1,8 @@
 """The subject of a verb (a public function such as `profile`): a function or a program.
 
 Every subject gives a verb a captured program, its arrays, and the target and policy of
-the report. Target and policy are arguments of the verb, or else the ones with which the
-subject was made, or else "trn2" and the SDK's defaults.
+the report. Target and policy are arguments of the verb, otherwise those with which the
+subject was made, otherwise "trn2" and the SDK's defaults.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Askable = Callable[..., Any] | Lowered | Compiled | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Asked:
-    """The function or program that a verb is given, for one target under one policy.
+    """A function or program that was passed to a verb, for one target under one policy.
 
     Attributes:
         step: the emulated function, or the lowered program.
-        first: the arguments that a bound method adds in front of those of a call.
+        first: for a bound method, its object, which precedes the arguments of a call.
     """
 
     step: Emulated | Lowered
@@ -58,7 +58,7 @@ class Asked:
         policy: str | Policy | None = None,
         **options: Any,
     ) -> Asked:
-        """Return the subject for an item, under the given target and policy or its own.
+        """Return the subject of a verb that was called with `item`.
 
         Args:
             item: the function, program or path that the verb was given.
@@ -118,8 +118,8 @@ class Asked:
     def captured(
         self, *args: Any, _alone: bool = False, **kwargs: Any
     ) -> CapturedProgram:
-        """Return the program of a call, with the call's arguments as its inputs.
-        Without arguments a lowered program keeps those that it was lowered for.
+        """Return the program of a call, with the call's arguments as its inputs. A
+        lowered program without arguments keeps the inputs for which it was lowered.
 
         With `_alone` the results leave out what a function writes into modules."""
         if isinstance(self.step, Lowered):
@@ -172,22 +172,21 @@ class Asked:
 
 
 def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function of a bound method, and the arguments that it binds."""
     if isinstance(item, functools.partial) and not item.keywords:
         return item.func, item.args
     return item, ()
 
 
 def _emulated_in(item: Any) -> Emulated | None:
-    """Return the emulated function that an item is, or was made from; else None."""
+    """Return the emulated function that an item is or was made from, or None."""
     function: Any = item.func if isinstance(item, functools.partial) else item
     function = inspect.unwrap(function, stop=lambda f: isinstance(f, Emulated))
     return function if isinstance(function, Emulated) else None
 
 
 def own_setting(item: Askable) -> dict[str, Any]:
-    """Return the target and policy with which an item was made, by keyword. A gradient
-    or batched version of an emulated function has the settings of that function."""
+    """Return the target and policy with which an item was made, by keyword. The
+    gradient or `vmap` of an emulated function has the settings of the function."""
     if isinstance(item, Lowered | Compiled):
         lowered = item.lowered
         own: dict[str, Any] = {"target": lowered.target.name, "policy": lowered.policy}
@@ -209,7 +208,7 @@ def shared_setting(
 
     Args:
         several: the items.
-        given: the verb's keyword and value for the target, then for the policy.
+        given: two of the verb's keywords with their values, first for the target.
 
     Raises:
         InvalidProgramError: the items' settings differ, and the caller gives none.
@@ -231,14 +230,12 @@ def shared_setting(
 
 
 def _written(setting: Any) -> str:
-    """Return a target or policy as code; a policy without a name as a phrase."""
     name = _name(setting)
     is_named = not isinstance(setting, Policy) or name in PRESETS
     return repr(name) if is_named else "that policy, a nj.Policy"
 
 
 def _name(setting: Any) -> str:
-    """Return the name of a target, or of a policy."""
     if isinstance(setting, Policy):
         return policy_name(setting)
     return getattr(setting, "name", setting)

@@ -1,7 +1,7 @@
 """A call of an emulated function: its caller, its arguments, and its state.
 
 Signatures, static arguments and array leaves are handled as `jax.jit` does. A
-`CallState` holds what one call needs from the previous one. A `boundary` shortens the
+`CallState` has what one call needs from the previous call. A `boundary` shortens the
 tracebacks of errors that leave a public function.
 """
 
@@ -39,7 +39,7 @@ _KNOW_IT = ("api", "testing", "cli", "")
 
 
 def asked_for_jaxs() -> bool:
-    """Return whether `nj.jit` was called by an internal module that wants JAX's `jit`.
+    """Return whether `nj.jit` was called by a module of neuronjax that means `jax.jit`.
 
     The user may have set `jax.jit` to a `functools.partial` of `nj.jit`, or to a
     function that calls it."""
@@ -60,8 +60,8 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function made from an emulated one, such as its gradient, for a report.
-    The report's policy applies to all of it; that of the emulated one is ignored."""
+    """Return `function`, made from `emulated` (its gradient, for example), for a
+    report. The report's policy applies to all of it, not that of `emulated`."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., An
 
 
 def is_asked_about(emulated: Any) -> bool:
-    """Return whether a function is running that `asked_about` made from this one."""
+    """Return whether a function that `asked_about` made from `emulated` is running."""
     return _asked_about.get() is emulated
 
 
@@ -87,7 +87,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        return None  # a builtin: positional arguments only, as for jax.jit
+        return None  # a builtin takes positional arguments only, as for jax.jit
 
 
 def argument_name(signature: inspect.Signature | None, number: int) -> str:
@@ -124,7 +124,7 @@ class Named:
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
-        """Return the selection, in which each position adds its name and vice versa."""
+        """Return the selection, with each position's name and each name's position."""
         given_numbers = _tuple(numbers, int)
         given_names = _tuple(names, str)
         if signature is None:
@@ -146,7 +146,7 @@ class Named:
     def split(
         self, args: tuple, kwargs: dict
     ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Return the unselected arguments, and a function that adds the others."""
+        """Return unselected arguments, and a function that adds the selected ones."""
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
@@ -205,11 +205,11 @@ class CallState:
         return self  # only the counter changes, and copies share it
 
     def context(self, index: Any) -> CallContext:
-        """Return the state that accompanies the arguments of a call."""
+        """Return the state that a call with this index takes besides its arguments."""
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return the index of this call: the given one, the next one, or None.
+        """Return the call's index, given or counted; None if not `stochastic`.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.
@@ -230,7 +230,7 @@ class CallState:
 
 
 class Stateful:
-    """A callable that starts from a `CallState`: a function or its program."""
+    """A function or its program, whose calls start from a `CallState`."""
 
     _state: CallState
 
@@ -288,12 +288,12 @@ _STANDARD = f"{Path(contextlib.__file__).parent}/"
 
 
 def boundary(function: T) -> T:
-    """Return a function whose errors have only the user's frames in their tracebacks.
-    The same holds for functions that it returns.
+    """Return a function whose errors have only the user's frames in their tracebacks,
+    as do errors of functions that it returns.
 
     Frames of neuronjax and JAX are left out; after an interrupt, frames of all
-    libraries are. `JAX_TRACEBACK_FILTERING=off` shows all frames. The cause of one of
-    our own errors is dropped, because its message says all."""
+    libraries. `JAX_TRACEBACK_FILTERING=off` shows all frames. The cause of one of our
+    own errors is dropped, because its message says all."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -108,14 +108,14 @@ def collective_bench(
             "collective_permute" (every rank sends to the next) or
             "collective_broadcast"; or nccom-test's "allr", "redsct", "allg",
             "alltoall".
-        target: a chip, instance or UltraServer, or several: "trn2.48xlarge:4".
-        ranks: number of devices that take part, from device 0 on; None for all.
-            Or a sequence of device numbers.
+        target: a chip, an instance, an UltraServer, or instances: "trn2.48xlarge:4".
+        ranks: number of devices that take part, from device 0 on, or a sequence of
+            device numbers; None for all devices.
         sizes: sizes in bytes, as numbers or "64K" (K, M, G are binary), or "1K:1G:x2":
             first size, last size and factor.
-        dtype: the elements' dtype, NumPy's name or nccom-test's ("bf16", "fp32",
+        dtype: the elements' dtype, by NumPy's name or nccom-test's ("bf16", "fp32",
             "fp8e4").
-        algorithm: "ring", "rdh" or another; None for a choice by size and group.
+        algorithm: the algorithm, "ring", "rdh" or another; None to choose by size.
         lnc: physical cores per logical core; None for the target's default.
 
     Raises:
@@ -148,8 +148,8 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return a function from bytes to time. More than `_MOST_LISTED` ranks must be
-    all ranks of the target, in order."""
+    """Return a function from bytes to time. If there are more than `_MOST_LISTED`
+    ranks, they must be all ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":

@@ -1,7 +1,7 @@
 """`compare`: every op of a function, emulated and in a reference.
 
-A thin interface to `diagnostics.compare`: it captures the program, lowers it for the
-emulation and the reference, and passes on the two lowered programs.
+A thin interface to `diagnostics.compare`: it captures the program, and lowers it for
+the emulation and the reference.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def compare(
     name, if the same op computes them from matched values, if their elements are equal,
     or if one line computes both; parts of an array on several devices are first joined.
     Values that differ are named with their source lines in both programs. The ops are
-    also aligned by a longest common subsequence, and the edits are listed.
+    also aligned by a longest common subsequence, and the edits are listed:
+
         print(nj.compare(step, against=faster_step, policy="bf16")(params, batch))
 
     A saved program can be given too, as `against="golden/step.mlirbc"`. What the
@@ -117,13 +118,13 @@ def compare(
         reference: "float64": every float in double precision whatever its declared
             format; "float64_rounded": double precision, with each result rounded to its
             declared format if this is narrower than FP32; "float32": FP32 on the host,
-            with sums in its order; or a policy or preset, such as "fp32", the chip's
-            modelled FP32.
+            with sums in the host's order; or a policy or preset, such as "fp32", the
+            chip's modelled FP32.
         baseline: a third run whose errors are shown beside the emulation's, for
             comparison: "float32" with `reference="bf16"`, for example.
-        tolerance: the largest relative L2 error of an op in the run, beyond which the
-            run has diverged. None: judge by roundings against double precision;
-            0 with `against`, or if the reference is the policy itself; otherwise 0.1.
+        tolerance: the largest allowed relative L2 error of an op in the run; None for
+            limits from roundings against double precision, 0 with `against` or if the
+            reference is the policy itself, and otherwise 0.1.
         explain: search the smallest set of ops that explains the first divergence, by
             runs up to that point, and try remedies on the first ops at fault.
         rounding_seed: the call index of stochastic rounding, the same in all runs.
@@ -186,7 +187,6 @@ def _compared(
     baseline: Reference | None,
     **options: Any,
 ) -> Comparison:
-    """Compare a captured program and its arrays with a reference."""
     policy, program = asked.policy, captured.program
     if program.holds_complex():
         program = real_program(program, sdk=policy.sdk)
@@ -223,7 +223,6 @@ def _edited(
     rounding_seed: int,
     static: Mapping[str, Any],
 ) -> Callable[..., ProgramComparison]:
-    """Return a function that compares two programs; the second may be a saved one."""
     policy, own = asked.policy, {"target": asked.target.name}
     is_saved = isinstance(against, str | os.PathLike)
     other = Asked.of(against, policy=policy, **own, **static)
@@ -257,15 +256,12 @@ def _edited(
 
 
 def _read_back(captured: CapturedProgram) -> CapturedProgram:
-    """Return a program as saved and loaded again, but with its argument names, because
-    rules of a policy refer to them."""
     saved = read_artifact(captured.portable()).program
     saved = dataclasses.replace(saved, argument_names=captured.emulation.names)
     return dataclasses.replace(captured, program=saved)
 
 
 def _with_arguments(saved: CapturedProgram, like: CapturedProgram) -> CapturedProgram:
-    """Return a saved program with the arguments of a function, and their names."""
     taken, given = (
         ", ".join(str(v.type) for v in each.program.entry.body.arguments)
         for each in (saved, like)

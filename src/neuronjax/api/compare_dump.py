@@ -43,7 +43,7 @@ def compare_dump(
 
     A tensor is matched by its name: the path of an output or argument, a module and an
     op of the name stack ("mlp/dot_general"), or a module alone for the last value that
-    it computes. Separators and a final "output" are ignored, and either name may be the
+    it computes. Separators and a final "output" are ignored, and one name may be the
     end of the other. Without a common name, shape and dtype must be unique on both
     sides. Values inside a loop have no tensor, because they are computed many times.
 
@@ -55,8 +55,8 @@ def compare_dump(
             a narrower format than in the program is assumed to be rounded for the file.
         target: as `compare`.
         policy: as `compare`.
-        names: tensor name -> value name, if they do not match. Values have the names in
-            the result's `.tensors` and in messages.
+        names: the value's name for each tensor's name that does not match. Values have
+            the names in the result's `.tensors` and in messages.
         functions: as `tolerance`.
         failure: as `tolerance`.
         samples: as `tolerance`.

@@ -37,7 +37,7 @@ from neuronjax.policy import Policy, Preset
 _open: list[Mapping[str, Any]] = []
 _lock = threading.Lock()
 # Part of JAX's cache key: inside a scope, a function that was compiled before is
-# compiled again, so that functions that run natively can be counted.
+# compiled again, so that `_native_calls` can count the functions that run natively.
 _INSIDE = jax.make_user_context(default_value=None)
 
 
@@ -51,13 +51,13 @@ def emulated(
             import train  # jax.jit, nnx.jit, eqx.filter_jit, jax.pmap
             train.main()
 
-    Inside, `jax.jit` is `nj.jit` and `jax.pmap` is `nj.pmap`, for every thread. Of
-    nested functions the outermost one is emulated as a whole. `jax.make_mesh` finds as
-    many devices as it is asked for: if the host has fewer, devices are made for the
-    mesh. Meshes and the arrays on them are JAX's own, and results are placed where
-    `jax.jit` places them. A function jitted inside the block stays emulated outside it.
-    A function jitted before runs natively, with a warning. Ops outside of any jit run
-    on the host. `neuronjax run script.py` does this for a script.
+    Inside, `jax.jit` is `nj.jit` and `jax.pmap` is `nj.pmap`, for every thread. A
+    function that is jitted inside another is emulated as a part of it. `jax.make_mesh`
+    works for any number of devices: if the host has fewer, more are made. Meshes and
+    the arrays on them are JAX's own, and results are placed where `jax.jit` places
+    them. A function jitted inside the block stays emulated outside it. A function
+    jitted before runs natively, with a warning. Ops outside of any jit run on the host.
+    `neuronjax run script.py` does this for a script.
 
     Args:
         target: as `jit`.
@@ -145,12 +145,11 @@ def _make_mesh(
 @functools.cache
 def _other_devices(count: int) -> Sequence[Any]:
     """Return CPU devices for a mesh larger than the host's device count, which JAX
-    fixes at start. They belong to a second XLA client for the same host."""
+    fixes at start. The devices belong to a second XLA client for the same host."""
     return make_cpu_client(num_devices=count).devices()
 
 
 def _in_scope(native: Callable[..., Any], ours: Callable[..., Any]) -> Any:
-    """Return a function that calls `ours` in an open scope and `native` otherwise."""
 
     @functools.wraps(native, updated=())
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -172,7 +171,7 @@ _OURS = {
 
 def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the target and policy of the scope opened last. Return None if no scope is
-    open, or if the caller's globals are those of one of neuronjax's own modules."""
+    open, or if `caller` has the globals of a module of neuronjax."""
     ours = caller.get("__name__", "").partition(".")[0] == "neuronjax"
     scopes = [] if ours else _open[-1:]
     return scopes[0] if scopes else None
@@ -182,15 +181,15 @@ def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _native_calls() -> dict[Any, int]:
-    """Return a dict from user's functions that JAX itself has jitted to the number of
-    argument types for which they have run as programs of their own."""
+    """Return, for each function of the user that JAX itself has jitted, for how many
+    types of arguments JAX has compiled it."""
     kind = type(NATIVE_JIT(abs))
     found: list[Any] = [f for f in gc.get_objects() if type(f) is kind]
     return {f: f._cache_size() for f in found if _line_of(f)}
 
 
 def _line_of(function: Any) -> str:
-    """Return the line that defines a user's function; "" for one of a library."""
+    """Return the line that defines a user's function; "" if a library defines it."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or any(part in code.co_filename for part in (*LIBRARY, "<")):
         return ""

@@ -1,7 +1,7 @@
 """`estimate`: what it would cost to train a model, from shapes alone.
 
-The seconds are those of `profile`; the rest is arithmetic (`timing.money`). A program
-is written for one device or for the devices of its own mesh. An instance runs as many
+`profile` predicts the seconds; the rest is arithmetic (`timing.money`). A program is
+written for one device or for the devices of its own mesh. An instance runs as many
 *copies* of it as its logical cores allow, each with its own batch; the gradients of a
 training step are added up over the copies. Prices are the caller's, or dated list
 prices (`hardware.instances`). A rented machine is paid for as a whole.
@@ -75,8 +75,8 @@ class Machine:
         name: its name in tables.
         step_seconds: seconds of one of its training steps.
         price_per_hour: US dollars for the whole machine.
-        tokens_per_step: tokens of one of its steps, all its devices together; None for
-            the tokens of one call of the estimated step.
+        tokens_per_step: tokens of one step of all its devices; None for the tokens of
+            one call of the estimated step.
         steps: training steps in total; None for the number given to `estimate`.
         watts: average power of the whole machine; None if unknown.
     """
@@ -118,25 +118,25 @@ def estimate(
     Args:
         step: as `profile`.
         instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
-            means four; None for the step's target, or an instance with its chip, or
-            "trn2.48xlarge" if the step has no target.
+            is four instances. None for the step's target, or if this is a chip, an
+            instance with it; "trn2.48xlarge" if the step has no target.
         policy: one policy or several; None for the step's own, else the SDK's defaults.
-        steps: number of optimizer steps of the training. If
-            policies need different numbers, a dict by policy name.
-        tokens: total tokens to train on, instead of `steps`. This makes machines
-            comparable that run different numbers of copies.
+        steps: number of optimizer steps of the training, or a dict by policy name.
+        tokens: total tokens to train on, instead of `steps`, so that machines can be
+            compared that run different numbers of copies.
         tokens_per_step: tokens that one call of `step`, by one copy, processes. Without
             it, no figures per token are given.
         price_per_hour: US dollars per hour for the whole instance; None for the list
             price. For several instances, a dict by name.
-        terms: terms of the list price: "on demand" or "Capacity Block"; None for on
+        terms: the terms of the list price: "on demand" or "Capacity Block"; None for on
             demand, or Capacity Block if the instance is not sold on demand.
-        devices: logical cores in use; None for as many as whole copies of a step fill.
+        devices: logical cores in use; None for as many as whole copies of the program
+            can use.
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
-        watts: average power of the whole instance, from which the energy follows. If
-            they differ, a dict by name.
+        watts: average power of the whole instance, from which the energy follows, or a
+            dict by the instance's name.
         utilization: share of the rented time during which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.
         lnc: physical cores per logical core; None for the policy's, else the target's.
@@ -211,7 +211,7 @@ def estimate(
 class Estimate(PricedTable):
     """The cost of training, one row for every machine and policy; prints as tables.
 
-    The properties are figures of the first row; None if not asked for.
+    The properties are figures of the first row; None if they are not known.
 
     Attributes:
         costs: the rows, as `TrainingCost`: instances in the order given, each under
@@ -303,7 +303,6 @@ class _Training:
         policies: Sequence[Policy | None],
         own: Policy | None,
     ) -> None:
-        """Raise an error, before programs are priced, if the arguments are invalid."""
         if not 0 <= self.overlap <= 1:
             raise InvalidProgramError(
                 f"an overlap of {self.overlap}", remedy="give 0 to 1"
@@ -324,7 +323,6 @@ class _Training:
         )
 
     def cost(self, target: Target, found: Profile) -> TrainingCost:
-        """Return the cost on a machine, given the profile of the program on it."""
         run = self._run(target, found.policy)
         run.check()
         shards = shards_of(found)
@@ -363,7 +361,6 @@ class _Training:
         )
 
     def cost_of_machine(self, machine: Machine) -> TrainingCost:
-        """Return the cost on a machine that the caller has measured."""
         copies = 1.0
         if machine.tokens_per_step is not None:
             if self.run.tokens_per_step is None:
@@ -388,7 +385,6 @@ class _Training:
 def _all_reduce_seconds(
     size: float, copies: int, shards: int, target: Target, found: Profile
 ) -> float:
-    """Return the seconds to add up gradients over copies of `shards` devices each."""
     if copies < 2 or not size:
         return 0.0
     lnc = found.core.lnc
@@ -426,7 +422,6 @@ def _groups(copies: int, shards: int) -> list[list[int]]:
 
 
 def _trains(found: Profile) -> bool:
-    """Return whether a program computes gradients."""
     scopes = {i.location.scope for i in found.lowered.instructions}
     return any(map(is_cotangent_scope, scopes))
 
@@ -441,7 +436,7 @@ def _alarms(found: Found) -> list[str]:
 
 
 def _trainers(chip: ChipSpec) -> str:
-    """Return the names of chips for training, in place of one only for serving."""
+    """Return the names of chips for training, preferably with the cores of `chip`."""
     every = [other for other in CHIPS.values() if not other.serves_only]
     alike = [other for other in every if other.core is chip.core]
     named = ", ".join(other.name for other in alike or every)
@@ -451,7 +446,6 @@ def _trainers(chip: ChipSpec) -> str:
 def _gradient_notes(
     profiles: Sequence[Profile], costs: Sequence[TrainingCost]
 ) -> list[str]:
-    """Return a note that says why copies exchange no gradients, if they do not."""
     pairs = zip(profiles, costs, strict=True)
     silent = [p for p, c in pairs if c.copies > 1 and not c.time.all_reduce_seconds]
     if not silent:
@@ -479,6 +473,6 @@ def _placement_notes(
 def _data_notes(costs: Sequence[TrainingCost]) -> list[str]:
     data = [cost.copies * cost.steps for cost in costs if cost.steps is not None]
     times = max(data) / min(data) if data else 1.0
-    seen = "the rows are not comparable: a step of one may process as much data as "
-    alike = f"{times:.3g} steps of another; an estimate with tokens= has equal amounts"
+    seen = "the rows are not comparable: one processes up to "
+    alike = f"{times:.3g} times as much data as another; give tokens= for equal amounts"
     return [seen + alike] if times > 1.01 else []

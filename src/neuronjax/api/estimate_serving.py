@@ -71,9 +71,9 @@ def estimate_serving(
         prefill: a function that reads a prompt into a KV cache; as `profile`.
         decode: a function that makes one token for every sequence of a batch. Its
             arguments that have the type of a result and are not parameters are the KV
-            cache, which is updated in place. A step is priced for the full length of
-            the cache. Its launch overlaps with the previous step; the time of a prefill
-            includes the launch.
+            cache, which is updated in place. A decode is priced for the full length of
+            the cache, without its launch, which overlaps with the previous decode; a
+            prefill includes its launch.
         prompt_tokens: tokens of one request.
         output_tokens: tokens of one answer; the first is computed by the prefill.
         batch: sequences that a copy decodes together, as in `decode`'s arguments.
@@ -82,7 +82,7 @@ def estimate_serving(
         policy: as `estimate`.
         price_per_hour: as `estimate`.
         terms: as `estimate`.
-        devices: logical cores in use; None for all that whole copies can use.
+        devices: logical cores in use; None for as many as whole copies can use.
         utilization: share of the rented time during which copies are full.
         watts: as `estimate`; without it, no energy is predicted.
         lnc: physical cores per logical core; None for the policy's, else the target's.
@@ -201,7 +201,7 @@ class ServingEstimate(PricedTable):
 
 
 def _given_away(profiled: Profile) -> Profile:
-    """Return the profile with all arguments donated, since a server keeps one cache."""
+    """Return the profile with all arguments donated: a server keeps one cache."""
     timeline = profiled.timeline
     everything = range(len(timeline.memory.arguments))
     memory = with_donation(timeline.memory, everything)
@@ -209,7 +209,7 @@ def _given_away(profiled: Profile) -> Profile:
 
 
 def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:
-    """Return the two profiles of each machine and policy that runs both programs."""
+    """Return both programs' profiles for each machine and policy that runs both."""
     known = {(target.name, p.policy): _given_away(p) for target, p in firsts}
     return [
         (target, known[target.name, then.policy], _given_away(then))

@@ -1,7 +1,7 @@
 """Programs on priced instances: the common parts of `estimate` and `estimate_serving`.
 
 They are: an estimate's machines, policies and prices; the profile of a program on each
-machine; the number of copies that a machine runs; the HBM that they need; the table.
+machine; the number of copies that a machine runs; the HBM of the copies; the table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PricedTable(Displayed):
 
     Attributes:
         name: name of the program.
-        refused: machine and policy that cannot run the program -> the reason.
+        refused: by machine and policy that cannot run the program, the reason.
         notes: assumptions and problems.
         utilization: share of the rented time that is used.
         profiles: profiles of every program on every machine.
@@ -68,8 +68,8 @@ class PricedTable(Displayed):
         """Check that HBM can hold the program on every machine.
 
         Raises:
-            InvalidProgramError: it cannot; the message names the biggest tensors, and
-                what rematerialisation or sharding would save.
+            InvalidProgramError: it does not fit; the message names the biggest tensors,
+                and what rematerialisation or sharding would save.
         """
         for found in self.profiles:
             found.check_memory()
@@ -89,7 +89,8 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        lines.append(f"{self._MEASURED}; similar programs suggest for one copy:")
+        similar = "80 % intervals of one copy's time, from similar programs:"
+        lines.append(f"{self._MEASURED}; {similar}")
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
         lines += [
@@ -110,14 +111,14 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return what differs between profiles: the program, the machine or the policy."""
+    """Return labels of profiles, by the program, machine or policy that differs."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]
 
 
 def _how_sure(label: str, found: Profile) -> str:
-    """Return the interval of a profile's time on one core; "" if it has none."""
+    """Return the interval of a profile's time on one core; "" without an interval."""
     if (sure := found.confidence) is None:
         return ""
     low, high = seconds(sure.low_seconds), seconds(sure.high_seconds)
@@ -136,11 +137,11 @@ def profiles_of(
     kwargs: dict[str, Any],
 ) -> tuple[Found, dict[str, str]]:
     """Return the profiles of a step on machines and under policies, and the reasons of
-    refusals. Each program is profiled once; a refusal by the only machine is raised."""
+    refusals. Each program is profiled once; a lone machine's refusal is raised."""
     targets, policies = machines
     found: Found = []
     refused: dict[str, str] = {}
-    # A program of one device is the same on all machines with the same chip.
+    # A program of one device takes the same time on all machines with the same chip.
     known: dict[tuple, Profile] = {}
     alone = len(targets) * len(policies) == 1
     for target, policy in itertools.product(targets, policies):
@@ -167,8 +168,8 @@ def profiles_of(
 
 
 def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
-    """Return the distinct machines of `instance`. Without it, return the step's own
-    target, or an instance with its chip."""
+    """Return the distinct machines of `instance`. Without `instance`, return the target
+    `own`, or if this is a chip, an instance with it."""
     if instance is None:
         machine = resolve_target(own or DEFAULT_INSTANCE)
         return (machine if machine.instance else _largest(machine.chip),)
@@ -193,7 +194,7 @@ def _largest(chip: ChipSpec) -> Target:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
-    """Return the distinct policies of an estimate; None is the step's own."""
+    """Return the distinct policies of an estimate; None stands for the step's own."""
     one = policy is None or isinstance(policy, str | Policy)
     several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)
@@ -214,7 +215,7 @@ def prices_of(
 
 
 def by_name(given: Any, name: str, what: str) -> Any:
-    """Return the value given for all names or for this name."""
+    """Return `given`, or if it is a mapping, its value for `name`."""
     if not isinstance(given, Mapping):
         return given
     if name not in given:
@@ -225,7 +226,7 @@ def by_name(given: Any, name: str, what: str) -> Any:
 
 
 def parameter_bytes(found: Profile) -> int:
-    """Return the bytes of parameters that a device holds."""
+    """Return the bytes of the parameters on one device."""
     tensors = found.memory.arguments
     return sum(t.bytes for t in tensors if t.category == "parameters")
 
@@ -274,9 +275,9 @@ def carried(found: Profile) -> list[tuple[int, int]]:
 def slower_notes(
     profiles: Sequence[Profile], trips: Trips | None, gaining: Container[Profile]
 ) -> Iterable[str]:
-    """Yield a note for each program that is slower with fewer bits than with more. It
-    names rules for parts of the model with which the program is faster, if any. Only
-    the programs in `gaining` are not hidden by a longer launch."""
+    """Yield a note for each program that is slower with fewer bits than with more. The
+    note proposes rules for parts of the model if they make the program faster. Programs
+    outside of `gaining` are hidden by a longer launch."""
     for narrow in dict.fromkeys(profiles):
         wider = [
             wide
@@ -309,7 +310,6 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
 
 
 def _matmul_bits(found: Profile) -> int:
-    """Return the number of bits of the narrowest matmul operand."""
     matmuls = (i for i in found.timeline.instructions if i.name.startswith("nc_matmul"))
     operands = (operand for i in matmuls for operand in i.operands[:2])
     return min((operand.type.dtype.itemsize for operand in operands), default=4) * 8

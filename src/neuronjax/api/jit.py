@@ -81,8 +81,8 @@ def jit(
         function: the function to emulate. Without it, a decorator is returned.
         target: a chip ("trn2", "gen3"), an instance ("trn2.48xlarge") or an
             UltraServer; `neuronjax ls` lists them.
-        policy: a preset's name, a `Policy`, or None for the defaults of the newest SDK
-            (inside another emulated function: that function's policy).
+        policy: a preset's name, a `Policy`, or None for the defaults of the newest SDK,
+            or inside another emulated function for the policy of that function.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
         donate_argnums: as `jax.jit`.
@@ -92,8 +92,8 @@ def jit(
             with arrays on its devices. XLA's partitioner distributes the program.
         out_shardings: the same for the results.
         collect: what to measure during calls: True or a `Collect`. A call then returns
-            `(outputs, Statistics)`. Such a function cannot be differentiated or
-            batched, so put transformations inside it.
+            `(outputs, Statistics)`. A function with `collect` cannot be differentiated
+            or batched, so put transformations inside it.
         **jit_options: every other keyword of `jax.jit`, passed through.
 
     Returns:
@@ -136,7 +136,7 @@ class Emulated(Stateful):
 
     Attributes:
         target: the machine.
-        policy: the policy in force: the one given, otherwise the SDK's defaults.
+        policy: the given policy, otherwise the SDK's defaults.
         options: the keywords of `jit` that the function was made with.
     """
 
@@ -173,15 +173,15 @@ class Emulated(Stateful):
             **{k: v for k, v in options.items() if k not in _OWN},
         )
         self._state = CallState(self._name)
-        #: Not empty after an interrupted compilation: a call began and did not return.
+        #: Not empty after an interrupted compilation, whose call did not return.
         self._unmade: list[bool] = []
 
     def _chosen(self, names: Sequence[str]) -> dict[str, Any]:
         return {name: self.options[name] for name in names if name in self.options}
 
     def named(self, what: str) -> Named:
-        """Return the arguments that `static_argnums` and `static_argnames` select, or,
-        for "donate", `donate_argnums` and `donate_argnames`."""
+        """Return the arguments that the options `static_argnums` and `static_argnames`
+        select, or for "donate" the options `donate_argnums` and `donate_argnames`."""
         numbers, names = (self.options[f"{what}_arg{end}"] for end in ("nums", "names"))
         return Named.of(self._signature, numbers, names)
 
@@ -191,8 +191,8 @@ class Emulated(Stateful):
         return other.with_state(self._state)
 
     def reported(self) -> Emulated:
-        """Return the same function for a report. What it writes into the modules of its
-        arguments is among its results."""
+        """Return the same function for a report. The results of a call then include
+        what it writes into the modules of its arguments."""
         function = nnx_state.WithState(self.__wrapped__)
         return Emulated(function, **self.options).with_state(self._state)
 
@@ -213,7 +213,7 @@ class Emulated(Stateful):
         self._unmade.append(True)
         try:
             context = self._state.context(self._next_index(args, kwargs))
-            # Shared variables are there once already.
+            # Shared variables already occur only once.
             around, args, kwargs = self._whole(self.__wrapped__, args, kwargs)
             with around.outside():
                 results = self._jitted(context, around, *args, **kwargs)
@@ -257,8 +257,8 @@ class Emulated(Stateful):
 
     @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """Return the program for arguments of these types, from which all verbs start.
-        Its results include writes to NNX modules only for a `reported` function."""
+        """Return the captured program for arguments of these types, for all verbs. Its
+        results include writes to NNX modules only for a `reported` function."""
         return self._capture(self._alone, args, kwargs)
 
     @boundary
@@ -278,8 +278,8 @@ class Emulated(Stateful):
 
     @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the emulation as a `jax.stages.Traced`, as `jax.jit(f).trace` does. It
-        is `exportable`, because `jax.export.export` calls this method."""
+        """Return the emulation as a `jax.stages.Traced`, as `jax.jit(f).trace` does.
+        The emulation can be exported, because `jax.export.export` calls this method."""
         emulated = functools.wraps(self.__wrapped__)(lambda *a, **k: self(*a, **k))
         options = self._chosen((*_STATIC, "donate_argnums", "donate_argnames"))
         with exportable():
@@ -309,7 +309,6 @@ class Emulated(Stateful):
     def _whole(
         self, function: Callable, args: tuple, kwargs: dict
     ) -> tuple[MeshContext, tuple, dict]:
-        """Return the mesh context of a call, and its arguments for the emulation."""
         args, kwargs = nnx_state.once(function, (args, kwargs))
         if active_real_devices():
             return MeshContext.around(), args, kwargs
@@ -341,7 +340,7 @@ class Emulated(Stateful):
         return {k: v for k, v in self.options.items() if k not in apart}
 
     def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> CallEntry:
-        """Return what compiles and calls the program for these arguments."""
+        """Return the `CallEntry` of the program for these arguments."""
         static = self._static
 
         def run(
@@ -378,8 +377,8 @@ class Emulated(Stateful):
     ) -> Any:
         """Emulate a call; `jax.jit` traces this function.
 
-        The underscores leave the names free: JAX refuses a user's keyword argument that
-        has the name of a positional parameter."""
+        The underscores keep the names free for users' arguments: JAX refuses a user's
+        keyword argument that has the name of a positional parameter."""
         context, around = _context, _around
         stages.start(f"{self._name} on {self.target.name}", self)
         emulation, leaves, out_tree = self._bind(self._step, args, kwargs, around)
@@ -419,8 +418,8 @@ class Emulated(Stateful):
         kwargs: dict,
         around: MeshContext = MeshContext(),
     ) -> tuple[Emulation, list, Callable]:
-        """Return the emulation of flat arrays, these arrays, and a function that
-        returns the pytree structure of the results once they are computed."""
+        """Return the emulation as a function of flat arrays, these arrays, and a
+        function that returns the results' pytree structure once they are computed."""
         host_process.check()
         called = nnx_state.for_arguments(called, (args, kwargs))
         dynamic, rebuild = self._static.split(args, kwargs)
@@ -453,7 +452,7 @@ class Emulated(Stateful):
         self, called: Callable, around: MeshContext, args: tuple, kwargs: dict
     ) -> Callable:
         """Return the function to capture for arguments of these types. Shardings, if
-        given, distribute it over the emulated devices."""
+        given, distribute the function over the emulated devices."""
         shardings, tree = self._chosen(_SHARDINGS), None
         out = shardings.get("out_shardings")
         if next(iter(jax.tree.leaves(out)), out) is not out:

@@ -8,6 +8,7 @@ checked, run on the reference's inputs and priced here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,14 +69,13 @@ def judge(
             and the candidate's own `get_inputs()` gives the types of its arguments.
         baseline: A kernel with the same arguments; the speedup is its predicted time
             divided by the candidate's.
-        kernel: The kernel's name in its file. None for `kernel`, `optimized_kernel`,
+        kernel: The name of the kernel function. None for `kernel`, `optimized_kernel`,
             `nki_kernel`, or the only one.
         target: as `jit`.
-        nki: The NKI release whose rules apply: "0.3" to "0.6", or
-            "neuronxcc-2.26" and older.
-            A feature that it lacks is a limit, one that it computes differently a
-            hazard, and one for which the emulator follows the newest release instead an
-            advice. None for everything that the emulator knows of both styles.
+        nki: The NKI release whose rules apply: "0.3" to "0.6", or "neuronxcc-2.26" and
+            older. A feature that the release lacks is reported as a limit; a feature
+            that it computes differently, as a hazard; a feature that the emulator
+            computes as the newest release does, as advice. None allows all features.
         grid: The launch grid; if it is empty, one program runs.
         seeds: The seeds of the inputs. If the kernel contains as many constants as a
             result has elements, one more random seed is added at the end of the
@@ -83,11 +83,12 @@ def judge(
         tolerance: The relative L2 error that each result may have; None for bounds
             derived from the reference, on every element and on the norm, for any order
             of addition. See `neuronjax.diagnostics.tolerance`. If a function of the
-            reference has no rule, it is NKIBench's 2e-5, and the verdict says so. If
-            the tolerance would accept an error of a tenth of a result, or a kernel that
-            does nothing, an otherwise faultless kernel is undecided, and not accepted.
-        timeout: Seconds allowed for tracing, and for the execution of a kernel with a
-            loop on the device whose length depends on values.
+            reference has no rule, the tolerance is NKIBench's 2e-5, as the verdict
+            reports. If the tolerance would accept an error of a tenth of a result, or a
+            kernel that does nothing, an otherwise faultless kernel is undecided, not
+            accepted.
+        timeout: Seconds for tracing, and also for the execution of a kernel that has a
+            loop on the device whose trip count depends on values.
 
     Returns:
         The `KernelVerdict`.
@@ -140,7 +141,7 @@ def judge(
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """The arguments of `judge`, checked."""
+    """The checked arguments of `judge`."""
 
     candidate: Path
     case: ReferenceCase | None
@@ -154,7 +155,6 @@ class _Job:
     limits: Limits
 
     def trace(self, path: Path, kernel: str | None) -> TracedCandidate:
-        """Return the kernel of a file, traced for the arguments of the reference."""
         arguments, hidden = None, {}
         if self.case is not None:
             arguments = self.case.kernel_arguments(self.seeds[0])
@@ -182,7 +182,7 @@ def _file(path: str | Path, what: str) -> Path:
 
 
 def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
-    """Return the relative L2 tolerance and its origin; None if bounds are derived."""
+    """Return the relative L2 tolerance (None if bounds are derived) and its origin."""
     if job.tolerance is not None:
         return job.tolerance, "given"
     try:
@@ -194,8 +194,15 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
     return None, f"derived from the reference{drawn}"
 
 
+def _allow(case: ReferenceCase, job: _Job, found: dict[str, Any]) -> float | None:
+    """Return the relative L2 tolerance; store its origin and the mutants in `found`."""
+    allowed, found["tolerance"] = _allowed(case, job)
+    limits = case.tolerances(job.seeds[0], allowed)
+    found["mutants"] = mutants.tried(case, job.seeds[0], limits)
+    return allowed
+
+
 def _judged(job: _Job) -> dict[str, Any]:
-    """Return the verdict's fields that could be determined."""
     program = None
     try:
         candidate = job.trace(job.candidate, job.kernel)
@@ -214,7 +221,6 @@ def _judged(job: _Job) -> dict[str, Any]:
 
 
 def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
-    """Return the verdict's fields for a traced candidate."""
     program = candidate.kernel.program
     found: dict[str, Any] = {"kernel": candidate.name, "hazards": (), "tolerance": ""}
     # This comes first: the checks below need memory for a map of every tensor.
@@ -232,12 +238,10 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
         found["hazards"] += tuple(
             checking.ignored_arguments(job.case, job.seeds, candidate)
         )
-        allowed, found["tolerance"] = _allowed(job.case, job)
-        first = job.case.tolerances(job.seeds[0], allowed)
-        found["mutants"] = mutants.tried(job.case, job.seeds[0], first)
         wanted = running.with_unknown(program, job.seeds)
+        allow = functools.partial(_allow, job.case, job, found)
         found["seeds"], failed = running.seeds(
-            job.case, candidate, wanted, allowed, job.limits.seconds
+            job.case, candidate, wanted, allow, job.limits.seconds
         )
         found["limits"] += failed
         if found["seeds"] and not failed and not running.shares_memory(program):

@@ -32,8 +32,8 @@ from neuronjax.report.tables import NAME, NUMBER, TEXT, WORD, Displayed, new_tab
 
 
 class KernelVerdicts(Displayed, tuple[KernelVerdict, ...]):
-    """The verdicts of a folder: accepted kernels first, then undecided ones; within
-    each group, the fastest first."""
+    """The verdicts of a folder: accepted kernels first, then undecided ones; both in
+    order of predicted time."""
 
     __slots__ = ()
     _repr_pretty_ = Displayed._repr_pretty_  # IPython prefers this to __repr__
@@ -83,7 +83,7 @@ def judge_all(
         **options: as `judge`.
 
     Raises:
-        InvalidProgramError: no folder, or no candidate in it.
+        InvalidProgramError: the folder does not exist or has no candidate.
     """
     beside = filter(None, map(options.get, ("reference", "baseline")))
     given = {Path(path).resolve() for path in beside}
@@ -143,7 +143,6 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
 
 
 def _flags(options: dict[str, Any]) -> list[str]:
-    """Return the command-line options for these keywords of `judge`."""
     flags = []
     for name, value in options.items():
         if value is None or value == ():

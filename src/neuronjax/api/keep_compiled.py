@@ -17,9 +17,9 @@ _FOLDER = "jax_compilation_cache_dir"
 def keep_compiled(folder: str | os.PathLike[str] | None = None) -> Path:
     """Keep compiled programs on disk, in JAX's persistent compilation cache.
 
-    Call this before the first program is compiled. A later process reads a stored
-    program instead of compiling it, on the same kind of machine. The bits are the same,
-    because the machine code is. Capture and lowering are repeated in every process.
+    Call this before the first program is compiled. A later process on the same kind of
+    machine reads a stored program, with the same bits, instead of compiling it. Capture
+    and lowering are repeated in every process.
 
     Args:
         folder: the folder of the cache; None for `NEURONJAX_CACHE_DIR`, otherwise the
@@ -27,8 +27,8 @@ def keep_compiled(folder: str | os.PathLike[str] | None = None) -> Path:
             `JAX_COMPILATION_CACHE_DIR` or `jax.config`, is left as it is.
 
     Returns:
-        The folder in use. There is one for each jaxlib, processor, number of threads
-        and `XLA_FLAGS`, because compiled code depends on them.
+        The folder in use, one for each jaxlib, processor, number of threads and
+        `XLA_FLAGS`, because compiled code depends on them.
     """
     chosen = getattr(jax.config, _FOLDER)
     if chosen and folder is None:

@@ -1,8 +1,8 @@
 """`load`: saved programs, emulated.
 
 A saved program gives the same object as `jit(f).lower(...)`: `capture.artifacts` reads
-and parses the file, and the rest is as for every program. Inside JAX's transformations
-and other emulated functions `capture.saved_call` makes it a function: `vmap` is a loop
+and parses the file, and the rest is as for every program. `capture.saved_call` makes it
+a function inside JAX's transformations and other emulated functions: `vmap` is a loop
 over the batch, because the program has one size, and `grad` works if the file contains
 the derivative, which is possible only for jax.export artifacts.
 """
@@ -60,8 +60,8 @@ def load(
         as from `jit`.
 
     Raises:
-        InvalidProgramError: no such file, no known format, malformed, or an unknown
-            target or policy.
+        InvalidProgramError: a missing or malformed file, an unknown format, target or
+            policy.
         UnsupportedError: dynamic shapes without symbols, effects, ops the chip does not
             have, or a version that this JAX cannot read.
         UnimplementedError: an op without a rule.
@@ -145,8 +145,8 @@ class _Loaded:
         return self._results(run(context, used))
 
     def _inside(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the program inside an emulated function, under the policy given when it
-        was loaded, or otherwise under the function's."""
+        """Call the program inside an emulated function, under the policy given to
+        `load`, or otherwise under the function's policy."""
         leaves, scope = self._leaves(args, kwargs), self._scope
         with policy_scope(scope) if scope else contextlib.nullcontext():
             return self._results(Outcome(results=self._emulation.function(*leaves)))
@@ -177,14 +177,12 @@ class _Loaded:
         return [checked[i] for i in artifact.kept]
 
     def _results(self, outcome: Outcome) -> Any:
-        """Return the results as the exported function returns them."""
         results = jax.tree.unflatten(self._artifact.out_tree, outcome.results)
         history = outcome.amax_history
         return results if history is None else (results, history)
 
 
 def _checked(leaf: Any, aval: jax.ShapeDtypeStruct, name: str) -> Any:
-    """Return an argument as the array that the program takes."""
     if type(leaf) in _WEAK and jnp.result_type(aval.dtype, leaf) == aval.dtype:
         leaf = jnp.asarray(leaf, aval.dtype)
     array = as_array(leaf, name)
@@ -201,7 +199,7 @@ _WEAK = (bool, int, float, complex)
 
 
 def _check_64_bit(artifact: Artifact) -> None:
-    """Refuse 64-bit types if x64 is off: JAX would make 32-bit arrays of them."""
+    """Refuse 64-bit types if x64 is off: JAX would convert its arguments to 32 bits."""
     if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         return
     values = [*artifact.in_avals, *artifact.out_avals]

@@ -38,11 +38,11 @@ class CallEntry:
 
     Attributes:
         state: the call state with which the compiled program starts.
-        compile: the call context, or its types -> a `jax.stages.Compiled`.
-        run: (executable, call context, args, kwargs) -> results.
+        compile: makes a `jax.stages.Compiled` for a call context or its types.
+        run: returns the results for (executable, call context, args, kwargs).
         inside: the function to call inside another emulated function.
-        leaves: (args, kwargs) -> the flat arguments that the program's main takes.
-        under: (target, policy) -> the entry of the same program for these.
+        leaves: returns the flat arguments of the program's main for (args, kwargs).
+        under: returns the entry of the same program for (target, policy).
     """
 
     state: CallState
@@ -63,7 +63,7 @@ def _reading(name: str) -> Callable[..., Any]:
 
 
 class _Readable(Displayed):
-    """The attributes that lowered and compiled programs share. They run nothing."""
+    """The attributes of lowered and compiled programs. Reading them runs nothing."""
 
     lowered: Lowered
 
@@ -77,7 +77,7 @@ class _Readable(Displayed):
         `profile`.
 
         Args:
-            target: a target other than the one the program was lowered for.
+            target: the target, if not that for which the program was lowered.
             lnc: physical cores per logical core; None for the policy's, else the
                 target's default.
 
@@ -150,7 +150,7 @@ class Lowered(_Readable):
         """Return the program as text.
 
         Args:
-            dialect: "stablehlo", or "instructions" for those of the NeuronCore.
+            dialect: "stablehlo", or "instructions" for the NeuronCore's instructions.
         """
         check_word("dialect", dialect, ("stablehlo", "instructions"))
         if dialect == "stablehlo":
@@ -233,7 +233,7 @@ def types_text(arrays: Sequence[Any]) -> str:
 
 
 class Compiled(_Readable, Stateful):
-    """A program compiled for the host; call it with arguments of the lowered types.
+    """A program compiled for the host; its arguments must have the lowered types.
 
     Attributes:
         lowered: the program before compilation.

@@ -16,7 +16,7 @@ def load(shell: Any) -> None:
     opened = ExitStack()
 
     def emulate(line: str, cell: str | None = None) -> None:
-        """Emulate what is jitted from here on, or in a cell, as `nj.emulated` does.
+        """Emulate what later cells, or this cell alone, jit, as `nj.emulated` does.
 
         %emulate trn2 fp8     from here on, until another target or policy is named
         %emulate off          end the emulation

@@ -39,9 +39,9 @@ class NkiChange:
     Attributes:
         location: "file:line".
         name: the feature.
-        how: "lost": it does not work in the new release, or gives zeros; "changed": it
-            means or computes something else, or is deprecated; "gained": it was lost,
-            changed or restricted in the old release.
+        how: "lost": the feature does not work in the new release, or gives zeros;
+            "changed": it means or computes something else, or is deprecated; "gained":
+            it was lost, changed or restricted in the old release.
         what: the behaviour in the new release, or for "gained" in the old one.
         remedy: code to write instead.
         source: the documents.
@@ -111,8 +111,8 @@ def nki_diff(
 
     Args:
         candidate: A Python file with an NKI kernel, of the newer or the older style.
-        old: The release of the kernel. None for 0.3, or for a kernel of the older style
-            the last release that had only that style.
+        old: The release of the kernel. None for 0.3; for a kernel of the older style,
+            None for the last release that had only the older style.
         new: The release to move to. None for the newest.
 
     Raises:
@@ -151,7 +151,7 @@ def _start(uses: list[NkiUse], path: Path) -> Release:
 
 
 def _change(m: ReleaseMeeting, start: Release, end: Release) -> NkiChange | None:
-    """Return the change of a feature, or None if the releases do not differ."""
+    """Return the change of feature `m`, or None if the releases do not differ in it."""
     before, after = m.holds_in(start), m.holds_in(end)
     if before == after:
         return None

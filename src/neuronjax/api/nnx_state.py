@@ -3,8 +3,8 @@
 To `jax.jit` a module is a pytree: the function gets a copy, and whatever it writes into
 the copy's variables without returning it is lost. `nnx.jit` splits and merges modules
 around `jax.jit` and so keeps these writes. `jit` keeps them too: it wraps every
-function as `InPlace`. The `jax.jit` of an `emulated` block loses them as JAX does, and
-warns: `AsInJax`.
+function as `InPlace`. The `jax.jit` of an `emulated` block wraps functions as
+`AsInJax`, which loses writes as JAX does, and warns.
 
 Reports cover everything that a function writes: they wrap it as `WithState`, which adds
 the written arrays to its results.
@@ -41,7 +41,7 @@ class Stepped:
     state: Mapping[str, Any]
 
     def tree_flatten_with_keys(self) -> tuple[Sequence[tuple], tuple[str, ...]]:
-        """Return the leaves with their keys, for JAX; a state key is its path."""
+        """Return the leaves with their keys, for JAX; an array's key is its path."""
         state = [(DictKey(name), leaf) for name, leaf in self.state.items()]
         return ((GetAttrKey("result"), self.result), *state), tuple(self.state)
 
@@ -53,7 +53,7 @@ class Stepped:
 
 
 class WithState:
-    """A wrapper that adds what a function writes into NNX modules to its results.
+    """A wrapper that adds to a function's results what it writes into NNX modules.
 
     A call returns a `Stepped` if the function has written into NNX variables, and
     otherwise the function's own result."""
@@ -76,11 +76,11 @@ class WithState:
 
 
 class InPlace(WithState):
-    """A wrapper with a state that `settled` writes back into the arguments' modules.
+    """A wrapper whose calls return the state that `settled` writes into modules.
 
     The state of a function of `nnx.jit` is every variable that it writes. For any other
-    function, variables that it returns are left out, since the caller takes them from
-    the results. If modules are donated, unchanged variables are written back too."""
+    function, variables that it returns are left out, since the caller gets them as
+    results. If modules are donated, unchanged variables are written back too."""
 
     def __init__(
         self, function: Callable[..., Any], options: Mapping[str, Any]
@@ -142,8 +142,8 @@ def as_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _handles_own_state(function: Callable[..., Any]) -> bool:
-    """Return whether a function handles its own state: a `WithState`, or the inner
-    function of `nnx.jit`, which returns the next state."""
+    """Return whether a function handles its own state: it is a `WithState`, or the
+    inner function of `nnx.jit`, which returns the next state."""
     return isinstance(function, WithState) or _of_nnx_jit(function, whole=False)
 
 
@@ -168,14 +168,14 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 
 def once(function: Callable[..., Any], arguments: Any) -> Any:
-    """Return a function's arguments; for a `WithState`, each shared variable once."""
+    """Return the arguments; for a `WithState` repeated variables occur only once."""
     own = isinstance(function, WithState) and not isinstance(function, AsInJax)
     return tied(arguments) if own else arguments
 
 
 def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
-    """Return the results of a call. Those of an `InPlace` function contain its state;
-    write it into the modules of the arguments, and return the other results."""
+    """Return the results `found` of a call. If the function is an `InPlace`, write the
+    state among them into the modules of the arguments, and return the other results."""
     if not isinstance(function, InPlace) or not holds_modules(arguments):
         return found
 
@@ -204,8 +204,8 @@ def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
 
 
 def _of_nnx_jit(function: Any, *, whole: bool) -> bool:
-    """Return whether `nnx.jit` made a function: the one it returns if `whole`,
-    otherwise the inner one, which returns the next state."""
+    """Return whether `nnx.jit` made a function: the function that it returns if
+    `whole`, otherwise its inner function, which returns the next state."""
     is_made = type(function).__module__.startswith("flax.")
     return is_made and hasattr(function, "jitted_fn") == whole
 
@@ -283,7 +283,7 @@ class _SteppedCall:
 
 def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
     """Return the modules and variables, by their paths. A bare `nnx.State` is not
-    included: the function returns its next value itself."""
+    included, because the function returns its next value."""
     if not holds_modules(arguments):
         return []
     nnx: Any = sys.modules["flax.nnx"]
@@ -297,14 +297,14 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
 
 
 def holds_modules(arguments: Any) -> bool:
-    """Return whether a pytree holds modules or variables. A call of fifty arrays asks
-    it in microseconds; `is_leaf` takes a hundred. Static fields are not compared."""
+    """Return whether a pytree holds modules or variables. Fifty arrays take a few
+    microseconds; `is_leaf` would take a hundred. Static fields are not compared."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return False
     left = [jax.tree.structure(arguments)]
-    for tree in left:  # which grows
-        kind, _ = tree.node_data() or (nnx.State, None)  # a leaf holds none, as a state
+    for tree in left:  # `left` grows meanwhile
+        kind, _ = tree.node_data() or (nnx.State, None)  # a leaf counts as a state
         if issubclass(kind, nnx.Pytree | nnx.Variable):
             return True
         if not issubclass(kind, nnx.State) and tree.num_nodes > tree.num_leaves + 1:
@@ -313,7 +313,6 @@ def holds_modules(arguments: Any) -> bool:
 
 
 def _variables(arguments: Any) -> dict[tuple, Any]:
-    """Return the arrays of modules and variables, by their paths."""
     return {
         (*path, *inner): array
         for path, node in _modules(arguments)
@@ -326,7 +325,7 @@ _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
-    """Return, for each result of a jaxpr, the first value in it that is the same.
+    """Return, for each result of a jaxpr, the jaxpr's first value that is the same.
 
     A call may pass operands through unchanged, as `nnx.jit` does with variables that
     are only read, and may return a value twice. Literals are given as text."""
@@ -389,7 +388,7 @@ def untied(arguments: Any) -> Any:
 
 def _is_place(node: Any) -> bool:
     """Return whether `tied` treats a node as one leaf. A bare state, as `nnx.split`
-    returns it, is a plain pytree and may be passed twice."""
+    returns it, is a plain pytree and may occur twice."""
     nnx = sys.modules.get("flax.nnx")
     if isinstance(node, Tie) or nnx is None:
         return isinstance(node, Tie)

@@ -1,8 +1,8 @@
 """`pmap`, and meshes of emulated devices for `jit`.
 
 A device is one logical NeuronCore, as JAX on Neuron sees it; the target determines how
-many there are. `jax.shard_map` over a mesh of `make_mesh` needs nothing from this
-module except `jit`. `pmap` is implemented with these two, as JAX's own is since 0.8.
+many there are. `jax.shard_map` over a mesh of `make_mesh` works in any emulated
+function. `pmap` is made of `jit` and `shard_map`, as JAX's own `pmap` is since 0.8.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from neuronjax.policy import Policy, Preset
 def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
     """Return a mesh of emulated devices, for `jax.shard_map` and shardings of `jit`.
 
-    The mesh has no devices that JAX could select or place arrays on; emulated functions
-    take whole arrays. `with jax.sharding.use_abstract_mesh(mesh):` sets it as the mesh
-    of calls. A program that calls `jax.set_mesh` and `jax.device_put` needs a mesh with
-    devices: `jax.make_mesh` inside a block of `emulated`.
+    The mesh has no devices on which JAX could place arrays; emulated functions take
+    whole arrays. `with jax.sharding.use_abstract_mesh(mesh):` sets the mesh of calls. A
+    program that calls `jax.set_mesh` and `jax.device_put` needs a mesh with devices:
+    `jax.make_mesh` inside a block of `emulated`.
 
     Args:
         shape: the size of every axis.
@@ -39,7 +39,7 @@ def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
         An abstract mesh whose axes all have type Auto.
 
     Raises:
-        InvalidProgramError: not one name per size, a repeated name, or a size below 1.
+        InvalidProgramError: not a name for each size, a repeated name, a size below 1.
     """
     shape, names = tuple(shape), tuple(names)
     legal = all(isinstance(size, int) and size > 0 for size in shape)
@@ -70,7 +70,7 @@ def replicate(tree: Any, devices: int | Sequence[int]) -> Any:
 
     Args:
         tree: a pytree of arrays and numbers.
-        devices: as for `pmap`, the number of devices or the device numbers.
+        devices: the number of devices or the device numbers, as for `pmap`.
 
     Raises:
         UnimplementedError: devices that are not 0, 1, 2, ... in this order.
@@ -102,11 +102,11 @@ def pmap(
     Args:
         function: the function of one device. Without it, a decorator is returned.
         axis_name: name of the mapped axis, for collectives.
-        in_axes: for every positional argument the axis that is mapped, None for one
-            that all devices get unchanged, or a pytree prefix of these. Keyword
+        in_axes: for every positional argument, the axis that is mapped, or None if all
+            devices get the whole argument, or a pytree prefix of axes. Keyword
             arguments are mapped over axis 0.
-        out_axes: the position of the mapped axis in the results, or None for a result
-            that is equal on all devices; a pytree prefix.
+        out_axes: the position of the mapped axis in the results, None for a result that
+            is equal on all devices, or a pytree prefix of axes.
         static_broadcasted_argnums: arguments that are Python values instead of arrays.
         devices: the number of devices, or the sequence 0, 1, ... of their numbers. None
             for the length of the mapped axes.
@@ -187,7 +187,7 @@ _WHOLE = object()
 @dataclass(frozen=True, kw_only=True)
 class _Mapped:
     """`function` over global arrays: a shard_map over one axis. The fields are
-    arguments of `pmap`; `count` is the number of devices, if it was given."""
+    arguments of `pmap`, and `count`, the number of devices, if it was given."""
 
     function: Callable[..., Any]
     axis_name: Any
@@ -210,7 +210,7 @@ class _Mapped:
         names = [path_name(signature, path, static) for path, _ in paths]
 
         def body(*leaves: Any) -> Any:
-            """Run one device's part, in which mapped axes have length 1."""
+            """Run the function on one device, where mapped axes have length 1."""
             own = [
                 x if axis is _WHOLE else jnp.squeeze(x, axis)
                 for x, axis in zip(leaves, flat_axes, strict=True)
@@ -235,7 +235,6 @@ class _Mapped:
         return PartitionSpec(*[None] * axis, self.axis_name)
 
     def _size(self, leaves: list, axes: list, names: list[str]) -> int:
-        """Return the number of devices, which is the length of every mapped axis."""
         sizes: dict[str, int] = {}
         for x, axis, name in zip(leaves, axes, names, strict=True):
             if axis is _WHOLE:
@@ -277,7 +276,7 @@ def _refuse_nesting() -> None:
 
 
 def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
-    """Return the pytree of axes with `f` applied to each; for None, `f(_WHOLE)`."""
+    """Return the pytree with `f` applied to each axis, and to `_WHOLE` for None."""
     return jax.tree.map(
         lambda axis: f(_WHOLE if axis is None else axis),
         axes,
@@ -300,7 +299,7 @@ def _axes_of(name: str, axes: Any) -> Any:
 
 
 def _spread(name: str, axes: Any, tree: Any) -> list[Any]:
-    """Return the axis of every leaf of a tree of which `axes` is a prefix."""
+    """Return the axis of every leaf of `tree`, of which `axes` is a prefix."""
     try:
         return jax.tree.leaves(jax.tree.broadcast(_axes_of(name, axes), tree))
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""`profile`: where the time of a program goes on a chip, and what would save some.
+"""`profile`: where the time of a program goes on a chip, and what would save time.
 
 A thin interface to `timing`, `report` and `diagnostics.limits`: it captures and lowers
-as `jit` does and schedules instead of running. Shapes are enough: no value is computed
+as `jit` does, then schedules the program. Shapes are enough: no value is computed
 unless `Profile.outputs` is read. Times are predictions of a model for one logical
 NeuronCore; `neuronjax constants` lists the measurements on which it is based.
 """
@@ -61,7 +61,7 @@ def profile(
         batch_argnums: the positions of arguments whose leading axis is the batch, so
             that `Profile.limits` also predicts the time of other batch sizes.
         trips: the number of iterations of loops whose length depends on values, by
-            source line ("train.py:12"); by default it is 1, and a note says so.
+            source line ("train.py:12"); by default it is 1, which a note reports.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 
@@ -107,7 +107,6 @@ def profile(
 
 
 def _values(arguments: Any) -> Any:
-    """Return the arguments, and refuse types, which have no values to run with."""
     leaves = jax.tree.leaves(arguments)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         raise InvalidProgramError(

@@ -66,7 +66,7 @@ class Profile(Displayed):
 
     @property
     def total_seconds(self) -> float:
-        """Predicted time of the whole program, overheads before and after it included;
+        """Predicted time of the whole program, including overheads before and after it.
         `confidence` gives the uncertainty."""
         return self.timeline.total_seconds
 
@@ -82,8 +82,8 @@ class Profile(Displayed):
         """Check that HBM can hold the program.
 
         Raises:
-            InvalidProgramError: it cannot; the message names the biggest tensors, and
-                what rematerialisation or sharding would save.
+            InvalidProgramError: it does not fit; the message names the biggest tensors,
+                and what rematerialisation or sharding would save.
         """
         error = check_fits(self.memory, self.core)
         if error is not None:
@@ -114,7 +114,7 @@ class Profile(Displayed):
         """The outputs of the program, which is emulated when this is first read.
 
         Raises:
-            InvalidProgramError: only types of arguments were given, no arrays.
+            InvalidProgramError: the arguments were types, not arrays.
         """
         return self._run()
 
@@ -162,7 +162,7 @@ class Profile(Displayed):
 
     def by_phase(self) -> UsageGroups:
         """Return time and bytes by pass: "forward", "backward", "optimizer"; "(none)"
-        if neither the name stack nor the flow of data shows it."""
+        if neither the name stack nor the flow of data shows the pass."""
         return UsageGroups("phase", usages.grouped(self.timeline, usages.phase_name))
 
     def by_engine(self) -> UsageGroups:
@@ -175,7 +175,7 @@ class Profile(Displayed):
 
     @property
     def lowered(self) -> Lowered:
-        """The program that was profiled; InvalidProgramError for a kernel."""
+        """The program that was profiled; raises InvalidProgramError for a kernel."""
         return kernels.not_a_kernel(self._program)
 
     @cached_property
@@ -239,8 +239,8 @@ class Profile(Displayed):
         """Return a Matplotlib figure.
 
         Args:
-            kind: "timeline" (a lane for each queue), "roofline" (every op under the
-                memory's and the engines' roofs), "memory" (SBUF and HBM over time), or
+            kind: "timeline" (a row for each queue), "roofline" (every op under the
+                limits of memory and engines), "memory" (SBUF and HBM over time), or
                 "all" of them.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Predicts the times of a lowered program, and displays it.
+"""Predicts the times of a lowered program, and displays the program.
 
 `api.lowered` imports this file when it is first used, so `jit` needs no time model.
 """

@@ -3,9 +3,9 @@
 Only the time model is used; no program is needed. A step consists of compute at a given
 share of the peak, the all-reduce of the gradients, the all-reduces of tensor
 parallelism, the bubble and messages of a pipeline, and one launch barrier. Devices are
-logical NeuronCores. Neighbouring devices are tensor-parallel, then data-parallel, and
-pipeline stages are farthest apart. Not modelled: memory, input, stragglers, failures,
-and lower efficiency with little work per device.
+logical NeuronCores. Devices that are closest together are tensor-parallel, the next
+closest data-parallel, and pipeline stages are farthest apart. Not modelled: memory,
+input, stragglers, failures, and lower efficiency with little work per device.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ScalePoint:
         communication_seconds: communication time of one device, hidden or not.
         exposed_seconds: communication time that compute does not hide.
         bubble_seconds: time that a device waits for other pipeline stages.
-        barrier_seconds: extra time if the launch on all devices outlasts the step.
+        barrier_seconds: extra time if the launch takes longer than the step.
         step_seconds: total time of the step.
         efficiency: compute time divided by step time.
         algorithm: algorithm of the all-reduce of the gradients; "" for one copy.
@@ -121,7 +121,6 @@ class _Workload:
     algorithm: str | None
 
     def tokens(self, devices: int) -> float:
-        """Return the tokens of a step, all copies together."""
         if self.tokens_per_step is not None:
             return self.tokens_per_step
         return (self.tokens_per_device or 0.0) * devices
@@ -149,14 +148,14 @@ def scaling(
 
     Args:
         parameters: number of parameters of the model.
-        tokens_per_step: tokens of all devices together: the same work on more chips.
-        tokens_per_device: an alternative: work that grows with the devices.
+        tokens_per_step: tokens of all devices together, on any number of chips.
+        tokens_per_device: tokens of every device, given instead of `tokens_per_step`.
         compute_seconds: compute time of one device per step; None for 6 x parameters x
             tokens operations at `utilization` of the BF16 peak.
         utilization: share of the peak that is reached.
         chips: numbers of chips, each a multiple or divisor of the target's number; None
-            for `CHIPS`, rounded down to whole targets, without those that the mesh
-            cannot fill.
+            for the numbers in `CHIPS` that the mesh can fill, rounded down to whole
+            targets.
         target: an instance or UltraServer.
         tensor: number of tensor-parallel devices; they must fit on a node.
         pipeline: number of pipeline stages.
@@ -165,14 +164,15 @@ def scaling(
         hidden: width of the activations, for tensor and pipeline parallelism.
         gradient_dtype: data type in which gradients are all-reduced.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
-        algorithm: all-reduce algorithm; None for the one that size and group select.
+        algorithm: all-reduce algorithm; None for a choice by size and group.
 
     Returns:
         The points, as data and as a table.
 
     Raises:
-        InvalidProgramError: invalid sizes, no way to know the compute, numbers of chips
-            that target or mesh do not divide, an unknown target or dtype.
+        InvalidProgramError: invalid sizes, neither tokens nor `compute_seconds`,
+            numbers of chips that target or mesh do not divide, an unknown target or
+            dtype.
         UnsupportedError: more chips than one target has, without a network.
     """
     given = dict(locals())
@@ -241,7 +241,6 @@ def _layout(job: _Workload, chips: int) -> _DeviceLayout:
 
 
 def _misfit(job: _Workload, layout: _DeviceLayout) -> str:
-    """Return why the mesh does not fit on the chips; "" if it fits."""
     stage, per_node = layout.data * job.tensor, layout.per_node
     if layout.chips < 1 or not stage or stage * job.pipeline != layout.devices:
         return f"no multiple of tensor {job.tensor} x pipeline {job.pipeline}"
@@ -304,7 +303,7 @@ def _compute(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
-    """Return seconds, algorithm and reported name of the gradients' all-reduce."""
+    """Return seconds, algorithm and name in reports of the gradients' all-reduce."""
     if layout.data == 1:
         return 0.0, "", "gradients"
     size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)
@@ -320,8 +319,8 @@ def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
 
 
 def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> CollectiveTime:
-    """Return the time of an all-reduce over all copies, which all tensor-parallel parts
-    and all stages on a node run at the same time."""
+    """Return the time of an all-reduce over all copies, which every tensor-parallel
+    part and every stage on a node runs at the same time."""
     stage = min(layout.data * job.tensor, layout.per_node)
     used = min(layout.devices, layout.per_node)
     groups = [
@@ -335,7 +334,7 @@ def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> Collectiv
 
 
 def _tensor(job: _Workload, layout: _DeviceLayout) -> float:
-    """Return the seconds of two all-reduces per layer, forward and again backward."""
+    """Return the seconds of two all-reduces per layer in each of the two passes."""
     if job.tensor == 1:
         return 0.0
     size = _activations(job, layout)
@@ -360,6 +359,5 @@ def _messages(job: _Workload, layout: _DeviceLayout) -> float:
 
 
 def _activations(job: _Workload, layout: _DeviceLayout) -> float:
-    """Return the bytes of the activations of one microbatch of one copy, in BF16."""
     tokens = job.tokens(layout.devices) / layout.data / job.microbatches
     return math.ceil(tokens) * job.hidden * 2

@@ -89,10 +89,11 @@ def search_precision(
             loss, or a whole train step.
         tolerance: the largest error that is allowed.
         target: as `compare`.
-        metric: the error: "relative_l2" (norm of the error over norm of the reference)
-            or "max_relative" (largest error over largest magnitude), both for the worst
-            array. Or a function of the reference's outputs and the outputs, pytrees of
-            NumPy arrays, that returns a number, 0 for equal outputs.
+        metric: the error: "relative_l2" (norm of the error divided by norm of the
+            reference) or "max_relative" (largest error divided by largest magnitude),
+            of the worst array. Or a function of the reference's outputs and the
+            outputs, pytrees of NumPy arrays, that returns a number, 0 for equal
+            outputs.
         outputs: the outputs to measure, as a regular expression of their paths,
             "^1/loss$"; None for all. Or a function of the outputs. The outputs of a
             function that writes into NNX modules are "result" and the written
@@ -102,14 +103,14 @@ def search_precision(
             those of mxfp4, mxfp8, fp8, bf16, tf32 and fp32 that the target has. Or
             named policies without rules.
         groups: the ops that share one precision: "param", the ops that use the same
-            weight, and as a group "(others)" all that use none, such as attention
-            scores and gradients of weights; "module", a part of the model as in all
-            reports, forward and backward together; "scope", a scope of the name stack;
-            "source", a source line; or "op", a single op. Or selectors of a `Rule` by
-            name, {"head": {"param": "head/kernel"}}.
+            weight, with a group "(others)" of all ops that use no weight, such as
+            attention scores and gradients of weights; "module", a part of the model as
+            in all reports, forward and backward together; "scope", a scope of the name
+            stack; "source", a source line; or "op", a single op. Or selectors of a
+            `Rule` by name, {"head": {"param": "head/kernel"}}.
         strategy: "greedy": lower groups one after another, the least sensitive first,
             and keep each if the result stays within the tolerance; "bisection": find,
-            in fewer runs, how many groups in the same order can be lowered together.
+            in fewer runs, how many groups, in this order, can be lowered together.
         objective: "time": take only steps that save predicted time, so the result is
             never predicted slower than the baseline; "preference": take the cheapest
             candidates that the tolerance permits, whatever their predicted time. In a
@@ -123,15 +124,15 @@ def search_precision(
             several steps. It writes into NNX modules, which are copies of yours.
         batches: more tuples of positional arguments, of the same types; the worst error
             over all batches counts.
-        holdout: tuples of positional arguments that the search does not use. Its result
-            must be within the tolerance on these too; otherwise steps are undone until
+        holdout: tuples of positional arguments that the search does not use. The result
+            must be within the tolerance on them too; otherwise steps are undone until
             it is. These runs do not count as evaluations.
-        variations: number of changed copies of the batch on which the result must be
-            within the tolerance too: every float is changed by up to 2^-8 of its value,
+        variations: the number of changed copies of the batch that must be within the
+            tolerance too: in a copy, every float differs by up to 2^-8 of its value,
             which changes every rounding. Without `holdout` they show whether the error
-            is small by luck, but they are no new data.
+            is small only by luck, but they do not replace new data.
         margin: the search multiplies errors by this factor, then compares them with the
-            tolerance, because errors on new batches are larger than on its own.
+            tolerance, because errors are larger on batches outside the search.
         compiled: compile every program as a whole instead of op by op. The bits are the
             same; this is faster if `evaluate` makes very many calls.
         lnc: as `neuronjax.profile`.
@@ -147,8 +148,7 @@ def search_precision(
         InvalidProgramError: an unknown keyword value; when called, no output that
             `outputs` selects, no op that a candidate could change, a baseline beyond
             the tolerance, or a metric that returns NaN.
-        UnsupportedError: a candidate with delayed scaling; when called, one that the
-            target lacks.
+        UnsupportedError: a candidate with delayed scaling, or that the target lacks.
 
     Example:
         >>> found = nj.search_precision(loss, target="trn2", tolerance=1e-3)(params, x)
@@ -251,7 +251,6 @@ class _Measured:
     compiled: bool
 
     def judged(self, args: tuple, kwargs: dict) -> JudgedBatches:
-        """Return the batches on which a call is judged."""
         return JudgedBatches.of(
             (args, kwargs), self.batches, self.holdout, self.variations
         )

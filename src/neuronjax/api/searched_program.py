@@ -80,7 +80,7 @@ class SearchedProgram:
         return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """Return the groups that candidates can change; there must be at least one."""
+        """Return the groups that candidates can change, at least one."""
         return find_groups(self.heard(candidates), by)
 
     def heard(self, candidates: Candidates) -> list[HeardOp]:
@@ -137,8 +137,9 @@ class SearchedProgram:
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
-        """Yield, for each group, the identity of the program where this group alone has
-        candidate `number`, the others the baseline; or the error that refuses it."""
+        """Yield, for each group, the identity of the program (or the error that refuses
+        it) in which only this group has candidate `number`, and all others have the
+        baseline."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))
@@ -176,12 +177,12 @@ class SearchedProgram:
 def fastest_mixture(
     lowered: Lowered, policies: Sequence[Policy], timing: Mapping[str, Any]
 ) -> tuple[Policy | None, float]:
-    """Return the fastest mixture of two policies that is found, and its seconds.
+    """Return the fastest mixture of two policies that a search finds, and its seconds.
 
-    Starting from either policy, each module in turn gets the other policy if that is
-    predicted to save time. Modules whose paths differ only in list indices get the same
-    policy. The policy returned is None if one of the two alone is the fastest.
-    Seconds are 0 if rules cannot express a mixture or there are too many parts."""
+    Starting from each of the policies, one module after the other gets the other policy
+    if this is predicted to save time. Modules whose paths differ only in list indices
+    get the same policy. The result's policy is None if one policy alone is fastest;
+    seconds are 0 if there are too many modules or rules cannot express a mixture."""
     named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
     try:
         program = SearchedProgram.of(Asked.of(lowered), ((), {}), timing)

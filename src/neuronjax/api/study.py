@@ -70,7 +70,7 @@ def study(
 
     The verdict on a policy says that it trains like the baseline, that it needs more
     steps (with the ratio), that it is worse, that it diverges, or what would decide
-    between these. With one seed there is no verdict.
+    between these verdicts. With one seed there is no verdict.
 
     Args:
         train: a generator function `train(jit, seed, **options)` that yields after
@@ -85,19 +85,19 @@ def study(
         targets: another name for `target`.
         seeds: how many seeds (5 means the seeds 0 to 4), or the seeds themselves.
         options: further keywords of `train`, the same for all runs.
-        folder: the folder that keeps each run in a file of JSON lines. A complete run
-            is read instead of repeated; an incomplete one starts again. None: no files.
-        if_changed: "error" or "rerun": what to do if the function `train`, the options
-            or the policy changed after a run was stored.
+        folder: the folder of the runs, a file of JSON lines for each. A complete run is
+            read instead of repeated; an incomplete one starts again. None: no files.
+        if_changed: what to do with a stored run if the function `train`, the options
+            or the policy have changed since: "error" or "rerun".
         baseline: the policy with which the others are compared, by its label in the
             table; None for the first.
-        margin: a policy trains like the baseline if it is worse by at most this share
-            of the baseline's improvement during training, or by the standard deviation
-            of the baseline's final values over the seeds, if this is larger.
-        until_sure: add no more seeds to a policy once its verdict is certain; intervals
-            are wider then, because the result is tested after every seed.
+        margin: how much worse the final loss may be: this share of the amount by which
+            training lowers the baseline's loss, and at least the standard deviation of
+            the baseline's final loss over the seeds.
+        until_sure: add no more seeds to a policy once its verdict is certain; because
+            this is tested after every seed, all intervals are wider.
         find_fault: if a policy diverges, repeat its first diverging run up to the
-            divergence with `collect=True`, and name the first fault.
+            divergence, with statistics of its casts, and name the first fault.
         at: a training step of the full-size model and its arguments, `(step,
             *arguments)`, as arrays or `jax.ShapeDtypeStruct`s. It is not run: the
             result contains the predicted cost of reaching the baseline's loss.
@@ -183,8 +183,8 @@ def _rounds(
 ) -> list[Record]:
     """Run every machine seed by seed, and return the records in the machines' order.
 
-    With `until_sure`, a machine whose verdict is decided drops out, and the runs end
-    when only the baseline is left."""
+    With `until_sure`, a machine gets no more seeds once its verdict is decided, and the
+    runs end when only the baseline remains."""
     found: dict[StudyMachine, list[Record]] = {machine: [] for machine in machines}
     jits = {machine: StudyJit(machine) for machine in machines}
     left = list(machines)
@@ -208,7 +208,7 @@ def _rounds(
 def _faults_before_divergence(
     every: StudyRuns, machines: Sequence[StudyMachine], found: Study, progress: bool
 ) -> dict[str, str]:
-    """Return, by label, what statistics show just before a machine first diverges."""
+    """Return, by label, what statistics show before a machine first diverges."""
     verdicts, seen = found.verdicts(), {}
     runs = {m: verdicts[m.label].diverged for m in machines if m.numerics is not None}
     first = {m: min(d.items(), key=lambda run: run[1]) for m, d in runs.items() if d}
@@ -242,7 +242,7 @@ class Study(Displayed):
         confidence: confidence level of the verdicts' intervals.
         seen: label of a machine that diverges -> what statistics show in the step
             before: the first fault, its op and the user's line.
-        cost: the cost of reaching the baseline's loss, if `study` was given `at`.
+        cost: the cost of reaching the baseline's loss, if `study` was called with `at`.
     """
 
     records: list[Record] = dataclasses.field(repr=False)
@@ -265,7 +265,7 @@ class Study(Displayed):
         """Return a metric as arrays [seeds, steps], by label.
 
         Args:
-            metric: one of `metrics`; None for "loss", or the first of them.
+            metric: one of `metrics`; None for "loss", or without it the first metric.
 
         Raises:
             InvalidProgramError: no such metric.

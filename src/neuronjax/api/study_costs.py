@@ -95,13 +95,14 @@ class StudyCosts(Displayed):
             **dict.fromkeys(("steps", "one step", "time", "cost", "× first"), NUMBER),
         }
         table = new_table(
-            f"{self.estimate.name}, full size: cost of training to the baseline's loss",
+            f"full-size model ({self.estimate.name}): cost of training to the "
+            "baseline's final loss",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="steps: the given number, times the measured ratio. one step: "
-            "predicted. Below the cost: its interval. Its width is the ratio's "
-            f"({100 * self.confidence:.4g} %) and the predicted time's (80 %), added "
-            "in quadrature.",
+            "the predicted time. Below each cost is its interval: its width combines "
+            f"those of the ratio ({100 * self.confidence:.4g} %) and of the time "
+            "(80 %) in quadrature.",
         )
         return Group(table, *map(Text, self.estimate.remarks()))
 
@@ -129,7 +130,7 @@ def study_costs(
     confidence: float,
 ) -> StudyCosts:
     """Return the costs of an estimate's rows for the steps that their policies need.
-    `verdicts` has the comparison with the baseline by policy name."""
+    `verdicts` has, by policy name, the comparison with the baseline."""
     profiles = iter(estimated.profiles)
     rows = []
     for cost in estimated.costs:
@@ -154,7 +155,7 @@ def study_costs(
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
-    """Return the seconds of a step, with the interval of the program's time scaled. No
+    """Return the seconds of a step, with the interval of `found` scaled to them. No
     step is shorter than a launch, whose time has no interval."""
     whole, time = cost.step_seconds, cost.time
     if found is None or found.confidence is None:
@@ -167,7 +168,7 @@ def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
 
 
 def _ratio(verdict: TrainingVerdict | None) -> Interval | None:
-    """Return the ratio of steps, 1 without a verdict; None if the policy diverges."""
+    """Return the ratio of steps (1 without a verdict); None if the policy diverges."""
     if verdict is None or verdict.kind == "baseline":
         return _ONE
     return None if verdict.kind == "diverges" else verdict.steps_ratio

@@ -91,9 +91,9 @@ def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
 class StudyJit:
     """The `jit` that `train` uses on a machine. It caches compiled functions.
 
-    Functions write into modules of Flax NNX, because a study would otherwise train
-    nothing. A function that is passed again is not recompiled, but its calls are
-    counted from 0: the random bits of stochastic rounding do not depend on earlier
+    It keeps what functions write into modules of Flax NNX: otherwise a study would
+    train nothing. A function that is passed again is not recompiled, but its calls
+    are counted from 0: the random bits of stochastic rounding do not depend on earlier
     runs. With a list `seen`, emulated functions append each call's statistics."""
 
     def __init__(
@@ -132,7 +132,6 @@ class _Watched:
     seen: list[Statistics]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, and append its statistics to the list."""
         leaves = jax.tree.leaves((args, kwargs))
         if capturing() or any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.collecting.with_options(collect=None)(*args, **kwargs)
@@ -143,8 +142,8 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the function that collects no statistics. But the
-        copies that `with_amax_history` and `with_rounding_seed` make collect them."""
+        """Return an attribute of the function that collects no statistics; only copies
+        from `with_amax_history` and `with_rounding_seed` collect them."""
         if name not in ("with_amax_history", "with_rounding_seed"):
             return getattr(self.collecting.with_options(collect=None), name)
         own = getattr(self.collecting, name)

@@ -145,7 +145,6 @@ class StudyRuns:
 
 
 def _metrics(yielded: Any) -> Record:
-    """Return the metrics that `train` yielded as plain numbers."""
     named = yielded if isinstance(yielded, Mapping) else {"loss": yielded}
     return {str(name): _number(str(name), value) for name, value in named.items()}
 

@@ -32,12 +32,12 @@ def tolerance(
     """Return bounds on the errors that a program's results may have on a chip.
 
     The program runs once, in float64, on values that carry the scale of their errors.
-    Where derivatives then give little information, it runs some more times with random
+    If derivatives give little information, it also runs several times with random
     errors, and the smaller of the two bounds counts. The bounds allow for any order of
     sums, any tiles, array cells that add two or four products, passes of FP32 operands,
     tables of elementary functions, and results rounded once or twice. An error outside
     the bounds is not due to rounding: a missing term in a sum of 4,096 is detected. A
-    cast of a number that has no error yet adds none, unless the cast is stochastic.
+    cast of a number without error adds no error, unless the cast is stochastic.
 
         t = nj.tolerance(loss, policy="bf16")(params, batch)
         np.testing.assert_allclose(found, t.expected, atol=t.atol, rtol=0)
@@ -47,13 +47,13 @@ def tolerance(
         function: as `compare`.
         target: as `compare`.
         policy: as `compare`.
-        functions: root-mean-square relative errors of elementary functions: "silicon",
-            as measured on chips, or "emulated", this emulator's own. Or a mapping by
-            name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
-        failure: probability that a correct element is outside its bound.
-        samples: number of additional runs, with random errors, to narrow the bounds;
+        functions: the root-mean-square relative errors of elementary functions:
+            "silicon", as measured on chips, or "emulated", those of this emulator. Or a
+            mapping by name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
+        failure: the probability that a correct element is outside its bound.
+        samples: the number of further runs, with random errors, that narrow the bounds;
             each takes as long as the first run. None for 32 if derivatives alone give
-            bounds above a 128th of an output, or none, as in deep nets; else for 0.
+            no bounds, or bounds above a 128th of an output (deep nets), else for 0.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

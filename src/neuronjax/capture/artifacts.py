@@ -42,8 +42,8 @@ class Artifact(SavedSignature):
     """A saved program and its signature.
 
     Attributes:
-        program: the program; its `main` takes the arguments `kept` and returns flat
-            results.
+        program: the program; its `main` takes the arguments with the indices `kept`,
+            and returns flat results.
         code: the program as MLIR bytecode of this version of StableHLO.
         vjp: the saved derivative of a jax.export artifact, if it has one.
     """
@@ -54,7 +54,7 @@ class Artifact(SavedSignature):
 
     @property
     def argument_names(self) -> tuple[str, ...]:
-        """The pytree path of every flat argument; "arg0" for one that is unused."""
+        """The pytree path of every flat argument; "arg0" for an unused argument."""
         kept = dict(zip(self.kept, self.program.argument_names, strict=True))
         return tuple(kept.get(i, f"arg{i}") for i in range(len(self.in_avals)))
 
@@ -91,7 +91,6 @@ class ArtifactFamily:
 
 
 def _fit(given: Sequence[Any], saved: Sequence[Any]) -> bool:
-    """Return whether shapes are possible values of symbolic shapes."""
     if list(map(len, given)) != list(map(len, saved)):
         return False
     sizes: dict[str, int] = {}
@@ -122,7 +121,7 @@ def read_artifact(source: Source) -> Artifact:
 
 
 def read_any(source: Source) -> Artifact | ArtifactFamily:
-    """Read a saved program; return an `ArtifactFamily` if it has symbolic sizes."""
+    """Read a saved program as an `Artifact`, or as a family if sizes are symbolic."""
     data, name = _read(source)
     form = recognized(data)
     if form == "jax.export artifact":
@@ -158,7 +157,6 @@ def is_symbolic(path: Path) -> bool:
 
 
 def _read(source: Source) -> tuple[bytes, str]:
-    """Return the bytes of a source, and a name for messages."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source), "the program"
     if isinstance(source, str | os.PathLike):
@@ -180,7 +178,8 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         with regular(Path(name)).open("rb") as file:
             return file.read(), name
     except (OSError, ValueError) as error:
-        # ValueError: a program's text, given in place of a path, may have a zero byte.
+        # ValueError: a program's text that is passed in place of a path may have a zero
+        # byte.
         reason = getattr(error, "strerror", None) or error
         raise InvalidProgramError(
             f"cannot read {name[:200]!r}: {reason}",
@@ -237,7 +236,7 @@ def _is_hlo_module(data: bytes) -> bool:
 
 
 def _hlo_module(data: bytes) -> bytes:
-    """Return the HloModuleProto in bytes that may be an HloProto around it."""
+    """Return the HloModuleProto in `data`, or `data` if it is no HloProto."""
     inner = next(protobuf_fields(data), None)
     if inner and inner[0] == _MODULE_OF_PROTO and _is_hlo_module(inner[1]):
         return inner[1]
@@ -295,8 +294,8 @@ def _sized(
 
 
 def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
-    """Return an array's shape and dtype in the program, where keys are integers and
-    float0 is bool."""
+    """Return an array's shape and dtype in the program, where a random key is integers
+    and float0 is bool."""
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         aval = jax.eval_shape(jax.random.key_data, aval)
     is_float0 = aval.dtype == jax.dtypes.float0

@@ -1,10 +1,10 @@
 """Decodes MLIR attributes to plain Python values.
 
-An attribute is decoded by its MLIR class; the few that StableHLO defines itself
-(dimension numbers, comparison directions, ...) by their name and op. An attribute
-without a decoder is an error, because dropping one could change numbers. A part of a
-mesh axis of the sdy dialect keeps the name that sdy prints, "x:(1)2", and is refused
-where it is used.
+The MLIR class of an attribute decides how it is decoded; attributes that StableHLO
+defines (dimension numbers, comparison directions, ...) are decoded by name and op. An
+attribute without a decoder is an error, because dropping an attribute could change
+numbers. A part of a mesh axis of the sdy dialect keeps the name that sdy prints,
+"x:(1)2", and is refused where it is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES: dict[str, np.dtype] = {
     "i4": np.dtype(ml_dtypes.int4),
     "ui4": np.dtype(ml_dtypes.uint4),
     "f64": np.dtype(np.float64),
-    # No NeuronCore has these; they are refused where they enter the program.
+    # No NeuronCore has these dtypes; they are refused where they enter the program.
     "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
     "f8E4M3B11FNUZ": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
     "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
@@ -81,7 +81,7 @@ _BYTES = re.compile(r'^dense<"0x([0-9A-Fa-f]*)">')
 
 def _printed_elements(text: str, dtype: np.dtype) -> np.ndarray:
     """Return the elements of a printed constant. MLIR prints many elements as bytes,
-    few as exact decimal numbers, and NaN and Inf as hexadecimal ones."""
+    and few elements as exact decimal numbers, with NaN and Inf in hexadecimal."""
     raw = _BYTES.match(text)
     if raw:
         return np.frombuffer(bytes.fromhex(raw.group(1)), dtype)
@@ -115,7 +115,6 @@ def _number(text: str, dtype: np.dtype) -> Any:
 
 
 def _coded(code: re.Match[str], dtype: np.dtype) -> Any:
-    """Return the number that has the bits of a hex code."""
     bits = np.array(int(code.group(1), 16), f"uint{dtype.itemsize * 8}")
     return bits.view(dtype)[()]
 
@@ -209,7 +208,7 @@ def _sharding(attribute: Any) -> Sharding:
 
 
 def _groups(attribute: Any) -> Any:
-    """Return groups of devices: a table, or the axes of a mesh if written as
+    """Return groups of devices as a table, or as axes of a mesh if the attribute is
     `#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [...]>`."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(attribute):
         return _elements(attribute)
@@ -218,7 +217,7 @@ def _groups(attribute: Any) -> Any:
 
 
 def _mesh(attribute: Any, dialect: Any = sdy) -> str | Mesh:
-    """Return a mesh that an attribute contains, or the name that it refers to."""
+    """Return the mesh of an attribute, or the mesh's name if it only has the name."""
     mesh = attribute.maybe_downcast()
     if isinstance(mesh, ir.FlatSymbolRefAttr):
         return mesh.value
@@ -291,7 +290,7 @@ def decode_attribute(op: str, attribute: Any, name: str) -> Any:
     """Decode the attribute `name` of the op `op`.
 
     Raises:
-        UnimplementedError: there is no decoder for it.
+        UnimplementedError: the attribute has no decoder.
     """
     decoder = _BY_NAME.get((op, name)) or _BY_NAME.get(name)
     decoder = decoder or _BY_CLASS.get(type(attribute))

@@ -31,8 +31,8 @@ def started(
 
     Args:
         command: a script of this package and its arguments.
-        doing: the verb of the error, "parse".
-        done: the participle of its remedy, "parsed".
+        doing: the verb of the error's message, such as "parse".
+        done: the participle of the error's remedy, such as "parsed".
         log: the file for the child's standard error.
         output: the destination of its standard output, as `Popen` takes it.
         buffer_bytes: the buffer size of its pipes, as `Popen` takes it.
@@ -68,7 +68,7 @@ def ended_with_its_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def death(code: int) -> str:
-    """Return how a process ended: by a signal, or with an exit status."""
+    """Return how a process ended, by a signal or with an exit status, in words."""
     return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 

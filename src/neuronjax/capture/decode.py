@@ -1,4 +1,4 @@
-"""Decodes an MLIR module into an `ir.program.Program`, which later stages use instead.
+"""Decodes an MLIR module into an `ir.program.Program` for the later stages.
 
 This module and `capture.attributes` read MLIR objects through the public
 `jax.extend.mlir`. Every op keeps its name stack and the line of the user's source from
@@ -37,7 +37,8 @@ from neuronjax.ir.program import (
     Value,
 )
 
-# Stack frames in these paths are not the user's; JAX has left out its own already.
+# Stack frames in these paths are not the user's; JAX has already left out its own
+# frames.
 _PYTHON = (sysconfig.get_path("stdlib"), "<frozen ")
 _EMULATOR = str(Path(__file__).parent.parent) + "/"
 LIBRARY = ("site-packages", "dist-packages", "/neuronjax/", *_PYTHON)
@@ -95,9 +96,9 @@ def decode_module(
 
 
 def _with_lent_lines(functions: Mapping[str, Function]) -> dict[str, Function]:
-    """Return the functions with `is_lent` set on ops whose line is that of a call. JAX
-    gives an op of a library's function, which has no user's line, the line of the first
-    call, although all calls share the function."""
+    """Return the functions with `is_lent` set on ops that have the line of a call. If
+    an op of a library's function has no line of the user, JAX gives it the line of the
+    first call, although all calls share the function."""
     calls: dict[str | None, set[str]] = {}
     for op in itertools.chain(*(f.walk() for f in functions.values())):
         calls.setdefault(op.callee, set()).add(op.location.source)
@@ -128,7 +129,6 @@ def _partitions(module: Any) -> int | None:
 
 
 def _entry(functions: Mapping[str, Any]) -> str:
-    """Return the name of the program's entry: `main`, or the only public function."""
     if "main" in functions:
         return "main"
     public = [
@@ -151,7 +151,7 @@ _PATH_PART = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]|\.([A-Za-z_]\w*)"
 
 
 def _argument_names(function: Any) -> tuple[str, ...]:
-    """Return the pytree path of each argument, "params/w", or else "arg0"."""
+    """Return the pytree path of each argument, "params/w", or "arg0" if it has none."""
     names = (
         a.location.name_str
         if isinstance(a.location, ir.NameLoc)
@@ -165,7 +165,7 @@ def _argument_names(function: Any) -> tuple[str, ...]:
 
 
 class _Decoder:
-    """Decodes one function, with a table of its values."""
+    """Decodes one function; keeps a table of its values."""
 
     def __init__(self, locations: _Locations) -> None:
         self._locations = locations
@@ -257,7 +257,7 @@ def tensor_type(mlir_type: Any) -> TensorType:
 
 
 class _Locations:
-    """The decoded locations of a module; many ops have the same."""
+    """The decoded locations of a module, each decoded only once."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -275,7 +275,7 @@ class _Locations:
 
 def decode_location(location: Any) -> Location:
     """Return an op's name stack, user's line, and functions. The line is that of the
-    innermost frame outside of libraries, or else outside of neuronjax."""
+    innermost frame outside of libraries; without such a frame, outside of neuronjax."""
     scope = ""
     while not scope and isinstance(location, ir.NameLoc):
         scope, location = location.name_str, location.child_loc
@@ -331,8 +331,8 @@ def _frames(location: Any) -> Iterator[_Frame]:
 @cache
 def _named(frame: _Frame) -> str:
     """Return the name of a frame's function for reports: "loss_fn", "Model.encode", or
-    "Attention" for its `__call__`. Return "" for functions without a name, and for
-    library functions other than a layer's `__call__`."""
+    "Attention" for `Attention.__call__`. Return "" for functions without a name, and
+    for library functions other than a layer's `__call__`."""
     name = frame.function.rpartition("<locals>.")[2]
     is_layer = name.endswith(_CALL) and not name.startswith("_")
     if name.startswith("<") or (is_library(frame.file) and not is_layer):

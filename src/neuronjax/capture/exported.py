@@ -30,7 +30,7 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedErr
 # or more tables or strings than the limits allow is an InvalidProgramError. There are
 # limits because many offsets may point to the same bytes.
 
-# A table takes some microseconds to read, so all of them take well below a second.
+# A table takes some microseconds to read, so this many take well below a second.
 MOST_TABLES = 200_000
 # All strings together may have TEXT_RATIO times the bytes of the file, and TEXT_BYTES
 # more.
@@ -74,7 +74,7 @@ class FlatBuffer:
         return self.data[at : at + length]
 
     def text(self, at: int, length: int) -> str:
-        """Return a string of `length` bytes, and count them against the budget."""
+        """Return a string of `length` bytes, and count them against the limit."""
         self.text_bytes -= length
         if self.text_bytes < 0:
             malformed("its strings have many times the bytes of the file")
@@ -98,7 +98,6 @@ class Table:
         self._vtable_bytes = buffer.unsigned(self._vtable, 2)
 
     def _field(self, slot: int) -> int | None:
-        """Return the position of a field, or None if it has its default."""
         entry = 4 + 2 * slot
         if entry + 2 > self._vtable_bytes:
             return None
@@ -191,10 +190,10 @@ class SavedSignature:
         name: the name of the function or file, for messages.
         in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
         in_avals: shape and dtype of every flat argument.
-        kept: the indices of the arguments that the program takes; the others are
+        kept: the indices of the arguments that the program takes; other arguments are
             unused.
-        out_tree: the pytree of the results; if the file has none, one array or a tuple
-            of several.
+        out_tree: the pytree of the results; if the file has no pytree, one array or a
+            tuple of arrays.
         out_avals: shape and dtype of every flat result.
     """
 
@@ -242,7 +241,7 @@ _ALWAYS = (_Field.NAME, _Field.IN_TREE, _Field.OUT_TREE, _Field.MODULE)
 
 def looks_exported(data: bytes) -> bool:
     """Return whether the bytes are a flatbuffer with the fields that every artifact
-    has. These may still be damaged or cut off."""
+    has. The bytes may still be damaged or cut off."""
     try:
         return all(map(FlatBuffer(data).root().has, _ALWAYS))
     except NeuronJaxError:
@@ -250,11 +249,11 @@ def looks_exported(data: bytes) -> bool:
 
 
 def read_exported(data: bytes) -> Exported:
-    """Read an artifact; the program in it is not parsed yet.
+    """Read an artifact, without parsing the program in it.
 
     Raises:
-        InvalidProgramError: it is malformed.
-        UnsupportedError: it has effects, or a newer calling convention.
+        InvalidProgramError: the artifact is malformed.
+        UnsupportedError: the artifact has effects, or a newer calling convention.
     """
     return _exported(FlatBuffer(data).root(), data, 0)
 
@@ -313,8 +312,8 @@ def _check_effects(root: Table) -> None:
 
 
 def _platform_index(platforms: tuple[str, ...]) -> int | None:
-    """Return which platform runs: neuron if given, otherwise the first. Return None for
-    one platform, whose main takes no index."""
+    """Return the index of neuron in `platforms`, or 0 if it is not there. Return None
+    for a single platform, because main then takes no index."""
     if len(platforms) < 2:
         return None
     return platforms.index(PLATFORM) if PLATFORM in platforms else 0
@@ -341,7 +340,7 @@ def _aval(table: Table) -> jax.ShapeDtypeStruct:
 
 
 def _dimension(text: str) -> Any:
-    """Return a size, which may be symbolic: "b", "2*b + 1"."""
+    """Return a size, which may be symbolic, such as "b" or "2*b + 1"."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     sizes: tuple[Any, ...] = ()

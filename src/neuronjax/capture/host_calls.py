@@ -58,9 +58,9 @@ def keep_whole(platform: str) -> None:
 
 def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None:
     """Register a lowering rule for a platform that JAX does not know. JAX only accepts
-    rules for its own platforms, so the rule registered is the default of all, and calls
-    the earlier default unless it is called for `platform`."""
-    # This attribute is private, but the only way to the earlier default.
+    rules for its own platforms, so a default for all platforms is registered, which
+    calls the earlier default if the platform is not `platform`."""
+    # This attribute is private, but nothing public has the earlier default.
     entry: Any = mlir._lowerings.get(primitive)  # type: ignore[attr-defined]
     others = getattr(entry, "rule", entry)
 
@@ -81,7 +81,7 @@ def on_platform(platform: str, primitive: Any, rule: Callable[..., Any]) -> None
 
 
 def leaves(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr that contain no others."""
+    """Yield the equations of a jaxpr that contain no other equations."""
     for equation in jaxpr.eqns:
         inner = [p.jaxpr for p in equation.params.values() if hasattr(p, "jaxpr")]
         if not inner:
@@ -209,7 +209,7 @@ def _jaxprs(value: Any) -> Iterator[Any]:
 
 
 def _order(name: str, ordered: bool) -> dict[str, Any]:
-    """Return the parameters that make a callback ordered or not; {} for other ops."""
+    """Return the parameters that make a callback `ordered` or not; {} for other ops."""
     sample = _sample(name, ordered)
     parameters = {} if sample is None else sample.params
     return {k: v for k, v in parameters.items() if k in ("ordered", "effect")}

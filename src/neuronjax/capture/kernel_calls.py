@@ -1,4 +1,4 @@
-"""Defines the JAX primitive for kernels of `neuronjax.nki`, called on arrays and a key.
+"""Defines the JAX primitive for kernels of `neuronjax.nki`; it takes arrays and a key.
 
 For platform "neuron", for which programs are captured, the primitive is the custom call
 `neuronjax.nki`; for every other platform it runs the kernel. `jax.vmap` runs one
@@ -30,16 +30,16 @@ kernel_p.multiple_results = True
 
 
 def call(function: KernelFunction, arrays: Arrays, key: jax.Array) -> list[jax.Array]:
-    """Bind the primitive; return the results, then the arguments that it writes."""
+    """Bind the primitive; return its results, then the arguments that it writes."""
     results = kernel_p.bind(*arrays, key, function=function)
     axes = frozenset(manual_axes()) if function.devices else _varying(arrays)
     return [_cast(x, axes) for x in results]
 
 
 def alike(values: Any) -> Any:
-    """Return a tree with its arrays cast to vary along each mesh axis along which one
-    of them varies. For an argument that was the same on all devices, `jax.shard_map`
-    then sums the cotangent over the devices."""
+    """Return a tree with all its arrays cast to vary along every mesh axis along which
+    any of the arrays varies. For an argument that was the same on all devices,
+    `jax.shard_map` then sums the cotangent over the devices."""
     arrays = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
     axes = _varying(arrays)
     if not axes:
@@ -63,8 +63,8 @@ def _cast(x: jax.Array, axes: frozenset[Any]) -> jax.Array:
 
 
 def manual_axes() -> tuple[str, ...]:
-    """Return the axes of the mesh if the surrounding `jax.shard_map` has all of them,
-    else ()."""
+    """Return the axes of the mesh if the surrounding `jax.shard_map` is over all of
+    them, else ()."""
     mesh = jax.sharding.get_abstract_mesh()
     every = tuple(mesh.axis_names)
     return every if set(mesh.manual_axes) == set(every) else ()

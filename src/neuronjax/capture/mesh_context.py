@@ -38,12 +38,12 @@ _NOTHING = AbstractMesh((), ())
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class MeshContext:
-    """The mesh around a captured function; static in a call of the emulation.
+    """The mesh around a captured function; a static argument of the emulation.
 
     Attributes:
         mesh: the mesh around the function, or None.
-        devices: the mesh over which results are placed: that of `jax.set_mesh`, or that
-            of an argument, without devices if arguments are traced; None for no mesh.
+        devices: the mesh over which results are placed: that of `jax.set_mesh`, or of
+            an argument (without devices if arguments are traced); None without a mesh.
         shardings: the sharding of every flat argument that is not static; () for none.
     """
 
@@ -53,7 +53,7 @@ class MeshContext:
 
     @classmethod
     def around(cls) -> MeshContext:
-        """Return the context of the caller, regardless of any arguments."""
+        """Return the context of the caller, without looking at arguments."""
         mesh = jax.sharding.get_abstract_mesh()
         if mesh.empty or AxisType.Manual in mesh.axis_types:
             return cls()
@@ -92,8 +92,8 @@ class MeshContext:
         return use_abstract_mesh(self.mesh) if self.mesh else contextlib.nullcontext()
 
     def outside(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which the emulation runs. Enter it at once, because
-        `jax.set_mesh` acts when it is called."""
+        """Return the context in which the emulation runs. Enter the context at once,
+        because `jax.set_mesh` acts when it is called."""
         if not self.mesh:
             return contextlib.nullcontext()
         return jax.set_mesh(None) if _set_mesh() else use_abstract_mesh(_NOTHING)
@@ -108,7 +108,7 @@ class MeshContext:
         ]
 
     def placed(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Return flat arguments with their shardings; called inside the function."""
+        """Return flat arguments with their shardings, inside the function."""
         if not self.shardings:
             return leaves
         pairs = zip(leaves, self.shardings, strict=True)
@@ -138,7 +138,7 @@ def spread(
         shardings: `in_shardings` and `out_shardings`, if they are given.
         options: other keywords of `jax.jit`.
         tree: the pytree structure that results need to match `out_shardings`; None to
-            keep the function's own.
+            keep the structure that the function returns.
     """
 
     @functools.wraps(function)
@@ -157,8 +157,8 @@ def spread(
 
 
 def _set_mesh() -> Mesh | None:
-    """Return the mesh of `jax.set_mesh`. Return None if none is set, and inside a
-    transformation, where JAX does not expose it."""
+    """Return the mesh of `jax.set_mesh`. Return None if no mesh is set, and inside a
+    transformation, where JAX does not show it."""
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError:
@@ -167,7 +167,6 @@ def _set_mesh() -> Mesh | None:
 
 
 def _is_on_one_device(leaf: Any) -> bool:
-    """Return whether an argument is an array on one device, as emulation needs it."""
     is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
     return is_array and isinstance(leaf.sharding, _OneDevice)
 
@@ -218,9 +217,9 @@ def _gathered(leaf: Any) -> Any:
 
 
 def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
-    """Return an argument of a call inside `jax.grad` or `jax.vmap`, whole, and on all
-    devices of a surrounding mesh, as JAX requires there. Arrays with Explicit axes are
-    left to `on_every_device`."""
+    """Return an argument of a call inside `jax.grad` or `jax.vmap`: unsplit, and on all
+    devices of a surrounding mesh, as JAX requires. Arrays with Explicit axes are
+    unchanged, and left to `on_every_device`."""
     explicit = sharding and AxisType.Explicit in sharding.mesh.axis_types
     if explicit or not isinstance(leaf, jax.Array):
         return leaf
@@ -230,8 +229,8 @@ def _transformed(leaf: Any, sharding: NamedSharding | None) -> Any:
 
 
 def _constrained(array: Any, over: NamedSharding) -> Any:
-    """Return an array, inside the function, with a sharding. If the mesh has Explicit
-    axes, only these split the array; the partitioner decides about Auto axes."""
+    """Return an array with a sharding, inside the function. If the mesh has Explicit
+    axes, only these axes split the array; the partitioner decides about Auto axes."""
     mesh = over.mesh.abstract_mesh
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = {name for name, kind in pairs if kind is AxisType.Explicit}
@@ -274,7 +273,7 @@ def placements(
     """Return the sharding of each flat result; () if there is no mesh of devices.
 
     A sharding is stated by the op that makes the result, by the result's type if axes
-    are Explicit, or by the partitioner if axes are Auto; else the result is replicated.
+    are Explicit, or by the partitioner if axes are Auto. Other results are replicated.
 
     Args:
         stage: the traced function, which may contain a mesh of devices.
@@ -296,7 +295,7 @@ def placements(
 
 
 def _stated(jaxpr: Any, variable: Any) -> P | None:
-    """Return the spec that the op of a result has as a parameter, or None."""
+    """Return the spec among the parameters of the op that makes `variable`, or None."""
     for equation in jaxpr.eqns:
         if variable not in equation.outvars:
             continue
@@ -326,7 +325,6 @@ def _of_partitioner(decided: Sharding | None, devices: Mesh | AbstractMesh) -> P
 
 
 def _without_end(spec: P) -> P:
-    """Return a spec without trailing None entries, as XLA returns it."""
     axes = [*spec]
     while axes and axes[-1] is None:
         axes.pop()
@@ -334,7 +332,6 @@ def _without_end(spec: P) -> P:
 
 
 def _devices(jaxpr: Any) -> Iterator[Mesh]:
-    """Yield the meshes of devices in the shardings of a function."""
     for equation, _ in equations(jaxpr):
         for value in jax.tree.leaves(list(equation.params.values())):
             mesh = getattr(value, "mesh", value)
@@ -343,7 +340,7 @@ def _devices(jaxpr: Any) -> Iterator[Mesh]:
 
 
 def _moved(array: Any, sharding: NamedSharding) -> Any:
-    """Reshard an array; leave a traced one unchanged unless axes are Explicit."""
+    """Reshard an array; a traced array is unchanged unless axes are Explicit."""
     if not isinstance(array, Tracer):
         has_devices = isinstance(sharding.mesh, Mesh)
         return jax.device_put(array, sharding) if has_devices else array

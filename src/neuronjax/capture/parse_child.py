@@ -3,11 +3,11 @@
 The process exchanges frames on its standard input and output: eight bytes of length, a
 line of JSON, then bytes. A request names the format; the answer is the program as MLIR
 bytecode of StableHLO, CHLO, func and sdy ops, or an error. If jaxlib crashes or loops
-on a malformed file, this process ends and not the caller's.
+on a malformed file, only this process ends.
 
-It imports jaxlib and not jax, and so starts three times as fast. `jaxlib._jax`, which
-`jax.extend.mlir` re-exports, and `jaxlib._hlo`, which parses HLO text, have no public
-names in jaxlib; `tests/capture/test_artifacts.py` fails if they move.
+It imports jaxlib but not jax, and therefore starts three times as fast. `jaxlib._jax`,
+which `jax.extend.mlir` re-exports, and `jaxlib._hlo`, which parses HLO text, have no
+public names in jaxlib; `tests/capture/test_artifacts.py` fails if they move.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ def normalized(
         _fix_sizes(module, shapes)
     if dynamic:
         _run(_REFINE_SHAPES, module)
-        # This removes jax.export's assertions about symbolic sizes, which hold by now.
+        # This removes jax.export's assertions about symbolic sizes, which now have
+        # values.
         if found(module, lambda op: _call_target(op) == "shape_assertion"):
             refined = _jax.mlir.refine_polymorphic_shapes(bytecode(module))
             module = ir.Module.parse(refined)
@@ -217,7 +218,6 @@ def _without_mhlo(module: ir.Module) -> ir.Module:
 
 
 def _mhlo_name(op: Any) -> str | None:
-    """Return the MHLO name, without prefix, of an op or a custom call, or None."""
     name = op.name if op.name != CUSTOM_CALL else _call_target(op)
     return name.removeprefix("mhlo.") if name.startswith("mhlo.") else None
 
@@ -247,7 +247,7 @@ def _as_chlo(op: Any) -> None:
 
 
 def _as_dot_general(einsum: Any) -> None:
-    """Rewrite an einsum of two operands as a dot_general, if one can express it."""
+    """Rewrite an einsum of two operands as a dot_general, if possible."""
     config = ir.StringAttr(einsum.attributes["einsum_config"]).value
     (left, right), out = config.split("->")[0].split(","), config.split("->")[1]
     labels = [left, right, out]
@@ -319,7 +319,7 @@ def _fix_platform(module: ir.Module, index: int) -> None:
 
 
 def _fix_sizes(module: ir.Module, shapes: list[list[int]]) -> None:
-    """Give main's arguments these shapes; a later pass infers all other sizes."""
+    """Give main's arguments the `shapes`; a later pass infers all other sizes."""
     main = next(op for op in module.body.operations if is_main(op))
     pairs = zip(main.regions[0].blocks[0].arguments, shapes, strict=True)
     types = (
@@ -353,9 +353,9 @@ _ESCAPES = re.compile(rb"(\\\\)|((?:\\[0-9A-F]{2})+)")
 
 
 def _check_texts(module: ir.Module) -> None:
-    """Refuse names, locations and strings that are not UTF-8, because reading one from
-    Python ends the process. The printed module has all of them, with every byte that is
-    not ASCII escaped."""
+    """Refuse names, locations and strings that are not UTF-8, because reading them from
+    Python ends the process. The printed module has all these texts, with every byte
+    escaped that is not ASCII."""
     text: Any = module.operation.get_asm(
         binary=True, enable_debug_info=True, large_elements_limit=1
     )

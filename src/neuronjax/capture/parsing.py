@@ -1,10 +1,10 @@
 """Parses untrusted programs in another process, from the caller's side.
 
-One persistent process runs `parse_child`, and is started again after a crash or a
-timeout: a start takes about 0.3 s, a request a few milliseconds. A file gets 0.4 s of
-processor time plus ten seconds per megabyte; a program of 10,000 ops is 0.1 MB and
-takes 0.2 s. The limit of wall clock time is far higher, because a good file must not
-fail on a busy machine.
+One process runs `parse_child` for all requests, because a start takes about 0.3 s and a
+request a few milliseconds; after a crash or a timeout it is started again. A file gets
+0.4 s of processor time plus ten seconds per megabyte; a program of 10,000 ops is 0.1 MB
+and takes 0.2 s. The limit of wall clock time is far higher, because a good file must
+not fail on a busy machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from neuronjax.errors import InternalError, InvalidProgramError, UnsupportedErro
 from neuronjax.ir.json_text import json_object
 
 CHILD = Path(__file__).with_name("parse_child.py")
-#: Processor time for one file.
+#: Limit of the processor time for one file.
 SECONDS, SECONDS_PER_MEGABYTE = 0.4, 10.0
-#: Address space of the child: jaxlib maps about 1 GB.
+#: Limit of the child's address space: jaxlib maps about 1 GB.
 BYTES, BYTES_PER_BYTE = 6 << 30, 20
-#: Wall clock time before the child counts as hung: for a request, as a multiple of its
-#: processor time; for the start, in seconds.
+#: Limits of wall clock time before the child counts as hung: for a request, a
+#: multiple of its processor time; for the start, seconds.
 PATIENCE, START_SECONDS = 20, 120
 #: Most bytes of the frame that reports the start.
 START_BYTES = 4096
@@ -131,7 +131,7 @@ class _Worker:
             self._refuse(header, error)
 
     def _refuse(self, header: dict, error: Exception) -> NoReturn:
-        """Replace the child that failed, and raise an error with the reason."""
+        """Replace the child, which has failed, and raise an error with the reason."""
         stalled = isinstance(error, _Stalled)
         if stalled or isinstance(error, _Garbled):
             self._process.kill()
@@ -156,8 +156,8 @@ class _Worker:
             data = data[os.write(pipe.fileno(), data[: 1 << 20]) :]
 
     def _receive(self, deadline: float, most: int) -> tuple[dict[str, Any], bytes]:
-        """Return the child's next frame; refuse more than `most` bytes, because a
-        malformed program may control the child."""
+        """Return the child's next frame, or refuse it if it has more than `most` bytes,
+        because a malformed program may control the child."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if length > most:
             raise _Garbled(f"answers with {length} bytes")
@@ -186,13 +186,12 @@ class _Worker:
         return last_words(self._log.read(), 200)
 
     def close(self) -> None:
-        """Kill the child."""
         self._process.kill()
         self._process.wait()
         self.forget()
 
     def forget(self) -> None:
-        """Close this side of the pipes."""
+        """Close the caller's end of the pipes."""
         for file in (self._process.stdin, self._process.stdout, self._log):
             assert file is not None
             file.close()
@@ -225,7 +224,7 @@ def stop() -> None:
 
 
 def _after_fork() -> None:
-    """Drop the copied pipes in a forked process; the parser belongs to its parent."""
+    """Drop the copied pipes in a forked process; the parser belongs to the parent."""
     global _lock
     _lock = threading.Lock()
     while _workers:

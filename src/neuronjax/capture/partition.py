@@ -1,9 +1,9 @@
 """Inserts collectives into programs with shardings, by XLA's partitioner.
 
-The StableHLO of `jax.jit` with shardings, of Explicit axes, or of a shard_map over some
-axes lacks some or all collectives. Another process (`partition_child`) runs XLA's own
-partitioner on it, which takes about 0.3 s; the result is cached by the program's bytes.
-The result is code of one device, and is put into one `sdy.manual_computation` over all
+StableHLO lacks some or all collectives of `jax.jit` with shardings, of Explicit axes,
+and of a shard_map over some of the axes. Another process (`partition_child`) runs XLA's
+partitioner, which takes about 0.3 s; the result is cached by the program's bytes. The
+result is code of one device, and is put into one `sdy.manual_computation` over all
 axes, so that lowering needs no further rule. Programs of one device, and programs whose
 shardings are all in manual computations over all axes, do not need the partitioner.
 """
@@ -51,8 +51,8 @@ from neuronjax.ir.program import (
 )
 
 CHILD = Path(__file__).with_name("partition_child.py")
-#: Wall clock time before the partitioner counts as hung; a train step takes a few
-#: seconds.
+#: Limit of wall clock time before the partitioner counts as hung; a train step takes
+#: a few seconds.
 SECONDS, SECONDS_PER_MEGABYTE = 300.0, 60.0
 #: Bytes at the end of the child's log that are read.
 _LOG_BYTES = 1 << 16
@@ -75,7 +75,6 @@ def needs_partitioner(program: Program) -> bool:
 
 
 def _is_open(program: Program, op: Op) -> bool:
-    """Return whether the partitioner must rewrite an op."""
     if not op.name.startswith("sdy."):
         return False
     if op.name != _MANUAL:
@@ -107,8 +106,8 @@ def partition(program: Program, module: Any) -> Program:
 
     Raises:
         InvalidProgramError: XLA refuses the shardings.
-        UnsupportedError: the partitioner crashes or stalls, or shards an argument or a
-            result in a way that is not a split over axes of the mesh.
+        UnsupportedError: the partitioner crashes or stalls, or does not split an
+            argument or a result over axes of the mesh.
     """
     devices = max(mesh.size for mesh in program.meshes.values())
     answer = _partitioned(_PartitionRequest.of(program, module, devices))
@@ -142,7 +141,6 @@ def partition(program: Program, module: Any) -> Program:
 
 
 def _around(outside: Region, body: Region, shardings: tuple[Sharding, ...]) -> Region:
-    """Return a main on whole arrays: one manual computation with the region `body`."""
     mesh = shardings[0].mesh if shardings else Mesh(())
     assert isinstance(mesh, Mesh)
     count = len(outside.arguments)
@@ -198,7 +196,7 @@ class _PartitionRequest:
 
     Attributes:
         key: a digest of the code and of the locations of its ops, without outer stack
-            frames: equal programs that are called on different lines share a result.
+            frames, so that equal programs called on different lines share a result.
         code: MLIR bytecode.
     """
 
@@ -208,7 +206,6 @@ class _PartitionRequest:
 
     @classmethod
     def of(cls, program: Program, module: Any, devices: int) -> _PartitionRequest:
-        """Return the request for a module and its decoded program."""
         text = module.operation.get_asm(binary=True, enable_debug_info=False)
         digest = hashlib.sha256(text)
         named = (op for op in program.walk() if op.name not in _MOVED)
@@ -227,8 +224,8 @@ def _partitioned(request: _PartitionRequest) -> _Answer:
 def _run(
     request: _PartitionRequest, folder: Path, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the child, and kill it and its processes at the end. The child answers into
-    files, whose size it has limited itself: a pipe could be flooded, or kept open by
+    """Run the child, and kill it and its processes at the end. The child writes its
+    answer into files of limited size, because a pipe could be flooded, or kept open by
     processes that the child started."""
     command = [str(CHILD), str(request.devices), str(folder)]
     with (folder / "answer").open("w+b") as output, (folder / "log").open("w+b") as log:
@@ -286,7 +283,7 @@ _TABLES = ("replica_groups", "source_target_pairs")
 
 
 def renumbered(program: Program, devices: Sequence[int]) -> Program:
-    """Return the program with the device `devices[k]` as number k."""
+    """Return the program with the number k for the device `devices[k]`."""
     renumbering = _Renumbering(program, devices)
     functions = {
         name: Function(name, renumbering.region(function.body))
@@ -326,7 +323,7 @@ class _Renumbering:
 
     def _lookup(self, op: Op) -> Iterator[Op]:
         """Yield ops that replace `partition_id`: they look up a device's old number in
-        a table by its new one."""
+        a table by its new number."""
         (result,) = op.results
         scalar, word = result.type, result.type.dtype
         count = len(self._old)
@@ -380,7 +377,7 @@ def find_mesh(
 
     Args:
         tilings: the tilings of the arrays.
-        meshes: the program's meshes; the one returned may have its axes cut.
+        meshes: the program's meshes, whose axes may be cut.
     """
     for mesh in [*meshes, *(cut for mesh in meshes for cut in _cuts(mesh))]:
         splits = [split_over(mesh, tiling) for tiling in tilings]
@@ -405,7 +402,7 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
-    """Return the axes over which one dimension is split, or None if it is not.
+    """Return the axes over which a dimension is split, or None.
 
     Args:
         mesh: the devices.
@@ -433,7 +430,7 @@ def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
 
 
 def _cuts(mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the mesh with axes cut into ascending, then descending prime factors."""
+    """Yield the mesh with axes cut into prime factors: ascending, then descending."""
     for reverse in (False, True):
         axes = []
         for name, size in mesh.axes:
@@ -444,7 +441,6 @@ def _cuts(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def _factors(n: int) -> Iterator[int]:
-    """Yield the prime factors of n."""
     divisor = 2
     while n > 1:
         while n % divisor == 0:

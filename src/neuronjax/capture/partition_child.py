@@ -1,12 +1,12 @@
 """Runs XLA's partitioner on one program, as a script in a process of its own.
 
 `partition_child.py DEVICES DIRECTORY` reads MLIR bytecode from its standard input. It
-compiles for as many CPU devices as the program has, with no passes but the partitioner
-and those it needs, until XLA has dumped the partitioned program into DIRECTORY: code of
-one device with explicit collectives. On its standard output it writes a line of JSON,
-the shardings of arguments and results or an error, and that code as MLIR bytecode.
+compiles for as many CPU devices as the program has, with the partitioner and only the
+passes that it needs, until XLA has dumped the partitioned program into DIRECTORY: code
+of one device with explicit collectives. It writes to its standard output a line of
+JSON, with shardings or an error, and that code as MLIR bytecode.
 
-Like `parse_child` it imports jaxlib and not jax. It uses `_jax` and `_hlo` of jaxlib,
+Like `parse_child` it imports jaxlib but not jax. It uses `_jax` and `_hlo` of jaxlib,
 which have no public names; `tests/capture/test_partition.py` fails if they move.
 """
 
@@ -33,7 +33,8 @@ PASSES = (
 )
 PARTITIONED, LATER = "*.after_spmd-partitioning.*.hlo.pb", "*cpu_after_optimizations*"
 POLL_SECONDS = 0.005
-#: Limits of any file (answer, dump, log): bytes, and bytes per byte of the program.
+#: Limits of the size of any file (answer, dump, log): bytes, and bytes per byte of
+#: the program.
 FILE_BYTES, FILE_BYTES_PER_BYTE = 64 << 20, 64
 # XLA reads the flags when it is loaded. A dump in the directory shows that the
 # partitioner has ended.
@@ -60,7 +61,7 @@ from saved_forms import bytecode, found, is_main, protobuf_fields, replace  # ty
 
 def options(module: ir.Module, devices: int) -> Any:
     """Return options for one replica, `devices` partitions and Shardy, which may choose
-    shardings for arguments and results without one."""
+    the shardings of arguments and results that have none."""
     made = xla_client.CompileOptions()
     made.num_partitions, made.num_replicas = devices, 1
     build = made.executable_build_options
@@ -76,7 +77,6 @@ def options(module: ir.Module, devices: int) -> Any:
 
 
 def _open(main: Any, attribute: str) -> list[bool]:
-    """Return which arguments ("arg_attrs") or results ("res_attrs") lack a sharding."""
     kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     count = len(kind.inputs if attribute == "arg_attrs" else kind.results)
     if attribute not in main.attributes:
@@ -87,8 +87,8 @@ def _open(main: Any, attribute: str) -> list[bool]:
 def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
     """Return the module after the partitioner.
 
-    Stages of XLA after `PASSES` may crash for lack of other passes. So compilation runs
-    in another process, which ends as soon as the module exists.
+    Compilation runs in another process, which ends as soon as the module exists,
+    because stages of XLA after `PASSES` may crash without other passes.
 
     Raises:
         RuntimeError: XLA's message, if the partitioner fails.
@@ -234,8 +234,8 @@ COMBINING = {
 def hide(module: ir.Module) -> None:
     """Protect arithmetic from XLA's rewriting. XLA would expand elementwise CHLO ops of
     floats into polynomials, so marked ops replace them. XLA would compute functions of
-    constants itself (and drop x + 0), so constants get a barrier, one for each use,
-    because Shardy shards each use of a constant separately."""
+    constants itself (and drop x + 0), so each use of a constant gets its own barrier,
+    because Shardy shards each use separately."""
     for op in found(module, _is_elementwise):
         replace(op, CARRIERS[len(op.operands)], own(op) | marked(op.name))
     for op in found(module, lambda op: op.name == CALL and not len(op.results)):
@@ -264,8 +264,8 @@ def show(module: ir.Module) -> None:
 
 
 def printing(op: Any, results: list[Any]) -> None:
-    """Replace a printing call by one with these results. `hide` gives it one result:
-    XLA would turn a call without results into one that returns an empty tuple."""
+    """Replace a printing call by a call with these results. `hide` gives it one result,
+    because XLA would make a call without results return an empty tuple."""
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
     layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}

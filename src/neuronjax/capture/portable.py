@@ -2,8 +2,8 @@
 
 The artifact has the program that `capture` captures, with source lines and pytree
 paths. CHLO has no stable form: jaxlib would expand its ops into polynomials, which give
-other numbers. So they are saved as custom calls named `mhlo.*`, which `parse_child`
-turns back.
+other numbers. So its ops are saved as custom calls named `mhlo.*`, which `parse_child`
+turns back into CHLO.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def portable_artifact(
     leaves: tuple[jax.ShapeDtypeStruct, ...],
     names: tuple[str, ...],
 ) -> bytes:
-    """Return the artifact of `function(*leaves)`, which `capture` has accepted before.
+    """Return the artifact of `function(*leaves)`, which `capture` must have accepted.
 
     Args:
         function: takes flat leaves.

@@ -1,10 +1,10 @@
 """Turns JAX's errors of tracing and lowering into errors with line and remedy.
 
 During tracing JAX refuses meshes, axes and shardings. JAX's description of the fault is
-kept, but line and remedy are replaced, because JAX may advise something that a mesh
-without devices cannot do. An error of lowering for platform "neuron" names a primitive,
-whose line is looked up in the jaxpr. `host_calls` has rules for callbacks, and for the
-linear algebra that other platforms take from LAPACK or cuSOLVER.
+kept, but line and remedy are replaced, because JAX's advice may not work for a mesh
+without devices. An error of lowering for platform "neuron" names a primitive, whose
+line is looked up in the jaxpr. `host_calls` has rules for callbacks, and for the linear
+algebra that other platforms take from LAPACK or cuSOLVER.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
 
 
 def _wrong_devices(jaxpr: Any) -> NeuronJaxError | None:
-    """Return the error of the first collective with impossible ranks or groups."""
+    """Return the error of the first collective whose ranks or groups are impossible."""
     sizes: dict[Any, int] = {}
     for equation, source in equations(jaxpr):
         given = equation.params
@@ -117,7 +117,7 @@ def _primitive(message: str) -> str:
 
 def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str | None]]:
     """Yield every equation of a jaxpr and of jaxprs inside it, with the user's line.
-    Equations of a jitted library function without a line get that of its call."""
+    Equations of a jitted library function without a line get the line of its call."""
     for equation in jaxpr.eqns:
         source = source_line(equation) or outer
         yield equation, source
@@ -130,7 +130,7 @@ def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str |
 
 
 def source_line(equation: Any) -> str | None:
-    """Return `file:line` of the innermost frame that is not a library's."""
+    """Return `file:line` of the innermost frame that is not in a library."""
     trace = equation.source_info.traceback
     for frame in getattr(trace, "frames", ()):
         if not is_library(frame.file_name):
@@ -219,8 +219,8 @@ def of_mesh(error: Exception) -> NeuronJaxError | None:
 
 
 def _unknown_axis(error: Exception) -> NeuronJaxError | None:
-    """Return the error of a collective over an axis that no surrounding mesh has, or
-    None. JAX raises a NameError or, inside a shard_map, an AssertionError."""
+    """Return the error of an axis that no surrounding mesh has; None for other errors.
+    JAX raises a NameError or, inside a shard_map, an AssertionError."""
     match = re.search(r"unbound axis name: (\w+)", str(error))
     axes = [match[1]] if match else _asserted_axes(error)
     if not axes:
@@ -235,7 +235,7 @@ def _unknown_axis(error: Exception) -> NeuronJaxError | None:
 
 
 def _asserted_axes(error: Exception) -> Sequence[Any]:
-    """Return the `axis_name` of the `jax.lax` function in which `pvary` has raised."""
+    """Return the `axis_name` of the `jax.lax` function in which `pvary` raised."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_code.co_name != "pvary":
         return ()
@@ -245,7 +245,7 @@ def _asserted_axes(error: Exception) -> Sequence[Any]:
 
 
 def _line(error: Exception) -> str | None:
-    """Return the innermost line of the user in a traceback, or that of the call."""
+    """Return the user's innermost line in a traceback, or that of the current call."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
     return lines[-1] if lines else program_line() or None

@@ -1,8 +1,8 @@
 """Makes a saved program a JAX function to be traced, captured and differentiated.
 
-JAX can call what `jax.export` has exported. To get an export in this JAX's own format,
-a function of the same types that returns zeros is exported, and its module is replaced
-by the saved program. The program has fixed shapes, so `vmap` is a loop.
+JAX can call what `jax.export` has exported. To get an export in the installed JAX's
+format, a function of the same types that returns zeros is exported, and its module is
+replaced by the saved program. The program has fixed shapes, so `vmap` is a loop.
 """
 
 from __future__ import annotations

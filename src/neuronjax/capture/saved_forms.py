@@ -1,7 +1,7 @@
 """Reads and rewrites MLIR modules, and reads protobuf messages.
 
 The processes that parse and partition programs import this file too, from the folder of
-their scripts, so it imports jaxlib and not jax.
+their scripts, so it imports jaxlib but not jax.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def bytecode(module: Any) -> bytes:
 
 
 def protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of a message's length-delimited fields, not nested ones.
-    Stop where the bytes are not a protobuf message."""
+    """Yield the number and the content of a message's length-delimited fields, without
+    those of nested messages. Stop where the bytes are not a protobuf message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

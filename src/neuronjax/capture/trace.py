@@ -57,7 +57,7 @@ _CAPTURE = jax.make_user_context(default_value=None)
 
 
 def capturing() -> bool:
-    """Return whether this thread is capturing: an inner nj.jit only sets a policy."""
+    """Return whether this thread is capturing, so that inner jits only set policies."""
     return getattr(_state, "depth", 0) > 0
 
 
@@ -81,7 +81,7 @@ def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:
 def with_closure(
     function: Callable[..., list[Any]], leaves: Sequence[Any]
 ) -> tuple[Callable[..., list[Any]], list[Any]]:
-    """Turn what a function closes over into leading arguments.
+    """Turn the values that a function closes over into leading arguments.
 
     Returns:
         A function of (*closed-over values, *leaves), and the values.
@@ -103,7 +103,7 @@ class Traced:
 
     Attributes:
         types: the types of the arguments.
-        names: the pytree path of each argument, for rules and errors.
+        names: the pytree path of each argument, for rules of a policy and for errors.
         stage: the result of `jax.jit(function).trace`.
         number: the number of the capture.
     """
@@ -227,7 +227,7 @@ def float0(leaf: Any) -> np.ndarray:
 
 
 def as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return a result with the key type or weak type that plain arrays lack."""
+    """Return a result with the key type or weak type of `aval`."""
     if is_key(aval.dtype):
         return jax.random.wrap_key_data(array, impl=aval.dtype._impl)  # type: ignore
     if aval.weak_type:
@@ -241,7 +241,7 @@ def check_argument(leaf: Any, name: str) -> None:
     """Refuse dtypes that no NeuronCore has.
 
     Raises:
-        UnsupportedError: names the argument and the dtype to use.
+        UnsupportedError: the error names the argument and the dtype to use.
     """
     dtype = leaf.dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
@@ -260,7 +260,7 @@ _INSTEAD = {np.dtype(np.float64): "float32", np.dtype(np.complex128): "complex64
 # -- derivatives that are refused ------------------------------------------------------
 
 # JAX refuses forward mode of a `custom_vjp` with its own message, and only when it
-# computes the tangents, maybe long after the call, in another `jax.jit`. So the
+# computes the tangents, which may be long after the call, in another `jax.jit`. So the
 # arguments pass through an identity whose tangent is an operation that raises our error
 # when it is computed. Reverse mode transposes that operation to the identity; forward
 # mode computes it before it reaches the `custom_vjp`. `jax.linear_transpose` transposes

@@ -25,10 +25,10 @@ SETTINGS = {"bench": {"context_settings": _ANYTHING}}
 
 def exactness(
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the page docs/exactness.md.")
+        bool, typer.Option("--markdown", help="Print all tables as Markdown.")
     ] = False,
 ) -> None:
-    """List which numbers are exact, modelled, checked on silicon or left to the host.
+    """List which kinds of numbers are exact, modelled or checked on silicon.
 
     A second table lists public measurements of chips.
 
@@ -49,9 +49,9 @@ def exactness(
 
 
 def bench(context: typer.Context) -> None:
-    """Run the benchmarks of the repository, which takes minutes.
+    """Run the benchmarks of the repository (this takes minutes).
 
-    It passes its options to `benchmarks/run.py`.
+    The command passes its options to `benchmarks/run.py`.
 
     Example:
 
@@ -70,7 +70,7 @@ def bench(context: typer.Context) -> None:
 def version(as_json: JsonOption = False) -> None:
     """Print the versions of the packages that can change the bits of results.
 
-    They are those of neuronjax, JAX and Python.
+    These packages are neuronjax, JAX, jaxlib and Python.
 
     Examples:
 

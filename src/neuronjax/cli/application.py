@@ -93,7 +93,7 @@ def root(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version. The command 'version' also shows JAX's version.",
+            help="Show the version of neuronjax and exit.",
         ),
     ] = False,
 ) -> None:
@@ -122,14 +122,14 @@ def main() -> None:
 
 
 TargetOption = Annotated[
-    str, typer.Option("--target", help="A chip, an instance or an UltraServer.")
+    str, typer.Option("--target", help="The chip, instance or UltraServer.")
 ]
 OwnTargetOption = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="A chip, instance or UltraServer, as `neuronjax ls` lists them. Default: "
-        "the function's own, else trn2.",
+        help="The chip, instance or UltraServer (see `neuronjax ls`). Default: the "
+        "function's own, else trn2.",
     ),
 ]
 PolicyOption = Annotated[
@@ -137,8 +137,8 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         help="fp32, bf16, fp16, tf32, fp8, mxfp8 or mxfp4; or one of these with fields "
-        "of Policy changed: bf16,rounding=stochastic. Default: the function's own, "
-        "else the defaults of the Neuron SDK.",
+        "changed: bf16,rounding=stochastic. Default: the function's own, else the "
+        "default of AWS's compiler.",
     ),
 ]
 CacheOption = Annotated[

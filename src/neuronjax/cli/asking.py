@@ -130,11 +130,11 @@ def asks(
 
 @asks(check_function, "sdk", how=_of_types)
 def check(ask: Ask, *, as_json: bool) -> None:
-    """List what Trainium's own compiler would refuse or change in a program.
+    """List what AWS's compiler would refuse or change in a program.
 
-    The command executes nothing. Every finding has a severity, the line of your
-    program, and what to write instead. The exit status is 0 without errors, 1 with at
-    least one (warnings and infos do not count), and 2 if the program cannot be read.
+    The command executes nothing. Every finding is an error, a warning or an info, with
+    the line of your program and what to write instead. The exit status is 0 if there is
+    no error, 1 if there is one, and 2 if the program cannot be read.
 
     Examples:
 
@@ -153,23 +153,23 @@ def compare(
     *,
     against: Annotated[
         str | None,
-        typer.Option(help="Another program, or file.py:name, with the same results."),
+        typer.Option(help="A second program, which should give the same results."),
     ] = None,
     sort: Annotated[
         str,
         typer.Option(
-            help='Sort by "isolation" (the column "isolated"), "accumulation" ("in '
-            'run") or "order" ("#").'
+            help='The order of the ops: by "isolation" (the column "isolated"), by '
+            '"accumulation" (the column "in run"), or by "order" (the column "#").'
         ),
     ] = "isolation",
     as_json: bool,
 ) -> None:
-    """Name the wrong results, the line that causes them, the reason and a remedy.
+    """Find a program's wrong results, the line that causes them, and a remedy.
 
-    Each op runs twice on the emulator: isolated, on the values of the reference, and in
-    the run, on emulated values, so that errors propagate. Both results are compared
-    with the reference. The exit status is 0 if nothing is wrong, 1 if there is a fault
-    or a divergence, and 2 if the program cannot be read.
+    The column "isolated" has the error of each op on the operands of the reference; "in
+    run" has its error on emulated operands, which contain the errors of earlier ops.
+    The exit status is 0 if nothing is wrong, 1 if a result is wrong or an error in the
+    run exceeds --tolerance, and 2 if the program cannot be read.
 
     Examples:
 
@@ -193,9 +193,9 @@ def compare(
 def tolerance(ask: Ask, *, as_json: bool) -> None:
     """Compute how large an error a correct result may have on a chip.
 
-    The bounds allow every order of addition, and elementary functions that are as
-    inexact as --functions states. A missing term exceeds them, unless it is smaller
-    than the rounding errors.
+    The command prints error bounds for each result. A chip that adds in another order,
+    and whose elementary functions have the errors of --functions, stays within them. A
+    program that omits a term does not, unless the term is smaller than the roundings.
 
     Examples:
 
@@ -215,11 +215,11 @@ def compare_dump(
     *,
     as_json: bool,
 ) -> None:
-    """Compare tensors of a chip or another framework, and name the first wrong op.
+    """Find the first op whose tensor is wrong on a chip or in another framework.
 
-    Tensors are matched to the program's values by name, or else by a unique shape. The
-    exit status is 0 if every tensor is within its error bounds, 1 if one is not or none
-    was compared, and 2 if an input cannot be read.
+    A tensor belongs to the program's value of the same name, or else of the same shape.
+    The exit status is 0 if every tensor is within its error bounds, 1 if one is not or
+    none was compared, and 2 if an input cannot be read.
 
     Examples:
 
@@ -246,11 +246,11 @@ def search(
     ] = None,
     as_json: bool,
 ) -> None:
-    """Find, for each layer, the fewest bits with which results stay in a tolerance.
+    """Find, for each layer, the cheapest format that keeps the error below a limit.
 
-    The search lowers one group of ops after the other to cheaper formats, as long as
-    the outputs stay within the tolerance of the FP32 outputs. It prints the format of
-    each group, why the group has no cheaper format, and the policy as Python.
+    The search gives cheaper formats to one group of ops after the other, as long as the
+    error of the outputs, compared with FP32, stays within --tolerance. It prints the
+    format of each group, why the group has no cheaper one, and the policy as Python.
 
     Examples:
 

@@ -41,9 +41,9 @@ def cc_test(
 ) -> None:
     """Predict how long a collective takes, by size, in the format of nccom-test.
 
-    The command executes nothing. A size is that of a rank's data before or after the
-    collective, whichever is larger; K, M and G are binary. Collectives and options have
-    the names of nccom-test.
+    The command executes nothing. AWS's benchmark nccom-test has the same names. A size
+    is the bytes of a rank's data before or after the collective, whichever are more; K,
+    M and G are binary.
 
     Examples:
 

@@ -14,7 +14,7 @@ from neuronjax.testing import conformance as vectors
 
 def conformance(
     runner: Annotated[
-        str, typer.Argument(help="neuronjax, ml_dtypes, or module:object.")
+        str, typer.Argument(help="The runner: neuronjax, ml_dtypes, or module:object.")
     ] = "neuronjax",
     folder: Annotated[
         Path, typer.Option("--vectors", help="The folder of the vectors.")
@@ -27,10 +27,10 @@ def conformance(
 ) -> None:
     """Test your implementation of Trainium's arithmetic bit for bit against ours.
 
-    A runner is an object with some or all of the methods cast, quantize_mx, sparsify,
-    matmul, matmul_mx, matmul_sparse and reduce. manifest.json lists their arguments and
-    results, and the rules of casts and scales. A failure is shown with its input. The
-    exit status is 1 if a case fails.
+    The tests use vectors: stored arguments and results. Your implementation is a
+    *runner*, an object with some or all of the methods cast, quantize_mx, sparsify,
+    matmul, matmul_mx, matmul_sparse and reduce. manifest.json beside the vectors has
+    their arguments and rules. The exit status is 1 if a case fails.
 
     Examples:
 

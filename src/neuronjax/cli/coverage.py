@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 def ops(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="A part of the name.")
+        str, typer.Argument(metavar="FILTER", help="A part of the names to list.")
     ] = "",
     missing: Annotated[
         bool, typer.Option("--missing", help="List only what does not run.")
     ] = False,
     target: TargetOption = "trn2",
     nki: Annotated[
-        bool, typer.Option("--nki", help="List names of the kernel interface.")
+        bool, typer.Option("--nki", help="List the names of NKI instead.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List every StableHLO and CHLO op: whether it runs, and on which engines.
 
-    The numbers of an op are exact (bit-exact to a published specification) or modelled
-    (the vendor does not document them): see `neuronjax exactness`. --json adds the
-    dtypes that the engines of --target have.
+    The numbers of an op are exact (equal to a published specification) or modelled (AWS
+    does not document them): see `neuronjax exactness`. --json adds the dtypes that the
+    engines of --target have.
 
-    --nki lists every documented name of nki.isa, nki.language and nki.collectives:
-    whether kernels can use it, whether it runs, and whether its time is known.
+    With --nki, the list has the names of nki.isa, nki.language and nki.collectives:
+    whether kernels can use a name, whether it runs, and whether its time is known.
 
     Examples:
 

@@ -40,8 +40,8 @@ def _numbers(given: str) -> tuple[int, ...]:
     "nki",
     "timeout",
     reference=Offer(
-        help="A Python file with get_inputs(), forward(*inputs) in NumPy and, where "
-        "layouts differ, transform_to_nki_inputs() and transform_nki_outputs().",
+        help="A file with get_inputs(), forward(*inputs) in NumPy and, if layouts "
+        "differ, transform_to_nki_inputs() and transform_nki_outputs().",
     ),
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),
@@ -54,19 +54,19 @@ def judge(
     ] = None,
     target: TargetOption = "trn2",
     *,
-    jobs: Annotated[int, typer.Option(min=1, help="Kernels judged at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Kernels that run at once.")] = 1,
     serve: Annotated[
-        bool, typer.Option(help="Judge the files that stdin names, one per line.")
+        bool, typer.Option(help="Judge each file whose name comes on standard input.")
     ] = False,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
     """Judge whether an NKI kernel is legal and correct, and how fast it is.
 
-    The kernel is traced in an isolated child process and never sees the reference. The
+    The kernel runs in an isolated child process, without access to the reference. The
     exit status is 0 if the kernel is accepted, 1 if it is refused, 2 if one of your
-    files cannot be read, and 3 if the tolerance is so wide that wrong kernels would
-    pass. For a folder, the exit status is that of the best kernel.
+    files cannot be read, and 3 (undecided) if the tolerance is so wide that wrong
+    kernels would pass. For a folder, it is the exit status of the best kernel.
 
     Examples:
 
@@ -119,10 +119,10 @@ def nki_diff(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """List what another NKI release removes of a kernel's features, and what it adds.
+    """List what would change for a kernel in another NKI release.
 
-    The exit status is 0 if it loses nothing, 1 if it loses something, and 2 if the file
-    cannot be read.
+    The exit status is 1 if the kernel uses a feature that the other release lacks, 0 if
+    not, and 2 if the file cannot be read.
 
     Examples:
 

@@ -57,7 +57,7 @@ _POLICIES = Offer(metavar="P", repeated=True)
 _PRICES = Offer(flag="--price", metavar="[INSTANCE=]USD", repeated=True, read=_prices)
 AGAINST = Offer(
     metavar="MACHINE",
-    help="A machine you measured, NAME=SECONDS,USD[,TOKENS]: seconds per step, "
+    help="A machine that you measured, as NAME=SECONDS,USD[,TOKENS]: seconds per step, "
     "dollars per hour, tokens per step.",
     repeated=True,
     read=lambda given: tuple(map(_machine, given)),
@@ -80,11 +80,11 @@ def estimate(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predict from a training step what training costs on one or more instances.
+    """Predict, from a training step, the cost of training on one or more instances.
 
-    Every logical core runs a copy of the step with its own batch; the gradients of all
-    copies are added. Nothing is executed. A step takes the time of `neuronjax profile`,
-    plus what cannot be hidden of the gradients' addition and of the launch.
+    Every logical core runs a copy of the step with its own batch, and the gradients of
+    all copies are added. Nothing is executed. A step takes the time of `neuronjax
+    profile`, plus the part of the addition and of the launch that exceeds it.
 
     Examples:
 
@@ -112,10 +112,10 @@ def estimate(
 def estimate_serving(
     prefill: Annotated[
         str,
-        typer.Argument(help="Program that reads a prompt.", show_default=False),
+        typer.Argument(help="The program for a prompt.", show_default=False),
     ],
     decode: Annotated[
-        str, typer.Argument(help="Program that makes a token.", show_default=False)
+        str, typer.Argument(help="The program for a token.", show_default=False)
     ],
     *,
     prefill_shapes: Annotated[
@@ -123,22 +123,22 @@ def estimate_serving(
         typer.Option(
             "--prefill-args",
             metavar="SHAPES",
-            help="The arguments of PREFILL: 'f32[8,16] i32[4]'. "
+            help="The arguments of PREFILL, 'f32[8,16] i32[4]'. "
             "Default: the program's attribute example_args.",
         ),
     ] = None,
     decode_shapes: Annotated[
         str | None,
-        typer.Option("--decode-args", metavar="SHAPES", help="Arguments of DECODE."),
+        typer.Option("--decode-args", metavar="SHAPES", help="Those of DECODE."),
     ] = None,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predict latency, throughput and price of served tokens.
+    """Predict the latency, the throughput and the price per token of a served model.
 
-    PREFILL and DECODE are saved programs, or functions (`file.py:function`), over the
-    same weights and KV cache. Every logical core serves a batch of its own. The command
-    executes nothing: the seconds are those of `neuronjax profile`.
+    PREFILL and DECODE are saved programs, or functions (`file.py:function`). They use
+    the same weights and the same KV cache. Every logical core serves a batch of its
+    own. The command executes nothing: the times are those of `neuronjax profile`.
 
     Examples:
 

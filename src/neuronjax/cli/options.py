@@ -32,7 +32,7 @@ _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The ways in which the option for a verb's keyword differs from the usual one.
+    """The ways in which the option for a verb's keyword differs from the usual option.
 
     Attributes:
         flag: the option; "" for the keyword's name.
@@ -108,7 +108,7 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
         text = re.sub(rf"\b{keyword}=\{{'([^']+)': ([^}}]+)\}}", rf"{flag} \1=\2", text)
         # A call is Python code, which is not written as an option.
         text = re.sub(rf"\b{keyword}=(?=[^\s(]+(?:[\s,;)]|$))", f"{flag} ", text)
-        # A word such as "steps" is also prose.
+        # A word such as "steps" may also be prose.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
         # "policy=x (--policy x)" is "--policy x (--policy x)" by now.

@@ -59,15 +59,15 @@ def run(
         Path | None, typer.Option(dir_okay=False, help="Write results to an .npz file.")
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Run it by jax.jit too, and compare.")
+        bool, typer.Option("--compare", help="Also run it by jax.jit, and compare.")
     ] = False,
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Run a program with the arithmetic of an emulated chip.
 
-    Print the shape, dtype and range of every result, and the number of instructions for
-    each engine, as in `neuronjax profile`. Inputs come from --inputs or the function's
+    The command prints the shape, dtype and range of every result, and the number of
+    instructions for each engine. Inputs come from --inputs or from the function's
     example_args, or are random: normal floats, and integers from 0 to 7.
 
     Examples:

@@ -17,11 +17,11 @@ def silicon_kit(
         "silicon-kit"
     ),
 ) -> None:
-    """Write small kernels that show what a real Trainium computes.
+    """Write small kernels whose results on a real Trainium test neuronjax.
 
-    Copy the folder to an instance with the vendor's SDK and run `python run.py` there.
-    It takes at most ten minutes and needs only NumPy and the vendor's package. Its
-    results/ are the input of `neuronjax silicon-check`.
+    Copy the folder to an instance with AWS's SDK and run `python run.py` there.
+    It takes at most ten minutes and needs only NumPy and AWS's compiler. It writes
+    the folder results/, the input of `neuronjax silicon-check`.
 
     Examples:
 
@@ -36,10 +36,10 @@ def silicon_check(
     folder: Annotated[Path, typer.Argument(help="The results/ that run.py wrote.")],
     as_json: JsonOption = False,
 ) -> None:
-    """List what a real Trainium confirms, contradicts and leaves undecided.
+    """List which claims of neuronjax a real Trainium confirms or contradicts.
 
-    For every question, the table has the alternatives that agree with the chip in all
-    bits. The exit status is 1 if the chip contradicts a claim of neuronjax.
+    For every question about the chip, the table has the answers that agree with all its
+    results. The exit status is 1 if the chip contradicts a claim of neuronjax.
 
     Examples:
 

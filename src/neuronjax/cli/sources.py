@@ -80,7 +80,7 @@ class SavedSource:
 
     @property
     def function(self) -> Path:
-        """The path, which verbs accept in place of a function."""
+        """Return the path, which verbs accept in place of a function."""
         return Path(self.name)
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
@@ -334,7 +334,7 @@ def with_values(
             for x in types
         ]
     given = read_npz(inputs, "give an .npz file, as np.savez writes it")
-    if "output/0" in given:  # the file is a golden's
+    if "output/0" in given:  # a golden's file
         kept = stored_inputs(read(inputs.with_suffix("")))
         given = {f"arr_{n}": array for n, array in enumerate(kept)}
     numbered = enumerate(zip(types, names, strict=True))

@@ -36,8 +36,8 @@ def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
 
 _POLICIES = Offer(
     metavar="P[,P]",
-    help='Required: "native" for jax.jit, a preset ("bf16"), one on another target '
-    '("trn3/mxfp8"), or a preset with other fields ("bf16,rounding=stochastic").',
+    help='Required. "native" (jax.jit), a preset ("bf16"), a preset for one target '
+    '("trn3/mxfp8"), or a preset with changed fields ("bf16,rounding=stochastic").',
     repeated=True,
     read=read_policies,
 )
@@ -49,8 +49,8 @@ _TARGETS = Offer(
 )
 _INSTANCES = replace(
     INSTANCES,
-    help="With --at, the instance or UltraServer whose price is used. Default: the "
-    "target of that step, an instance with this chip, or trn2.48xlarge.",
+    help="With --at: the instance or UltraServer whose price is used. Default: the "
+    "step's target, or an instance with its chip, or trn2.48xlarge if it has none.",
 )
 
 
@@ -58,11 +58,11 @@ _INSTANCES = replace(
     study_training,
     *("margin", "until_sure", "folder", "if_changed", "baseline"),
     policies=_POLICIES,
-    seeds=Offer(help="How many seeds: 5 means the seeds 0 to 4."),
+    seeds=Offer(help="The number of seeds: 5 means the seeds 0 to 4."),
     find_fault=Offer(flag="--find-fault/--no-find-fault"),
     targets=_TARGETS,
     instance=_INSTANCES,
-    steps=Offer(help="With --at, how many steps the baseline needs at full size."),
+    steps=Offer(help="With --at: how many steps the baseline trains that model."),
     against=AGAINST,
 )
 def study(
@@ -77,7 +77,7 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="Also predict the cost of this full-size step, `file.py:function`.",
+            help="Also predict the cost for a full-size step, `file.py:function`.",
         ),
     ] = None,
     shapes: Annotated[
@@ -85,22 +85,22 @@ def study(
         typer.Option(
             "--at-args",
             metavar="SHAPES",
-            help="The arguments of that step: 'f32[8,16] i32[4]'. Repeatable. "
-            "Default: the step's attribute example_args.",
+            help="With --at: the step's arguments, 'f32[8,16] i32[4]'. Repeatable. "
+            "Default: its attribute example_args.",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write a picture of the losses.")
+        Path | None, typer.Option(dir_okay=False, help="Draw a picture of the losses.")
     ] = None,
     cache: CacheOption = True,
     *,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Train under each given policy, and say which reach the loss of the first.
+    """Train a model under several policies, and compare the losses.
 
-    The source defines a generator function `train(jit, seed)` that compiles its step
-    with `jit` and yields the loss after every step.
+    A policy states how numbers are cast and rounded. The loop is a generator function
+    `train(jit, seed)`, which compiles its step with `jit` and yields every step's loss.
 
     Examples:
 

@@ -71,7 +71,7 @@ _GROUPS = ("op", "source", "module", "phase")
     profile_step,
     "lnc",
     peak=Offer(read=_peak),
-    batch_argnums=Offer(flag="--batch", repeated=True),
+    batch_argnums=Offer(flag="--batch", metavar="N", repeated=True),
     trips=Offer(
         metavar="FILE:LINE=N",
         repeated=True,
@@ -85,34 +85,34 @@ def profile(
     shapes: ShapesOption = None,
     *,
     by: Annotated[
-        str, typer.Option(help=f"What to group the time by: {', '.join(_GROUPS)}.")
+        str, typer.Option(help=f"The rows of the table: {', '.join(_GROUPS)}.")
     ] = "op",
-    rows: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="The largest number of rows.")] = 12,
     metrics: Annotated[
         bool,
         typer.Option("--metrics", help="Print figures by the names of AWS's profiler."),
     ] = False,
     limits: Annotated[
-        bool, typer.Option(help="Predict what the best changes would save.")
+        bool, typer.Option(help="Predict how much time some changes save.")
     ] = True,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write a picture.")
+        Path | None, typer.Option(dir_okay=False, help="Draw a picture.")
     ] = None,
     perfetto: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Write a trace for ui.perfetto.dev."),
+        typer.Option(dir_okay=False, help="Write the timeline for ui.perfetto.dev."),
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Write the timeline's events as CSV."),
+        typer.Option(dir_okay=False, help="Write the timeline as CSV."),
     ] = None,
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
     """Predict where the time of a program goes, and what would make it faster.
 
-    The command executes nothing: a model of one logical NeuronCore predicts the times
-    from shapes alone. `neuronjax constants` lists the figures of this model.
+    The command predicts from shapes alone how long one logical core takes: one or more
+    cores that work as one. `neuronjax constants` lists the figures of the time model.
 
     Examples:
 
@@ -164,7 +164,7 @@ def compare_targets(
         list[str] | None,
         typer.Option(
             "--target",
-            help=f"Repeatable. Default: {', '.join(_TARGETS)}.",
+            help=f"A chip. Repeatable. Default: {', '.join(_TARGETS)}.",
             metavar="T",
         ),
     ] = None,
@@ -174,8 +174,8 @@ def compare_targets(
 ) -> None:
     """Predict the time of a program on several chips, and whether it fits in memory.
 
-    The times are for one logical NeuronCore of each chip; chips differ in their number
-    of cores. If a chip cannot run the program, the table has the reason.
+    The times are for one logical core of each chip, and chips differ in their number of
+    cores. If a chip cannot run the program, the table has the reason.
 
     Examples:
 
@@ -259,17 +259,17 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
 
 def constants(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="A part of the name.")
+        str, typer.Argument(metavar="FILTER", help="A part of the names to list.")
     ] = "",
     assumptions: Annotated[
-        bool, typer.Option("--assumptions", help="Only unpublished figures.")
+        bool, typer.Option("--assumptions", help="List only unpublished figures.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List every figure of the time model that is not in a chip's data sheet.
 
-    An ASSUMPTION is not published; "fitted to" names the measurement that a figure was
-    chosen to meet. `neuronjax ls CHIP` lists the facts of a chip.
+    A figure marked ASSUMPTION is not published. "fitted to" names the measurement that
+    we fitted a figure to. `neuronjax ls CHIP` lists the facts of a chip.
 
     Examples:
 

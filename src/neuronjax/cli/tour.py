@@ -33,11 +33,11 @@ def quickstart(
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps. Default: 45.")
+        int | None, typer.Option(min=1, help="The number of steps. Default: 45.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each machine.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
     output: Annotated[
-        Path, typer.Option(dir_okay=False, help="The file to write the picture to.")
+        Path, typer.Option(dir_okay=False, help="The file of the picture.")
     ] = Path("neuronjax-quickstart.png"),
     json_path: Annotated[
         Path | None,
@@ -49,9 +49,9 @@ def quickstart(
     """Train a GPT in plain JAX and on emulated chips, and compare the losses.
 
     A Flax transformer of a million parameters learns English from the documentation
-    that Python contains: with FP32 `jax.jit`, and with each chip's arithmetic. For
-    each seed, all start from the same parameters and see the same batches. The cost of
-    a GPT of 124 million parameters is predicted from its shapes.
+    that Python contains: with FP32 `jax.jit`, and with each chip's arithmetic. All runs
+    with the same seed start from the same parameters and see the same batches. The cost
+    of training a GPT of 124 million parameters is predicted from its shapes.
 
     Examples:
 
@@ -94,7 +94,7 @@ def quickstart(
 
 
 def _checked(text: str) -> str:
-    """Return a text such as "trn2/fp8"; refuse one without a slash."""
+    """Return a text such as "trn2/fp8"; refuse a text without a slash."""
     if "/" not in text:
         raise nj.InvalidProgramError(
             f"{text!r} is no target and policy",

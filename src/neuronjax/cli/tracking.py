@@ -47,35 +47,35 @@ def track(
     shapes: ShapesOption = None,
     append: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Append the records, a line of JSON each."),
+        typer.Option(dir_okay=False, help="Append each record as a line of JSON."),
     ] = None,
     fail_if: Annotated[
         str | None,
         typer.Option(
             metavar="RULE",
-            help="Refuse a record if 'rel_l2 > 0.01', or if 'rel_l2 > 1.2x', which is "
-            "1.2 times the last record's.",
+            help="Refuse a record for which this holds: 'rel_l2 > 0.01', or 'rel_l2 > "
+            "1.2x', which means 1.2 times the last record's.",
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure the commits after this one that the file of --append lacks.",
+            help="Measure all later commits that the file of --append lacks.",
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw all records.")
+        Path | None, typer.Option(dir_okay=False, help="Draw all records in a file.")
     ] = None,
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Record, commit by commit, how far results are from float64.
+    """Record for each commit how far a program's results are from float64.
 
-    A record holds the commit, versions, every result's relative L2 error, 99th
-    percentile and largest error, faults by kind and predicted seconds. A record that a
-    rule refuses is not kept. The exit status is 0, or 1 if a record is refused, or 2 if
-    the program cannot be read.
+    A record has the commit, the versions, the relative L2 error, the 99th percentile
+    and the largest error of every result, the faults by kind and the predicted seconds.
+    A record that breaks the rule of --fail-if is not kept. The exit status is 0, or 1
+    if a record is not kept, or 2 if the program cannot be read.
 
     Examples:
 
@@ -158,7 +158,7 @@ def _kept(path: Path | None) -> list[Record]:
 
 def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> str:
     """Return why a rule refuses a record, or "". Earlier records of the same commit,
-    and those of other settings, do not count."""
+    and records of other settings, do not count."""
     figure, limit, is_ratio = rule[1], float(rule[2]), bool(rule[3])
     if figure not in record:
         raise InvalidProgramError(

@@ -1,4 +1,4 @@
-"""Hash functions and plain values, to detect that the source of a file has changed.
+"""Compute a hash of functions and plain values, to detect that their source changed.
 
 A function is hashed with its bytecode, defaults and closure, and with the names of its
 own module that it uses, including functions and classes of that module. Comments and
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# Values of these types get no number: the compiler may make equal ones one object.
+# Values of these types get no number: the compiler may merge equal values.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
 
@@ -91,7 +91,6 @@ class _CodeWriter:
                 yield f"{name}={self._global(value, function.__module__)}"
 
     def _global(self, value: Any, module: str) -> str:
-        """Describe a global; a callable of another module is described by its name."""
         if callable(value) and getattr(value, "__module__", None) != module:
             name = getattr(value, "__qualname__", type(value).__qualname__)
             return f"{getattr(value, '__module__', '')}.{name}"

@@ -43,16 +43,16 @@ from neuronjax.report.setting import policy_name
 
 DOUBLES = ("float64", "float64_rounded")
 REFERENCES = ("float32", *DOUBLES)
-#: Relative L2 error that is tolerated against a reference of other numerics.
+#: Tolerated relative L2 error against a reference with other numerics.
 DEFAULT_TOLERANCE = 0.1
 
 
 def float32_policy(policy: Policy) -> Policy:
     """Return the policy of the "float32" reference: FP32, as JAX on a host.
 
-    It has only the program's own casts, sums in an order that XLA chooses, and the
-    emulator's elementary functions, so that both runs share them. Settings that change
-    no numbers (LNC, host calls, algorithms of collectives) are those of `policy`.
+    That policy has the program's own casts, sums in an order that XLA chooses, and the
+    emulator's elementary functions, which both runs thus share. Settings that change no
+    numbers (LNC, host calls, algorithms of collectives) are those of `policy`.
     """
     return dataclasses.replace(
         policy,
@@ -137,8 +137,6 @@ def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
 
 @dataclass
 class _Sums:
-    """Sums over the executions of one op."""
-
     number: int
     executions: int = 0
     total: Compared = field(default_factory=Compared)
@@ -159,8 +157,8 @@ def _errs(errors: Errors) -> bool:
 
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
-    """Return whether an op exceeds the tolerance. Booleans and casts of booleans do so
-    only at tolerance 0: their errors show in the numbers that they select."""
+    """Return whether an op exceeds the tolerance. Booleans and casts of booleans exceed
+    only a tolerance of 0: their errors show in the numbers that they select."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -311,9 +309,9 @@ def compare_sides(
 ) -> Comparison:
     """Walk the sides, look for faults, and explain the first divergence.
 
-    `tolerance` is a relative L2 error. 0 means that every bit must agree, None that no
-    divergence is looked for. `results` are the names of main's results; None means that
-    no faults are looked for. `names` are descriptive fields of `Comparison`.
+    `tolerance` is a relative L2 error: with 0 every bit must agree, with None no
+    divergence is looked for. `results` are the names of main's results; with None no
+    faults are looked for. `names` are descriptive fields of `Comparison`.
     """
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
@@ -345,7 +343,8 @@ def compare_sides(
         causes = _explanation(recorder, setting, sides, arguments, tolerance)
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
-            # An ordinary rounding is no cause: that of any FP32 op has the same effect.
+            # An ordinary rounding is no cause: a rounding in any FP32 op has the same
+            # effect.
             errors = {c: records[c].isolation.relative_l2 for c in causes}
             ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:

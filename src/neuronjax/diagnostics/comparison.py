@@ -64,7 +64,7 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of the third side, or "" without one.
+        baseline: name of the third side, or "".
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are looked for instead.
         ops: records in program order.
@@ -91,7 +91,7 @@ class Comparison(Displayed):
 
     @property
     def faults(self) -> Faults:
-        """Return the faults; the op of the first one is the likeliest cause."""
+        """Return the faults; the op of the first fault is the likeliest cause."""
         return Faults(() if self.verdict is None else self.verdict.faults)
 
     @property
@@ -111,9 +111,9 @@ class Comparison(Displayed):
         """Return ops in the order of a table.
 
         Args:
-            sort: "isolation" returns the ops that differ in isolation, and
-                "accumulation" those that differ in the run, the worst relative L2
-                first; "order" returns those that differ in the run, in program order.
+            sort: "isolation" returns ops that differ in isolation, "accumulation" ops
+                that differ in the run, both with the worst relative L2 first; "order"
+                returns ops that differ in the run, in program order.
 
         Raises:
             InvalidProgramError: `sort` is another word.
@@ -129,8 +129,8 @@ class Comparison(Displayed):
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
         """Return ops that err more in isolation than others of their kind, worst first.
 
-        Their relative L2 error exceeds `factor` times the median of all ops of the same
-        name; if the median is 0, every error does."""
+        The relative L2 error of each exceeds `factor` times the median of all ops of
+        the same name."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)
@@ -283,7 +283,7 @@ class Comparison(Displayed):
             if worst in self._shown():
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
-            if is_fine and error > 1:  # a rounding error in place of 0
+            if is_fine and error > 1:  # e.g. a rounding error where 0 is expected
                 largest += ", which makes no result wrong"
         errors = f"{len(self.differing)} with an error in isolation{more}"
         return Text(
@@ -292,7 +292,6 @@ class Comparison(Displayed):
         )
 
     def _shown(self) -> Iterator[OpRecord]:
-        """Yield the ops that the report describes."""
         yield from self.differing[:_SHOWN_ROWS]
         if self.verdict is not None:
             yield from (f.record for f in self.verdict.lines[:SHOWN_FAULTS])

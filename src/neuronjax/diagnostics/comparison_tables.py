@@ -21,7 +21,7 @@ _PART_WIDTH = 13
 
 
 def short(value: float) -> str:
-    """Return a value with two significant digits, or as an integer from 100 to 1e6."""
+    """Return a value with two significant digits; from 100 to 1e6, as an integer."""
     if value == 0:
         return "0"
     return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.2g}"
@@ -60,7 +60,8 @@ def _fixed_table(
     numbers: str,
     apart: int = 2,
 ) -> Table:
-    """Return a table 80 characters wide; modules get the width that the rest leaves."""
+    """Return a table 80 characters wide; the column of modules gets the remaining
+    width."""
     return new_table(
         title,
         {name: WORD | _LOOKS.get(name, {}) for name in names.split("|")}
@@ -74,7 +75,8 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
-#: Source lines are cut to this width before parts are: only parts distinguish layers.
+#: Source lines are cut to this width before model parts are cut, since only model parts
+#: tell layers apart.
 _LEAST_LINE = 14
 #: Width that three columns of figures leave for names.
 _NAMES_WIDTH = 47
@@ -137,7 +139,7 @@ def group_table(
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the ops whose actual error exceeds the expected one, largest first."""
+    """Return the ops whose actual error exceeds the expected error, largest first."""
     worse = [row for row in rows if row["ratio"] > R_RATIO]
     worse.sort(key=lambda row: row["actual_relative_l2"], reverse=True)
     cells = (

@@ -13,9 +13,7 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 @dataclass
 class Compilations:
-    """XLA's compilations: the number of programs, and the total compile time.
-
-    A run op by op compiles a program per kind and shape of ops that are not exact."""
+    """XLA's compilations: the number of programs, and the total compile time."""
 
     programs: int = 0
     seconds: float = 0.0
@@ -34,7 +32,7 @@ class Compilations:
 
 @functools.cache
 def _total() -> Compilations:
-    """Return the count of this process, which a JAX listener keeps up to date."""
+    """Return this process's compilations, which a JAX listener keeps up to date."""
     total = Compilations()
 
     def heard(event: str, duration_secs: float, **kwargs: Any) -> None:

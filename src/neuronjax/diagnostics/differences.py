@@ -1,4 +1,4 @@
-"""Where two arrays are equal, and how many steps of their format they are apart.
+"""Equality of two arrays, and their distance in steps of their format.
 
 A ULP is the distance between neighbouring numbers of the array's own dtype, counted as
 steps between bit patterns; both zeros are one number. Equal infinities and NaNs at the
@@ -45,7 +45,7 @@ def steps_apart(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def _ordered(values: np.ndarray) -> np.ndarray:
-    """Map floats to integers in the same order; those of neighbours differ by 1."""
+    """Map floats to integers in the same order; neighbours differ by 1."""
     bits = values.dtype.itemsize * 8
     codes = np.ascontiguousarray(values).view(f"uint{bits}").astype(np.int64)
     magnitude = codes & ((1 << (bits - 1)) - 1)

@@ -38,8 +38,8 @@ class Broken(IntEnum):
     """Counts of Inf and NaN, which the sums of `Distance` leave out.
 
     `CHANGED` counts elements with an Inf or NaN that differs from the reference,
-    `CEASED` those that are finite on one side only. `KNOWN2` is the sum of squares of
-    the reference where it is finite, whether or not the other number is.
+    `CEASED` elements that are finite on one side only. `KNOWN2` is the sum of squares
+    of the reference wherever it is finite.
     """
 
     ACTUAL = len(Distance)
@@ -63,7 +63,7 @@ def figures(
 
     Args:
         actual: array of the declared dtype.
-        reference: array of the same dtype or a wider one.
+        reference: array of the same or a wider dtype.
         setting: parameters by name, see `Told`; a figure whose parameter is missing is
             not computed. Without `PRECISION` a ULP is 1, as for integers.
     """
@@ -117,7 +117,6 @@ def remembering() -> Iterator[None]:
 
 
 def _includes(known: Mapping[Told, float], setting: Mapping[Told, float]) -> bool:
-    """Return whether figures of a setting contain those of another."""
     same_floor = known.get(Told.FLOOR) == setting.get(Told.FLOOR)
     return same_floor and setting.items() <= known.items()
 
@@ -134,7 +133,7 @@ def _total(parts: Iterable[Figures]) -> Figures:
 def distances(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Mapping[Distance, float] | None:
-    """Return the kernel's figures of flat arrays, or None if it does not apply.
+    """Return the kernel's figures of flat arrays, or None if the kernel does not apply.
 
     Missing parameters of the kernel are 0."""
     if actual.dtype != np.float32 or reference.dtype.kind != "f":
@@ -244,8 +243,8 @@ def _different(
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
     """Return the spacing of a format at the larger of two magnitudes.
 
-    It is 2^(exponent - mantissa_bits), but not less than at the smallest normal number.
-    A float64 number with only its exponent field is a power of two.
+    The spacing is 2^(exponent - mantissa_bits), but not less than at the smallest
+    normal number. A float64 number with only its exponent field is a power of two.
     """
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD

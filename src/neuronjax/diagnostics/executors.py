@@ -49,7 +49,7 @@ def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[Any]:
 def by_device(
     i: Instruction, results: Sequence[Any], devices: int
 ) -> list[list[np.ndarray]]:
-    """Return every device's results; a result that is equal on all is one array."""
+    """Return every device's results; a result equal on all devices is one array."""
     arrays = [np.asarray(x) for x in results]
     if isinstance(i, Collective) and is_same_for_all(i, devices):
         return [[x[0, ...] for x in arrays]] * devices
@@ -105,7 +105,7 @@ class Emulator:
         position: Position,
     ) -> list[list[Any]]:
         """Return the results of a collective, or of a kernel with collectives, on every
-        device. `operands` are those of every device; `key` is that of the block."""
+        device. `operands` are the operands on every device."""
         stacked = stacked_operands(operands)
         results = self._stepper.exchange(i, stacked, len(operands), key.array)
         return by_device(i, results, len(operands))

@@ -1,7 +1,7 @@
-"""Static facts about an integer before the program runs: its value, or its bounds.
+"""Static facts about integers: values or bounds that are known before the run.
 
 Facts come from a forward evaluation of StableHLO over constants, iotas and loop
-counters. A `Fact` has bounds that always hold (those of the dtype if no better ones are
+counters. A `Fact` has bounds that always hold (the dtype's if no better bounds are
 known), and the value if it is a constant of at most `LARGEST` elements. Floats have no
 bounds. Semantics: docs/spec.md of openxla/stablehlo.
 """
@@ -46,7 +46,7 @@ class Fact:
 
     @property
     def scalar(self) -> Any:
-        """Return the value of all elements if they are surely equal, else None."""
+        """Return the value that all elements surely have, or None."""
         if self.low == self.high:
             return np.asarray(self.low if self.value is None else self.value.flat[0])
         if self.value is None or not self.value.size:
@@ -112,7 +112,6 @@ Value = Callable[..., np.ndarray]
 
 
 def _value(op: Op, name: str, facts: Sequence[Fact]) -> np.ndarray | None:
-    """Return the result as a constant, or None."""
     type = op.results[0].type
     if name == "constant":
         return op.attributes["value"]
@@ -230,7 +229,8 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison, which are equal if the operands' bounds decide."""
+    """Return bounds of a comparison, which are equal if the operands' bounds decide
+    it."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):
@@ -250,7 +250,7 @@ def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _and(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds: 0, and the smallest upper bound of an operand surely >= 0."""
+    """Return the bounds 0 and the smallest upper bound of operands surely >= 0."""
     limits = [f.high for f in facts if f.low >= 0]
     type = op.results[0].type
     return bounded(type, 0, min(limits)) if limits else unknown(type)

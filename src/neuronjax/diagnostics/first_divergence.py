@@ -1,11 +1,11 @@
 """Search for the ops that explain a divergence.
 
 The candidates are the ancestors of the diverged op, itself included, that err in
-isolation. A set of ops explains the divergence if it vanishes once the reference
-executes them; a wider reference does not round their results on write (see
-`reference_substitution`). The search is greedy: it takes as few of the worst candidates
-as suffice, then drops each that is not needed. Every trial is a run up to the op, so
-the number of trials is limited and a smaller set may exist.
+isolation. A set of ops explains the divergence if no divergence is left once the
+reference executes them (see `reference_substitution`). The search is greedy: it takes
+as few of the worst candidates as suffice, then drops each that is not needed. Every
+trial is a run up to the op, so the number of trials is limited and a smaller set may
+exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEW = 4
 def ancestors(program: Program, op: Op) -> set[Op]:
     """Return the op and every op on which its results may depend.
 
-    Calls of one function are not distinguished: each gets the ancestors of all.
+    Calls of one function are not distinguished: each has the ancestors of all calls.
     """
     graph = ValueSources(program)
     values = graph.behind([*op.operands, *op.results])
@@ -59,7 +59,7 @@ def smallest_set(
 def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
-    """Return the length of the shortest head of the candidates that passes `trial`.
+    """Return the length of the shortest prefix of the candidates that passes `trial`.
 
     Try 1, 4, 16, ... candidates, then bisect. Return None if all together fail."""
     low, high = 0, 1

@@ -1,7 +1,7 @@
 """Find what limits an NKI kernel, by scheduling it again with parts that take no time.
 
 Precision, layout and order of a kernel are its author's choice. So each change gives
-the time that would be left if something were free: a bound that no kernel reaches.
+the time that is left if some work takes no time: a bound that no kernel reaches.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _once(
 
 
 def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
-    """Yield a change: the line with most of the critical path takes no time."""
+    """Yield the change that the line with most of the critical path takes no time."""
     found = bottleneck(schedule)
     if found is None:
         return

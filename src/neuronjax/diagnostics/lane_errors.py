@@ -61,7 +61,7 @@ class LaneErrors:
         rounded: the reference on its own values rounded to the declared formats, with
             which isolated ops are compared; only for a wider reference.
         isolated: the actual program on the reference's values.
-        baseline: the lane with which both are compared.
+        baseline: the lane with which `reference` and `actual` are compared.
         perturbed: the reference on perturbed data.
         memory: results of earlier work on the same arrays.
     """
@@ -167,7 +167,8 @@ class LaneErrors:
             is_seen = is_pair and self.perturbed is not None
             return self._errors(left, right, views, value, is_seen)
 
-        # First: this may give the reference the baseline's array, which others share.
+        # This comes first: it may give the reference the baseline's array, which other
+        # lanes share.
         base = errors(self.reference, self.baseline)
         return Compared(
             errors(self.isolated, self.rounded or self.reference),

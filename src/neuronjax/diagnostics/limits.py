@@ -65,8 +65,8 @@ class Change:
         kind: "precision", "cores", "spills", "overlap", "transfers", "batch" or
             "sharding".
         what: what to do, in one line.
-        seconds: the program's time after the change; for a larger batch, the time that
-            the work of a present batch takes.
+        seconds: the program's time after the change; for a larger batch, the time of as
+            much work as a batch has now.
         before_seconds: the program's time now.
         basis: "bound" if no program reaches this time.
     """
@@ -203,7 +203,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
 
 
 def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
-    """Return the time with another batch, or None if the program cannot have it."""
+    """Return the time with `factor` times the batch, or None without such a program."""
     assert subject.with_batch is not None
     instructions = subject.with_batch(factor)
     if instructions is None:

@@ -32,7 +32,7 @@ def invariant(op: Op, index: int) -> bool:
 
 
 def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | None:
-    """Return how often the body of a while runs, or None if that is not static.
+    """Return how often the body of a while runs, or None if the number is not static.
 
     `initial` are facts of its operands; `functions` may compute the counter.
     """
@@ -64,7 +64,7 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
 def carried(
     op: Op, index: int, initial: Sequence[Fact], functions: Functions, trips: int | None
 ) -> Fact:
-    """Return the fact that holds for a carry in all trips: for a counter, bounds."""
+    """Return the fact that holds for a carry in all trips; a counter has bounds."""
     if invariant(op, index):
         return initial[index]
     type, first = op.operands[index].type, initial[index].scalar

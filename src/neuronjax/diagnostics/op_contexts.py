@@ -2,8 +2,8 @@
 
 A function is walked once for each set of facts of its arguments. A call with facts that
 were seen before repeats the findings without another walk. All callers of a library
-function share one copy of it, whose ops have source lines of the first caller: they get
-the line of the present call instead.
+function share one copy of it, whose ops have source lines of the first caller; findings
+on these ops get the line of the present call.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
-# Functions of jax.random, whose integer arithmetic is not the user's. They are private
-# in the program and keep their names, with a suffix if two have one name.
+# Functions of jax.random, whose integer arithmetic is not the user's. These functions
+# are private in the program and keep their names, with a suffix if two have one name.
 _GENERATORS = re.compile(
     r"_?(threefry|philox)\w*|_(uniform|randint|normal|bernoulli|gumbel|exponential"
     r"|gamma|beta|cauchy|laplace|poisson|shuffle|truncated|rademacher|categorical"
@@ -50,7 +50,7 @@ class Settings:
                 self.program, target=self.target, policy=self.policy
             )
         except NeuronJaxError:
-            return {}  # the report has its own finding for this
+            return {}  # the report has its own finding for the error
         return contraction_casts(regions)
 
 
@@ -88,7 +88,7 @@ class OpContext:
         return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
 
     def producer(self, value: Value, *through: str) -> Op | None:
-        """Return the op that made a value, looking through ops of these names."""
+        """Return the op that made a value, skipping ops whose name is in `through`."""
         op = self.graph.makers.get(value)
         while op is not None and op.name in through:
             op = self.graph.makers.get(op.operands[0])
@@ -158,7 +158,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Return the facts of a region's results; add those of its ops to `facts`."""
+        """Return the facts of a region's results; add its ops' facts to `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))

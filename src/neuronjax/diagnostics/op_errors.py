@@ -1,8 +1,8 @@
 """Errors of an array against its reference, as sums over blocks and calls.
 
-An `Errors` has sums and maxima, so that two of them (of two results of an op, or of two
-iterations of a loop) can be added. Relative L2, cosine and SQNR follow from the sums.
-Elements that are finite on one side only are counted, and left out of the sums.
+An `Errors` has sums and maxima, so that two `Errors` (of two results of an op, or of
+two iterations of a loop) can be added. Relative L2, cosine and SQNR follow from the
+sums. Elements that are finite on one side only are counted, and left out of the sums.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Errors:
             reference is rounded to the format, and values are compared. NaNs are equal.
         nonfinite: number of NaN and Inf among the actual numbers.
         nonfinite_reference: number of NaN and Inf in the reference.
-        nonfinite_changed: number of elements with a NaN or Inf on one side only, or
-            with different ones.
+        nonfinite_changed: number of elements with a NaN or Inf that is on one side only
+            or differs from the reference.
         max_ulp: largest error in ULPs; Inf if a NaN or Inf has changed.
         sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: sums over the
             elements that are finite on both sides.
@@ -79,8 +79,8 @@ class Errors:
 
     @property
     def relative_l2(self) -> float:
-        """Return the norm of the error over that of the reference; Inf if an Inf or NaN
-        changed."""
+        """Return the norm of the error over the norm of the reference; Inf if an Inf or
+        NaN changed."""
         if self.nonfinite_changed:
             return math.inf
         return ratio(math.sqrt(self.sum_error2), math.sqrt(self.sum_reference2))
@@ -100,7 +100,7 @@ class Errors:
         return math.inf if error == 0 else -20 * math.log10(error)
 
     def as_dict(self) -> dict[str, float | int]:
-        """Return the figures of a report."""
+        """Return the figures that reports show."""
         return {name: getattr(self, name) for name in _REPORTED}
 
 

@@ -23,7 +23,6 @@ CONSTANT = MOVING | {"stablehlo.convert"}
 
 
 def figures(of: Any, *kinds: str) -> dict[str, Any]:
-    """Return the figures of the attributes `kinds` (`Errors`, or None) in one dict."""
     errors = {kind: getattr(of, kind) for kind in kinds}
     return {
         f"{kind}_{name}": value
@@ -51,13 +50,13 @@ class OpRecord:
     Attributes:
         number: position in program order, from 0.
         op: name of the op, "stablehlo.dot_general".
-        scope: the JAX name stack, that of enclosing calls in front.
+        scope: the JAX name stack, after the name stacks of enclosing calls.
         source: `file:line`, or "".
         module: the part of the model that it belongs to, as in every report.
         phase: "forward", "backward", "optimizer", or "" if not known.
         result: the types of its results.
         expected, actual: errors of reference and actual run against the baseline; None
-            without one.
+            without a baseline.
         iterations: executions with an error, if the op is in a loop.
     """
 
@@ -112,7 +111,7 @@ class OpRecord:
 
     @property
     def ratio(self) -> float | None:
-        """Return actual over expected relative L2 against the baseline (R-ratio)."""
+        """Return `actual` over `expected` in relative L2, both against the baseline."""
         if self.expected is None or self.actual is None:
             return None
         low = self.expected.relative_l2
@@ -137,7 +136,7 @@ class FirstDivergence:
         errors: errors in accumulation of that execution.
         causes: the op alone, if its error in isolation exceeds the tolerance too; else
             the smallest set found of ops that bring the error within the tolerance if
-            the reference executes them; empty if no set was found. The op alone too,
+            the reference executes them; empty if no set was found. Also the op alone,
             unverified, if it amplifies the errors of many ops or of ordinary roundings.
         verified: whether a run has confirmed the causes.
     """

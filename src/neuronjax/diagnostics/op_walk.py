@@ -62,7 +62,8 @@ class ParallelWalk(OpWalk):
         heard: receives the errors of every op.
         isolates: whether ops are also run on the reference's values.
         replaced: ops that the reference executes for the actual lane.
-        witness: observes the values, and for a wider reference those on perturbed data.
+        witness: observes the values of both runs; with a wider reference, also the
+            values of a run on perturbed data.
         stage: name of this walk in the progress display.
         draw: number of the random perturbation of the data.
         is_again: whether an earlier walk has run the program's host calls that only
@@ -206,7 +207,7 @@ class ParallelWalk(OpWalk):
         moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
         for name, row in rows.items():
             if (repeats or moves) and name in ("rounded", "isolated"):
-                continue  # they get the reference's result
+                continue  # "rounded" and "isolated" get the reference's result
             self._execute_row(row, path, spans, views, keys)
         for bundle in bundles:
             own = [lane for lane in bundle if lane in lanes]
@@ -243,7 +244,7 @@ class ParallelWalk(OpWalk):
 
     def _casts_coarsely(self, op: Op) -> bool:
         """Return whether the policy casts a contraction's operands so coarsely that it
-        makes no difference whether they were rounded to FP32 before."""
+        makes no difference whether the operands were rounded to FP32 before."""
         cast = None if self._witness is None else self._witness.contractions.get(op)
         if cast is None or cast.unit < COARSE_CAST:
             return False
@@ -254,9 +255,9 @@ class ParallelWalk(OpWalk):
     ) -> list[Any]:
         """Perturb the operands of a contraction by the roundoff of the policy's cast.
 
-        Operands without a cast stay. So do whole numbers, which count as exact data; if
-        the cast cannot represent them all, no operand is perturbed, since the cast's
-        errors are then not an uncertainty of the data.
+        Operands without a cast stay unchanged. Whole numbers stay too, since they count
+        as exact data; if the cast cannot represent them all, no operand is perturbed,
+        since the cast's errors are then not an uncertainty of the data.
         """
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
@@ -299,7 +300,6 @@ class ParallelWalk(OpWalk):
                 lane.take(results, i.results)
 
     def _once(self, side: Side, i: Instruction, operands: Any, key: RoundingKey) -> Any:
-        """Execute an instruction, unless it was executed on the same arrays."""
         executor, joins = side.executor, side.joins(i)
         called = self.position.iterations if isinstance(i, HostCall) else ()
         what = (executor.identity(i, key, self.position), called)
@@ -311,7 +311,7 @@ class ParallelWalk(OpWalk):
     # -- explanations ------------------------------------------------------------------
 
     def _substitutes(self, op: Op, path: OpPath, views: Views, row: Lanes) -> bool:
-        """Return whether an op is replaced, or reads the result of a replaced one."""
+        """Return whether an op is replaced, or reads the result of a replaced op."""
         if not self._replaced:
             return False
         known = views[self.actual]

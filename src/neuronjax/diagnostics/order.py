@@ -2,10 +2,10 @@
 
 The method is FPRev ("Revealing the order of floating-point summation", P. Xie et al.,
 2024). Of n addends one is huge, another its negative, and all others are one unit. A
-unit is lost in a partial sum with only one of these two, and survives if it is added
-after both. So the sum counts the addends outside the smallest subtree with both. The
-tree follows from these counts. The implementation is a black box: an emulated chip, the
-host, or any function of an array.
+unit is lost in a partial sum with only one of the two huge addends, and survives if it
+is added after both. So the sum counts the addends outside the smallest subtree with
+both. The tree follows from these counts. The implementation is a black box: an emulated
+chip, the host, or any function of an array.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class SummationTree:
     """The tree of the additions that a sum consists of.
 
     Attributes:
-        root: nested tuples of indices. A tuple of two is an addition; a longer one has
-            addends that the implementation adds at once, without losing any.
+        root: nested tuples of indices. A tuple of two is an addition; a longer tuple
+            has addends that the implementation adds at once, without losing any.
         is_compensated: whether the error of an addition is restored later, as in
             Kahan's sum, or the sum has more bits than the dtype. The tree then has the
-            order of additions, but the result is not rounded after each.
+            order of additions, but the result is not rounded after each addition.
     """
 
     root: Node
@@ -104,9 +104,9 @@ def reveal_order(
     format need a probe of their own, such as `SummationProbe(240.0, 2.0**-9, 2**24)`
     for FP8 products in FP32.
 
-    A compensated sum has the tree of the plain one. A further call with three addends
-    detects it, if the tree has two consecutive additions that round to nearest and the
-    probe's `huge` is at least `unit * exact_units`.
+    A compensated sum has the tree of the plain sum. A further call with three addends
+    detects a compensated sum, if the tree has two consecutive additions that round to
+    nearest and the probe's `huge` is at least `unit * exact_units`.
 
     Args:
         function: takes a NumPy array float64 [addends], which it may cast to `dtype`
@@ -238,7 +238,6 @@ def _nodes(root: Node) -> list[tuple[Node, int]]:
 
 
 def _leaves(root: Node) -> list[int]:
-    """Return the leaves from left to right."""
     return [node for node, _ in _nodes(root) if isinstance(node, int)]
 
 
@@ -272,7 +271,6 @@ def _spine(node: Node) -> list[Node]:
 
 
 def _sizes(root: Node) -> dict[Any, int]:
-    """Return the number of leaves of every subtree."""
     sizes: dict[Any, int] = {}
     for node, _ in reversed(_nodes(root)):
         children = () if isinstance(node, int) else node
@@ -281,12 +279,12 @@ def _sizes(root: Node) -> dict[Any, int]:
 
 
 def _key(node: Node) -> Any:
-    """Return a key of a node; that of a tuple has its id, since hashing it is slow."""
+    """Return a key of a node: an index itself, a tuple's id, since hashing is slow."""
     return node if isinstance(node, int) else ("node", id(node))
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether leaves begin like 2, 3, 1, which as 3, 2, 1 become a range."""
+    """Return whether leaves begin like 2, 3, 1, so that swapping two gives a range."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False

@@ -60,7 +60,7 @@ class Side:
         return Uniformity(self.program.functions)
 
     def joins(self, i: Instruction) -> bool:
-        """Return whether an instruction is a collective or runs one."""
+        """Return whether an instruction is a collective or contains one."""
         return self._uniformity.joins(i)
 
     def reads(self, i: Instruction) -> frozenset[int]:
@@ -116,7 +116,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of an op's operands, even if instructions read only a cast."""
+    """Yield the buffers of an op's operands, even if only a cast of them is read."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:
@@ -138,7 +138,7 @@ class Lane:
     Attributes:
         name: the purpose of the run.
         arrays: arrays by number of the buffer.
-        device: number of the device in the mesh; 0 outside of one.
+        device: number of the device in the mesh; 0 outside of a mesh.
     """
 
     name: str

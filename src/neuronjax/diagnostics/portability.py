@@ -1,9 +1,8 @@
 """Find what the chip's own compiler would refuse or change in a program.
 
-`examine` applies the rules of `rules/` to a captured program. It also lowers the
-program, so that the report has what the emulator refuses. Nothing is run or compiled.
-Ops of a function that is called three times are counted three times, ops of a loop's
-body once.
+`examine` applies the rules of `rules/` to a captured program, and lowers the program,
+so that the report has what the emulator refuses. Nothing is run or compiled. Ops of a
+function that is called three times are counted three times, ops of a loop's body once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from neuronjax.policy import Policy
 from neuronjax.report.setting import setting_line
 
 _PER_PROGRAM = frozenset(rule.id for rule in RULES if rule.per_program)
-_COUNT = "instructions"  # rule of a note that only has a number of instructions
+_COUNT = "instructions"  # rule of a finding that only states the number of instructions
 
 
 def examine(
@@ -90,7 +89,6 @@ for _rule in RULES:
 
 
 def _notes(context: OpContext) -> Iterator[Finding]:
-    """Yield the findings of all rules for one op."""
     op, name = context.op, context.op.name.partition(".")[2]
     where = {"op": op.name, "location": context.location, "scope": context.scope}
     for rule in (*_BY_OP.get(name, ()), *_BY_OP[""]):

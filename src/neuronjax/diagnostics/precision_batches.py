@@ -3,8 +3,8 @@
 Of many policies with an error near the tolerance, a search finds some that are within
 the tolerance only by luck on its batches. So the result is tried on batches that the
 search has not seen. If the user gives no such batches, they are variations of the first
-one: floats change by less than a BF16 step, so that all roundings differ. This detects
-luck in the roundings, but is no substitute for other data.
+batch: floats change by less than a BF16 step, so that all roundings differ. This
+detects luck in the roundings, but is no substitute for other data.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class JudgedBatches:
         holdout: Sequence[tuple],
         variations: int,
     ) -> JudgedBatches:
-        """Return the call's batch with `batches`, and the held-out batches: `holdout`,
-        or `variations` of the first batch."""
+        """Return the batches `first` and `batches` as seen. The held-out batches are
+        `holdout`, or `variations` of `first`."""
         keywords = first[1]
         varied: tuple[Batch, ...] = ()
         if not holdout and any(map(_is_float, jax.tree.leaves(first))):

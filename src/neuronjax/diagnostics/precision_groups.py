@@ -40,7 +40,7 @@ class HeardOp(NamedTuple):
 
 
 class ListeningPolicy(Policy):
-    """A policy that records the ops for which it is asked, and changes nothing.
+    """A policy that records every op for which lowering reads it, and changes nothing.
 
     `heard` has the ops in the order of lowering."""
 
@@ -52,7 +52,7 @@ class ListeningPolicy(Policy):
 
     @classmethod
     def like(cls, policy: Policy) -> ListeningPolicy:
-        """Return the same numerics, with a rule that matches all ops without effect."""
+        """Return `policy` with a rule that matches all ops and changes nothing."""
         fields = {name: getattr(policy, name) for name in policy.__dataclass_fields__}
         fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)
@@ -64,7 +64,7 @@ class ListeningPolicy(Policy):
 
 @dataclass(frozen=True, kw_only=True)
 class OpGroup:
-    """A number of ops that get one precision.
+    """A group of ops that get one precision.
 
     `selectors` are those of its `Rule`; None for ops that are in no other group."""
 
@@ -95,7 +95,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     groups to the selectors of a `Rule`.
 
     Raises:
-        InvalidProgramError: `by` is another word, or one of its groups has no op.
+        InvalidProgramError: `by` is another word, or a group has no op.
     """
     ops = Counter(heard)
     if not isinstance(by, str):
@@ -129,7 +129,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the op's last parameter path inside a pytree; its last path if none is.
+    """Return the op's last parameter path, preferring paths inside a pytree.
 
     The last path is the right operand's: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
@@ -146,7 +146,7 @@ def _in_scope(name: str) -> str:
     return f"(?:^|[/(]){parts}[/)]"
 
 
-#: Way of grouping -> functions from op to name of its group, and from name to pattern.
+#: `by` -> functions from op to name of its group, and from name to pattern.
 _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
     "module": (lambda op: op.module, _whole),
     "param": (_param, _whole),
@@ -175,7 +175,6 @@ def _owner(op: HeardOp, named: Selection) -> str | None:
 
 
 def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
-    """Return the groups with the ops that their rules select."""
     counts: Counter[str | None] = Counter()
     for op, count in ops.items():
         counts[_owner(op, named)] += count

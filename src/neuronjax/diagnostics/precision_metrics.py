@@ -1,6 +1,6 @@
 """Metrics of outputs against those of the reference: one number, 0 if equal.
 
-Arrays of a pytree are measured one by one, and the worst one counts. A number that is
+Arrays of a pytree are measured one by one, and the worst error counts. A number that is
 finite on one side only is an infinite error; two NaNs are equal.
 """
 

@@ -17,7 +17,7 @@ from neuronjax.diagnostics.precision_groups import CONTRACTIONS, Groups
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.policy import Policy, Rule
 
-#: The cheapest first; the last one is the baseline.
+#: The default candidates, the cheapest first; the last one is the baseline.
 DEFAULT_CANDIDATES = ("mxfp4", "mxfp8", "fp8", "bf16", "tf32", "fp32")
 #: The index of the candidate of every group.
 Assignment = tuple[int, ...]
@@ -43,9 +43,9 @@ class Candidates:
         """Return candidates from names of presets and named policies.
 
         Raises:
-            InvalidProgramError: there are fewer than two candidates; one has no name,
-                or rules; two have one name or one value, or differ in a field that a
-                rule cannot set.
+            InvalidProgramError: there are fewer than two candidates; a candidate has no
+                name, or has rules; two candidates have the same name or value, or
+                differ in a field that a rule cannot set.
             UnsupportedError: a candidate has delayed scaling.
         """
         policies = tuple(map(Policy.resolve, given))
@@ -95,7 +95,7 @@ class Candidates:
         )
 
     def can_change(self, op: str) -> bool:
-        """Return whether the candidates may change an op of that name."""
+        """Return whether the candidates may change ops called `op`."""
         if any(policy.auto_cast == "all" for policy in self.policies):
             return True
         return op in CONTRACTIONS or not _OF_CONTRACTIONS.issuperset(self.differing)
@@ -116,8 +116,8 @@ class Candidates:
         return dataclasses.replace(base, rules=tuple(rules), name=name)
 
     def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
-        """Return a policy's fields that differ from `base`; no cast type if it does not
-        cast."""
+        """Return a policy's fields that differ from `base`; no cast type without
+        casts."""
         names = [n for n in self.differing if getattr(policy, n) != getattr(base, n)]
         if policy.auto_cast == "none":
             names = [name for name in names if name not in _OF_CASTS]

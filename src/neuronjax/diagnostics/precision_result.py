@@ -69,9 +69,9 @@ class PrecisionSearch(Displayed):
         budget_spent: whether `max_evaluations` ended the search.
         margin: factor by which errors were multiplied before they were compared.
         batches: number of batches that the search saw.
-        held_out: number of batches that it did not see; variations of the first batch
-            if `held_out_varied`.
-        held_out_error: the policy's worst error on them; None if there are none.
+        held_out: number of batches that the search did not see; variations of the first
+            batch if `held_out_varied`.
+        held_out_error: the policy's worst error on held-out batches, or None.
         elements: number of measured numbers per batch.
         worst_where: path of an output -> number of programs whose error exceeded the
             tolerance and was largest there, in falling order; "" for a function as
@@ -293,7 +293,6 @@ class PrecisionSearch(Displayed):
         )
 
     def _explained(self) -> Iterator[str]:
-        """Yield notes on unusual steps."""
         steps = [self.decisions[n] for n in self._path]
         for before, after in itertools.pairwise(steps):
             if after.candidate > before.assignment[after.groups[0]]:

@@ -1,6 +1,6 @@
 """The search for the cheapest assignment of candidates to groups.
 
-An assignment is lowered and priced before it is run. It is rejected without a run if it
+An assignment is lowered and priced before it is run, and rejected without a run if it
 changes nothing, if the target does not support it, or if it saves no predicted time.
 The search begins at the baseline and goes to the fastest candidate with which all
 groups together are within the tolerance. Then it gives each candidate to groups:
@@ -40,9 +40,9 @@ class Decision:
     Attributes:
         stage: "baseline", "uniform", "alone" (one group, to measure its sensitivity),
             "together" (with all that was kept before), "best" (an earlier state that is
-            better than the last one) or "held out".
+            better than the last) or "held out".
         groups: indices of the groups that were changed.
-        candidate: index of their candidate.
+        candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if it could not be lowered.
         kept_seconds: predicted time of the current state, after this decision.
@@ -214,7 +214,6 @@ class Search:
     # -- steps -------------------------------------------------------------------------
 
     def _with(self, groups: Sequence[int], candidate: int) -> Assignment:
-        """Return the current assignment with these groups changed."""
         return tuple(candidate if g in groups else c for g, c in enumerate(self.state))
 
     def _is_worth(
@@ -222,7 +221,7 @@ class Search:
     ) -> bool:
         """Return whether an assignment is worth a run; record why it is not.
 
-        It must change the program, exist on the target and save predicted time."""
+        A run is worthwhile if the program is new, legal on the target and faster."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -278,8 +277,8 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Go to the best measured assignment of one group alone, if it is better than
-        the state."""
+        """Make the best measured assignment of one group alone the state, if it is
+        better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -345,9 +344,9 @@ def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...
 def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, ...]:
     """Return the final outcome of each decision.
 
-    It is "kept" on the path to the result, "undone" if the assignment exceeded the
-    tolerance on held-out batches, "given up" if it was kept but an earlier state was
-    better; else "rejected" or "measured"."""
+    The outcome is "kept" on the path to the result, "undone" if the assignment exceeded
+    the tolerance on held-out batches, "given up" if it was kept but an earlier state
+    was better; else "rejected" or "measured"."""
     path = path_to(result, decisions)
     undone = {d.assignment for d in decisions if d.stage == "held out"}
 

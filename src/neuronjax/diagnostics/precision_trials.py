@@ -1,7 +1,7 @@
 """Assignments of a precision search as programs: lowered, priced and run.
 
 Each assignment is lowered and priced once, and each distinct program is run once: an
-assignment with the same instructions as an earlier one has its error.
+assignment with the instructions of an earlier assignment has the same error.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class PolicyTrials:
         outputs: runs a policy.
         error_of: returns the error of outputs, with the worst array.
         reference: known outputs, by identity of their program, or by policy.
-        most: how many programs may be run.
-        runs: how many were run.
+        most: the largest number of programs to run.
+        runs: the number of programs that were run.
         heard: called after every run with `runs`, the error and the predicted time.
         by_program: whether equal programs have equal outputs, or only equal policies.
         held_out: returns a policy's error on held-out batches, or None. Such runs do
@@ -81,7 +81,7 @@ class PolicyTrials:
         return self.candidates.policy(self.groups, assignment)
 
     def seconds(self, assignment: Assignment) -> float:
-        """Return the predicted time; raise UnsupportedError if it cannot run."""
+        """Return the predicted time; raise UnsupportedError if there is none."""
         return self._price(assignment).seconds
 
     def program(self, assignment: Assignment) -> str:
@@ -170,6 +170,5 @@ def _described(i: Instruction) -> tuple:
 
 
 def _ends(block: Block) -> tuple:
-    """Return the arguments and results of a block."""
     arguments = [(buffer.number, str(buffer.type)) for buffer in block.arguments]
     return arguments, [view.buffer.number for view in block.results]

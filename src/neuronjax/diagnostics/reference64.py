@@ -159,7 +159,7 @@ class Reference64:
         return x.astype(np.float64, copy=False)
 
     def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
-        """Return the operands for the emulator, and record that it computes in FP32."""
+        """Return the operands for the emulator, and record that `i` runs in FP32."""
         if _has_floats(i.signed):
             self.kept_in_float32.add(i.name)
         pairs = zip(operands, i.operands, strict=True)
@@ -177,7 +177,6 @@ def _has_floats(signed: SignedInstruction) -> bool:
 
 @functools.singledispatch
 def _double(i: Instruction, x: Arrays) -> Sequence[Any]:
-    """Return the results in float64."""
     raise InternalError(f"no float64 rule for {i.name}")
 
 
@@ -213,7 +212,7 @@ for _kind, _function in _FUNCTIONS.items():
 
 @_double.register
 def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
-    """Convert; to an integer, round as the instruction says and saturate."""
+    """Convert. To an integer, round as the instruction says, and saturate."""
     dtype = i.results[0].type.dtype
     if is_float(dtype):
         return (x[0].astype(np.float64),)

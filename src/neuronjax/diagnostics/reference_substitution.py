@@ -1,9 +1,10 @@
 """Values of a run in which a reference with wider floats executes some ops.
 
-Writing a value would round it to its declared format, so the run has it twice: in the
+Writing a value would round it to its declared format, so the run keeps it twice: in the
 declared format, which the actual instructions read, and in the reference's. An op that
 is not replaced keeps its own error and passes on the change of its operands: its result
-is the actual one, plus the reference's on wide operands, minus that on declared ones.
+is the actual one, plus the reference's result on wide operands, minus the reference's
+result on rounded operands.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def declared(array: Any) -> Any:
 
 
 def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
-    """Return a wide value with its rounded form; only the latter if they are equal."""
+    """Return a wide value with its rounded form; if equal, only the rounded form."""
     rounded = leave(wide)
     same = np.array_equal(np.asarray(enter(rounded)), wide, equal_nan=True)
     return rounded if same else Substituted(rounded, wide)
@@ -39,7 +40,7 @@ def handed_on(own: np.ndarray, wide: np.ndarray, rounded: np.ndarray) -> np.ndar
     """Return the result that an op would have on wide operands: own + (wide - rounded).
 
     `own` is its result on operands in their declared formats; `wide` and `rounded` are
-    the reference's results on wide operands and on those in their declared formats.
+    the reference's results on wide operands and on operands in their declared formats.
     """
     same = alike(wide, rounded)
     if own.dtype.kind in "iub":

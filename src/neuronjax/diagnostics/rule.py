@@ -23,7 +23,7 @@ class Verdict:
         detail: added to the rule's title; "" for nothing.
         severity: replaces the rule's severity; None to keep it.
         remedy: replaces the rule's remedy; "" to keep it.
-        at: the op that the finding names, inside the examined op; None for that op.
+        at: the op that the finding names, if inside the examined op; else None.
     """
 
     detail: str = ""
@@ -68,13 +68,13 @@ class RuleText:
 
 @dataclass(frozen=True, kw_only=True)
 class PortabilityRule(RuleText):
-    """A rule on something that the compiler refuses or changes.
+    """A rule about something that the compiler refuses or changes.
 
     Attributes:
         ops: the ops that are checked, without dialect; empty for all.
         check: the predicate.
-        per_program: whether one finding names all ops; else there is one for each op
-            and line of the user's program.
+        per_program: whether one finding names all ops; else each op and line of the
+            user's program has a finding.
     """
 
     ops: frozenset[str] = frozenset()

@@ -65,7 +65,7 @@ class OpWalk(abc.ABC):
     ) -> None:
         """Execute an op that runs no other ops.
 
-        `views` are those of the region's values; `keys` are for stochastic rounding.
+        `views` has views of the region's values; `keys` are for stochastic rounding.
         The lanes are those of one device, or of all devices if the op communicates."""
 
     @abc.abstractmethod
@@ -143,7 +143,6 @@ class OpWalk(abc.ABC):
     def _one_by_one(
         self, op: Op, spans: Spans, views: Views, keys: Keys, lanes: Lanes
     ) -> None:
-        """Execute an op on one device after the other."""
         self._is_joint = False
         done: dict[tuple[int, ...], Lanes] = {}
         for device in dict.fromkeys(lane.device for lane in lanes):
@@ -159,7 +158,6 @@ class OpWalk(abc.ABC):
         self._is_joint = True
 
     def _repeat(self, op: Op, spans: Spans, done: Lanes, lanes: Lanes) -> None:
-        """Copy the results of an op from another device."""
         for lane, other in zip(lanes, done, strict=True):
             results = (b for i in spans[lane.side].instructions for b in i.results)
             made = {b.number for b in results} & other.arrays.keys()
@@ -244,7 +242,6 @@ class OpWalk(abc.ABC):
             lane.take(results, instructions[lane.side].results)
 
     def _spmd(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
-        """Execute a block on every device of a mesh."""
         devices = range(next(iter(instructions.values())).mesh.size)
         for device in devices:
             if device not in self._devices:
@@ -350,7 +347,7 @@ def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
 
 
 def count_ops(side: Side, block: Block) -> int:
-    """Return the largest number of ops that a walk may execute, loops run once."""
+    """Return the largest number of ops that a walk may execute, running loops once."""
     controls = [_control(span) for span in side.spans(block)]
     inside = (
         count_ops(side, entry.block)

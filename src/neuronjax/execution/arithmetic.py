@@ -35,10 +35,10 @@ Function = Callable[..., Any]
 
 _FLOAT32 = np.dtype(np.float32)
 #: The smallest magnitude that is not flushed. An engine first rounds to the digits of a
-#: normal number and then flushes, so a little less than 2^-126 still becomes normal.
+#: normal number and then flushes, so a magnitude just below 2^-126 becomes normal.
 _NORMAL = 2.0**-126 - 2.0**-151
-#: Results that have no subnormals, by `id`. Nothing writes to the result of a rule. A
-#: caller may write to an argument, so arguments are searched at every use.
+#: Results that have no subnormals, by `id`. They need no second search, because nothing
+#: writes to a result; a caller may write to an argument.
 _NORMALS: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
 #: The number of elements that `_has_below` searches at once, so that they fit a cache.
 _PART = 1 << 14
@@ -59,10 +59,9 @@ _OF_INTEGERS = _OF_BOOLEANS | {"abs", "negate", "subtract"}
 #: These operations look only at the sign or exponent of FP32 numbers: nothing is
 #: flushed.
 _OF_ANY = frozenset(("abs", "is_finite", "negate"))
-#: The operation on the bits of two equal operands, which are zeros of either sign or
-#: have the same bits.
+#: The operation on the bits of equal operands, among which are zeros of either sign.
 _OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}
-#: The float formats handled here, by name: signed, one byte or more.
+#: The float formats that this module rounds to, by name: signed, one byte or more.
 _FLOATS = {
     name: f
     for name, f in FORMATS.items()
@@ -101,12 +100,11 @@ def _has_below(x: np.ndarray, code: int) -> bool:
 
 
 def _without(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Return `x` without subnormals; `exact` has the values before rounding."""
+    """Return `x`, but zeros where `exact`, the unrounded values, are subnormal."""
     return np.where(np.abs(exact) < _NORMAL, np.copysign(np.float32(0), x), x)
 
 
 def _of_floats(name: str, i: Instruction) -> Rule:
-    """Return a function that executes the named operation on floats."""
     is_any = name in _OF_ANY and i.operands[0].type.dtype == _FLOAT32
     function, written = FUNCTIONS[name], _writing(i)
 
@@ -164,7 +162,7 @@ def _activation(i: Activation) -> Rule | None:
 
 
 def comparison(direction: str) -> Function:
-    """Return the operator of a direction such as "LT"."""
+    """Return Python's comparison operator for a direction such as "LT"."""
     return getattr(operator, direction.lower())
 
 

@@ -1,4 +1,4 @@
-"""A captured program: the one handle that all public verbs share."""
+"""A captured program, which all public functions run or analyse."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class CapturedProgram:
 
     @functools.cached_property
     def instructions(self) -> InstructionProgram:
-        """The instructions that the chip executes, lowered at the first access."""
+        """Return the chip's instructions, lowered at the first access."""
         return self.emulation.lower(self.program)
 
     def portable(self) -> bytes:
         """Return the program as an artifact that every supported jaxlib reads. Its
-        constants may be in other places than in the program itself."""
+        constants may be in other positions than in `program`."""
         with self.emulation.around.inside():
             types = tuple(map(abstract, self.inputs))
             return portable_artifact(

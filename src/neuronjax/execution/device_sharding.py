@@ -74,8 +74,8 @@ def split_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
 
 
 def join_array(x: jax.Array, split: Split, mesh: DeviceMesh) -> jax.Array:
-    """Return the global array of [devices, *local shape]. Of equal copies on several
-    devices the first device's is taken."""
+    """Return the global array of [devices, *local shape]. If several devices have
+    copies of a part, the first device's copy is taken."""
     local = x.shape[1:]
     x = lax.reshape(x, (*[size for _, size in mesh.axes], *local))
     named = {name for names in split for name in names}
@@ -113,7 +113,7 @@ def places_of(split: Split, mesh: DeviceMesh) -> list[tuple[int, ...]]:
 
 
 def part_at(place: tuple[int, ...], local: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return the slices of the global array that a part of shape `local` covers."""
+    """Return the slices of a global array that the part at index `place` covers."""
     return tuple(slice(k * n, (k + 1) * n) for k, n in zip(place, local, strict=True))
 
 
@@ -233,7 +233,7 @@ class RealDevices:
 
     @property
     def count(self) -> int:
-        """The number R of real devices."""
+        """Return the number R of real devices."""
         return 1 if self.mesh is None else self.mesh.size
 
     @property
@@ -254,8 +254,8 @@ class RealDevices:
         return devices // self.count
 
     def share_of(self, length: int) -> int:
-        """Return how much of a length each device gets; the last ones may get less or
-        nothing."""
+        """Return how much of a length each device gets; the last devices may get less
+        or nothing."""
         return -(-length // self.count)
 
     def number(self) -> jax.Array:
@@ -265,8 +265,8 @@ class RealDevices:
         return lax.axis_index(self._axes).astype(jnp.uint32)
 
     def own(self, x: jax.Array, dimension: int = 0) -> jax.Array:
-        """Return slice r of R of an array that all real devices have; r is this
-        device's number."""
+        """Return slice r of R along `dimension` of an array that all real devices have;
+        r is this device's number."""
         if self.count == 1:
             return x
         length = x.shape[dimension] // self.count
@@ -274,7 +274,7 @@ class RealDevices:
         return lax.dynamic_slice_in_dim(x, start, length, dimension)
 
     def everyone(self, x: jax.Array, dimension: int = 0) -> jax.Array:
-        """Return the parts of all real devices, concatenated."""
+        """Return the parts of all real devices, concatenated along `dimension`."""
         if self.count == 1:
             return x
         words = lax.all_gather(_words(x), self._axes, axis=dimension, tiled=True)
@@ -289,7 +289,7 @@ class RealDevices:
         return _from_words(words, x.dtype)
 
     def first(self, x: jax.Array) -> jax.Array:
-        """Return on all real devices the array that the first one has."""
+        """Return the first real device's array, on all real devices."""
         if self.count == 1:
             return x
         return _from_words(lax.all_gather(_words(x), self._axes)[0], x.dtype)
@@ -334,9 +334,8 @@ def spread(
 
 
 def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:
-    """Return the buffers of main that a real device has in part: number -> cut
-    dimension. These are the buffers that only `Spmd` instructions read and write, all
-    with the same cut."""
+    """Return number -> cut dimension of the buffers of main of which a real device has
+    only a part. Only `Spmd` instructions use these buffers, all with the same cut."""
     uses: dict[int, set[int | None]] = {}
     for i in program.main.instructions:
         captured = ((n, None) for block in i.blocks for n in read_outside(block))
@@ -347,7 +346,7 @@ def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:
 
 
 def _cuts(i: Instruction, count: int) -> Iterator[tuple[int, int | None]]:
-    """Yield (number, cut dimension) of each buffer that an instruction uses."""
+    """Yield (number, cut dimension or None) of each buffer that an instruction uses."""
     buffers = (*(view.buffer for view in i.operands), *i.results)
     if not isinstance(i, Spmd):
         yield from ((buffer.number, None) for buffer in buffers)
@@ -360,7 +359,7 @@ def _cuts(i: Instruction, count: int) -> Iterator[tuple[int, int | None]]:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """Return the bits as unsigned integers of whole bytes."""
+    """Return the bits of `x` as unsigned integers of whole bytes."""
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint8)
     bits = jax.dtypes.itemsize_bits(x.dtype)

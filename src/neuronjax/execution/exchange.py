@@ -374,8 +374,9 @@ def _reduced_floats(
     i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
     """Reduce floats by a sum or a product. Stochastic rounding makes its keys from
-    (stage, hop). The first number that no stage has is for rounding the result to its
-    dtype, the second for rounding the operands to the dtype in which they are sent."""
+    (stage, hop). Of the numbers after the last stage, the first is for rounding the
+    result to its dtype, the second for rounding the operands to the dtype in which they
+    are sent."""
     dtype, last = x.dtype, len(i.plan.stages)
     travels = get_format(i.reduce_dtype or i.write_format or dtype)
     own = get_format(dtype)

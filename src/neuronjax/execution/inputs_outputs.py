@@ -91,8 +91,8 @@ def unchecked() -> Iterator[None]:
 
     These options stop at the first result that is NaN or Inf. Op by op every
     instruction has results, including constants: the -Inf from which a maximum starts,
-    or the NaN that `jnp.var` may choose. Those, and copies of them, do not come from
-    arithmetic; results computed from them are checked.
+    or the NaN that `jnp.var` may choose. Such constants, and copies of them, do not
+    come from arithmetic; results computed from them are checked.
     """
     with jax.debug_nans(False), jax.debug_infs(False):
         yield
@@ -101,22 +101,22 @@ def unchecked() -> Iterator[None]:
 def make_zero(eager: bool) -> jax.Array:
     """Return the opaque zero of a run, which is made once."""
     zero = jax.jit(opaque_zero)()
-    # Otherwise XLA computes it again in every kernel.
+    # Otherwise XLA computes the zero again in every kernel.
     return zero if eager else kept_apart(zero)
 
 
 def entering(main: Block, arguments: Arrays, zero: jax.Array) -> Arrays:
     """Return the arguments, made opaque where XLA could fold them in its own order.
-    They may be constants of an outer jit. Arguments that only elementary functions
-    (kernels of their own) and sums (which have an opaque operand) read stay as they
-    are, which saves a pass over memory."""
+    Arguments may be constants of an outer jit. To save a pass over memory, arguments
+    read only by elementary functions (kernels of their own) and sums (which have an
+    opaque operand) stay as they are."""
     read = {
         view.buffer.number
         for i in main.instructions
         if not isinstance(i, Activation | TensorReduce)
         for view in i.operands
     }
-    nested = any(i.blocks for i in main.instructions)  # they may capture anything
+    nested = any(i.blocks for i in main.instructions)  # a block may capture any
     hidden = zero_bits(zero)
     with unchecked():
         return [

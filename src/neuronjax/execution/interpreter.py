@@ -113,7 +113,6 @@ def _run(
     arguments: Arrays,
     context: CallContext,
 ) -> Outcome:
-    """Execute a program on one real device."""
     history = context.amax_history
     previous = None
     if history is not None and program.amax_slots:
@@ -137,7 +136,7 @@ def _run(
 
 
 def first_key(program: InstructionProgram, call_index: jax.Array | None) -> jax.Array:
-    """Return the rounding key of main, from which all others derive."""
+    """Return the rounding key of main, from which all other keys derive."""
     if not program.stochastic:
         return jnp.uint32(0)
     index = jnp.uint32(0) if call_index is None else call_index
@@ -259,7 +258,7 @@ class Interpretation:
     # -- control -----------------------------------------------------------------------
 
     def loop(self, i: Loop, carry: Arrays, environment: dict, key: jax.Array) -> Arrays:
-        """Execute a loop on one device, or once for all devices if equal on all."""
+        """Execute a loop, for one device, or for all devices with equal values."""
 
         def condition(carry: Arrays) -> jax.Array:
             return self.block(i.condition, carry, environment, key)[0]
@@ -272,7 +271,7 @@ class Interpretation:
     def branch(
         self, i: Branch, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
-        """Execute a branch on one device, or once for all devices if equal on all."""
+        """Execute a branch, for one device, or for all devices with equal values."""
 
         def run(block: Block) -> Arrays:
             return self.block(block, (), environment, key)
@@ -401,13 +400,13 @@ def _execute(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
         return execute(i, operands, registers)
 
 
-#: XLA computes these by one operation, which it knows to be expensive.
+#: Functions that XLA computes by one operation, which it knows to be expensive.
 _ROOTS = frozenset({"sqrt", "rsqrt", "reciprocal"})
 
 
 def _has_own_kernel(i: Instruction) -> bool:
-    """Return whether an instruction is a long chain of operations that XLA considers
-    cheap, and would compute again for every reader."""
+    """Return whether an instruction is a long chain of operations, which XLA considers
+    cheap and would compute again for every reader."""
     if isinstance(i, ScaleFromAmax):
         return not host_scale.reads(i.operands[0].type.dtype)
     if isinstance(i, Activation):
@@ -416,10 +415,9 @@ def _has_own_kernel(i: Instruction) -> bool:
 
 
 def _execute_alone(i: Instruction, operands: Arrays, registers: Registers) -> Arrays:
-    """Execute an instruction as a compiled program of its own."""
     quick = isinstance(i, Memset | DmaCopy)
     with inputs_outputs.unchecked() if quick else contextlib.nullcontext():
-        if type(i) is Memset:  # a kernel per constant would be a waste
+        if type(i) is Memset:  # a kernel per constant would be slow
             with jax.enable_x64(is_64_bit(i)):
                 return execute(i, operands, registers)
         with jax.enable_x64(True) if is_64_bit(i) else contextlib.nullcontext():

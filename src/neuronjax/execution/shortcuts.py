@@ -2,7 +2,7 @@
 reports).
 
 A block is rewritten only if nothing depends on how often an instruction runs. Each rule
-needs an instruction that is the only reader of another one's result:
+needs an instruction that is the only reader of another instruction's result:
 
 - A transpose of a product becomes the other product, (A B)^T = B^T A^T. JAX writes the
   gradient of a weight as such a transpose, and XLA would read the product against its
@@ -58,7 +58,7 @@ def shortened(block: Block) -> Sequence[Instruction]:
 
 
 class _Rewriting:
-    """The rewritten instructions so far, and those that will be removed."""
+    """The rewritten instructions so far, and the instructions that will be removed."""
 
     def __init__(self, block: Block) -> None:
         self.instructions: list[Instruction] = []
@@ -231,7 +231,7 @@ class KnownResults:
     def of(
         self, i: Instruction, environment: dict, run: Callable[[], Arrays]
     ) -> Arrays:
-        """Return an instruction's results; run it unless an equal one has run."""
+        """Return an instruction's results; run it unless an equal instruction ran."""
         largest = max((b.type.size_bytes for b in i.results), default=0)
         if type(i) in self._never or largest > REUSED_BYTES:
             return run()

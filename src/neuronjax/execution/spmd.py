@@ -9,8 +9,8 @@ branches and calls that contain collectives run for all devices at once: by the 
 SPMD every condition has the same value on all devices, so the first device's is used.
 `uniformity` finds which values differ, without running anything.
 
-If several real devices run the emulated ones, each does this with its own; see
-`device_sharding`.
+If several real devices run the emulated devices, each real device does this with its
+own; see `device_sharding`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class _Devices:
         self._carried = interpreter.real.share(count)
 
     def stacked(self, x: jax.Array, differs: bool) -> jax.Array:
-        """Return the array with a device axis, even if all devices have the same."""
+        """Return `x` with a device axis, repeated along it unless it `differs`."""
         return x if differs else jnp.broadcast_to(x, (self._carried, *x.shape))
 
     def _everyone(self, x: jax.Array, differs: bool) -> jax.Array:
@@ -183,7 +183,7 @@ class _Devices:
                 waiting = []
                 results = self._together(i, flags, scope, key)
             elif any(flags) or not i.results:
-                # Without results it runs for its effects, which every device has.
+                # Every device has the effects of an instruction without results.
                 waiting.append(i)
                 scope.varying.update(buffer.number for buffer in i.results)
                 continue
@@ -281,7 +281,7 @@ class _Devices:
     def _joint(
         self, i: Instruction, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """Execute a collective, or a kernel with some, on all devices' arrays."""
+        """Execute a collective or a kernel with collectives on all devices' arrays."""
         numbers = [view.buffer.number for view in i.operands]
         arrays = {number: self._everyone(*scope.get(number)) for number in numbers}
         if isinstance(i, Collective):
@@ -394,7 +394,7 @@ def all_reduced(
 ) -> jax.Array:
     """Return one operand of an all-reduce, [own devices, *local shape], reduced:
     [*local shape] if all devices get the same, else [own devices, *local shape].
-    `reduce` does it for [devices, elements] of all emulated devices."""
+    `reduce` reduces [devices, elements] of all emulated devices."""
     local = x.shape[1:]
     count, chunks = prod(local), i.plan.chunks
     length = -(-count // chunks)
@@ -434,7 +434,7 @@ def _in_slices(x: jax.Array, reduce: Callable[[jax.Array], jax.Array]) -> jax.Ar
 
 def slices_of(length: int, size_bytes: int) -> int:
     """Return the number of equal slices into which the elements of every chunk are cut.
-    It is 1 if no number close to the wanted one divides the length."""
+    It is 1 if no number close to the wanted number divides the length."""
     wanted = max(-(-size_bytes // _SLICE_BYTES), 1)
     legal = (n for n in range(wanted, 4 * wanted + 1) if length % n == 0)
     return next(legal, 1)

@@ -98,7 +98,7 @@ def stage(name: str) -> None:
 def end(owner: object) -> None:
     """End the task of this owner, if it has one."""
     global _current, _owner, _inner, _name, _stage, _within
-    # Every call checks this, so it takes no lock.
+    # This check takes no lock, because every call makes it.
     if owner is not _owner and owner is not _inner:
         return
     with _lock:

@@ -224,7 +224,7 @@ class Emulation:
         mapped = jax.vmap(self._by_line, in_axes=axes, axis_size=axis_size)
         if all(batched):
             return self.of_function(mapped), []
-        # Use this trace: another one may keep other residuals for the backward pass.
+        # Use this trace: another trace may keep other residuals for the backward pass.
         with self._surrounded():
             traced = trace(mapped, leaves)
         depends = _depend_on(traced.jaxpr, batched)
@@ -241,8 +241,8 @@ class Emulation:
 
     @property
     def _by_line(self) -> Callable[..., list[Any]]:
-        """The function, with the user's source line for every op. If JAX traced the
-        function itself to differentiate it, all ops would have the call's line."""
+        """Return the function, with the user's source line for every op. If JAX traced
+        the function itself to differentiate it, all ops would have the call's line."""
         return jaxpr_as_fun(self.traced.stage.jaxpr) if self.traced else self.function
 
     def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:

@@ -35,14 +35,14 @@ class _InstructionFacts(NamedTuple):
 
 
 class Uniformity:
-    """Answers questions about the instructions of one program."""
+    """Finds which results of a program's instructions may differ among devices."""
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
         self._facts: dict[int, _InstructionFacts] = {}
 
     def joins(self, i: Instruction) -> bool:
-        """Return whether an instruction is a collective or runs one."""
+        """Return whether an instruction is a collective or contains one."""
         return self._of(i).joins
 
     def reads(self, i: Instruction) -> frozenset[int]:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 Interval = tuple[float, float]
 
 _EVERYWHERE: tuple[Interval, ...] = ((-math.inf, math.inf),)
-# These take any argument. [SH]
+# These functions take any argument. [SH]
 _UNRESTRICTED = (
     *("copy", "square", "abs", "sign", "sigmoid", "tanh", "exp", "erf", "erf_dx"),
     *("relu", "prelu", "gelu", "gelu_dx", "gelu_apprx_tanh", "gelu_apprx_sigmoid"),
@@ -27,8 +27,8 @@ _UNRESTRICTED = (
 ACTIVATION_FUNCTIONS: Mapping[str, tuple[Interval, ...]] = MappingProxyType(
     {
         **dict.fromkeys(_UNRESTRICTED, _EVERYWHERE),
-        # These accept only an interval. [SH] (The engine's sin does not reduce its
-        # argument; `nl.sin` does so first. [SH])
+        # These functions accept only an interval. [SH] (The engine's sin does not
+        # reduce its argument; `nl.sin` does so first. [SH])
         "log": ((2.0**-64, 2.0**64),),
         "sin": ((-math.pi, math.pi),),
         "arctan": ((-math.pi / 2, math.pi / 2),),

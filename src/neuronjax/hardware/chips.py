@@ -125,8 +125,8 @@ class CoreSpec:
         k_tile_double_row: the same in double-row FP8, or None.
         k_tile_mx: the same in `nc_matmul_mx`, or None.
         max_stationary_free: columns of the stationary operand.
-        max_moving_free: columns of the moving operand into FP32 PSUM.
-        max_moving_free_bf16: the same into BF16 PSUM, or None without it.
+        max_moving_free: columns of the moving operand if PSUM adds in FP32.
+        max_moving_free_bf16: the same if PSUM adds in BF16, or None.
         max_free_sbuf_elements: free size of a vector or scalar access to SBUF.
         max_free_psum_elements: the same for PSUM.
         access_start_cycles: fixed cost of one SBUF or PSUM access.
@@ -211,7 +211,8 @@ class ChipSpec:
         barrier_seconds: the wait of a program with collectives, once per launch: with 2
             ranks, with 4, and the increase for every doubling beyond 4.
         collective_start_seconds: the additional time of a collective in a program.
-        base_clock_hz: of the profiler's cycle counts, or None if not published.
+        base_clock_hz: the clock of the profiler's cycle counts, or None if not
+            published.
         serves_only: True for a chip that is sold for inference.
         projected: True for a chip without a full specification: figures that are not
             published are guessed, and nothing was measured.
@@ -361,7 +362,7 @@ NEURON_CORE_V1 = dataclasses.replace(
     scalar=dataclasses.replace(_VECTOR_V1_ENGINE, name="scalar"),  # ASSUMPTION
     gpsimd=None,  # "three main engines (Tensor/Vector/Scalar Engines)" [C1]
     sync=dataclasses.replace(_SYNC_V2_ENGINE, clock_hz=1_000_000_000),  # [PS]
-    sbuf_bytes=12 * MIB,  # ASSUMPTION: half of v2's; has room for 5e6 weights [NCP]
+    sbuf_bytes=12 * MIB,  # ASSUMPTION: half of v2's; holds 5e6 weights [NCP]
     sbuf_usable_bytes_per_partition=90_112,  # ASSUMPTION: the same share as in v2
     psum_bytes=1 * MIB,  # ASSUMPTION: half of v2's, as the array is
     psum_banks=4,  # ASSUMPTION

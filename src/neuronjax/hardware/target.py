@@ -133,7 +133,7 @@ def _several(target: Target, name: str, count: str) -> Target:
 
 def _unknown_target(name: str) -> InvalidProgramError:
     names = [*TARGETS, *_ALIASES]
-    # Compare without case and blanks, so that "TRN2 " suggests "trn2"; never accept it.
+    # Compare without case and blanks, so that "TRN2 " suggests "trn2" but is refused.
     base = str(name).partition(":")[0].strip().lower()
     nearest = difflib.get_close_matches(base, names, cutoff=0.5)
     suggestion = f"did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""

@@ -2,8 +2,8 @@
 
 A NeuronCore has no unit for these. `Cholesky`, `TriangularSolve` and `Fft` represent
 library routines of GpSimdE, the engine that can be programmed freely. A complex number
-is two operands or results, its real and imaginary part. They compute in FP32 and round
-each result once; `engines.linear_algebra` and `engines.fft` define how.
+is two operands or results, its real and imaginary part. The routines compute in FP32
+and round each result once; `engines.linear_algebra` and `engines.fft` define how.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Cholesky(Instruction):
     """The triangular factor of symmetric positive definite matrices, [..., n, n].
 
     operands: a, or its real and imaginary parts; only one triangle is read. A matrix
-    that is not positive definite gives NaNs in that triangle. The other one is zero.
+    that is not positive definite gives NaNs in the factor; its other half is zero.
 
     Attributes:
         lower: whether the factor is L with a = L L^H, and not U with a = U^H U.

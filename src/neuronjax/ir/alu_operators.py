@@ -68,7 +68,7 @@ def op_name(op: Any) -> str:
     """Return the name of an operator.
 
     Raises:
-        InvalidProgramError: it is not an operator.
+        InvalidProgramError: `op` is not an operator.
     """
     if isinstance(op, str):
         name = op.rpartition(".")[2]
@@ -87,7 +87,7 @@ def checked_op(op: Any, allowed: frozenset[str], where: str) -> str:
     """Return the name of an operator that an instruction accepts.
 
     Raises:
-        InvalidProgramError: the instruction does not accept it.
+        InvalidProgramError: the instruction does not accept `op`.
     """
     name = op_name(op)
     if name not in allowed:

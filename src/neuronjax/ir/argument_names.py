@@ -74,8 +74,8 @@ def _first(path: str) -> str:
 
 
 def parameters_of(names: Iterable[str]) -> list[str]:
-    """Return the paths with a parameter's name. Also return all others, except states,
-    in the same containers or in a container with the same paths as the moments."""
+    """Return the paths with a parameter's name, and all other paths, except states, in
+    the same containers or in a container with the paths of an optimizer's moments."""
     names = list(names)
     moments = {name[match.end() :] for name in names if (match := _MOMENT.search(name))}
     roots = {_root(name) for name in names if is_parameter_name(name)} - {None}
@@ -113,7 +113,7 @@ def module_of_path(name: str) -> str:
         (n for n, part in enumerate(parts[:-1]) if part in _COLLECTIONS), default=0
     )
     inside = parts[held:-1]
-    if all(part.isdigit() for part in inside):  # no name, or only places in lists
+    if all(part.isdigit() for part in inside):  # no name, or only positions in lists
         return "/".join(parts[: max(len(parts) - 1, 2)] if inside else parts)
     return "/".join(inside)
 

@@ -49,7 +49,7 @@ def read_npy(source: Path | bytes, remedy: str = _REMEDY) -> np.ndarray:
         remedy: the remedy of the error.
 
     Raises:
-        InvalidProgramError: it is not a `.npy`, or holds no numbers.
+        InvalidProgramError: the source is not a `.npy`, or holds no numbers.
     """
     try:
         if isinstance(source, bytes):
@@ -68,8 +68,8 @@ def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarra
         remedy: the remedy of the error.
 
     Raises:
-        InvalidProgramError: it is not a `.npz`, unpacks to too much, or holds no
-            numbers.
+        InvalidProgramError: the source is not a `.npz`, unpacks to too much, or holds
+            no numbers.
     """
     try:
         stream = io.BytesIO(source) if isinstance(source, bytes) else regular(source)
@@ -81,10 +81,10 @@ def read_npz(source: Path | bytes, remedy: str = _REMEDY) -> dict[str, np.ndarra
 
 
 def regular(path: Path) -> Path:
-    """Return the path if it is a regular file's: a device or a pipe may have no end.
+    """Return the path if it names a regular file; a device or pipe may be endless.
 
     Raises:
-        OSError: it is not a regular file.
+        OSError: the path names no regular file.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):

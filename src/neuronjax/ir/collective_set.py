@@ -2,10 +2,10 @@
 it.
 
 `Spmd` is a program within the program: its operands are global arrays, split over the
-devices of a mesh, and its body is the program of one device. Inside it collectives join
-the devices; CC-cores execute them. A device is one logical NeuronCore. Groups and pairs
-name devices by their number in the mesh (StableHLO's partition ids); the order in which
-a group lists them is the order of its ranks.
+devices of a mesh, and its body is the program of one device. In the body, collectives
+join the devices; CC-cores execute them. A device is one logical NeuronCore. Groups and
+pairs name devices by their number in the mesh (StableHLO's partition ids); the order in
+which a group lists them is the order of its ranks.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class AllToAll(Collective):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivePermute(Collective):
-    """Sends the first device's operand to the second of each pair; others get zeros.
+    """A transfer from the first to the second device of each pair; others get zeros.
 
     Attributes:
         pairs: (source, target); no device is a source twice or a target twice.

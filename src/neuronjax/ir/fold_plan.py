@@ -1,6 +1,6 @@
 """Plans of sums over devices: the order, and where partial sums are rounded.
 
-A reduction over n ranks is data. It is a list of stages; each turns every `width`
+A reduction over n ranks is data: a list of stages. Each stage turns every `width`
 neighbouring partial sums into one, by a left fold in FP32 that is rounded to the
 tensor's dtype where a rank stores its sum. `collectives.algorithms` builds plans, and
 `execution.exchange_fold` executes them. A reduce-scatter has as many steps as
@@ -26,12 +26,12 @@ from neuronjax.errors import InvalidProgramError
 class Stage:
     """A stage in which every `width` neighbouring partial sums become one.
 
-    It is a left fold in FP32 that takes `hop` partial sums at a time and is rounded
+    A stage is a left fold in FP32 that takes `hop` partial sums at a time and rounds
     each time: a rank adds its data to the sum that it received, and stores the new sum.
     With a hop of 1 the first partial sum is only copied, and is not rounded.
 
     Attributes:
-        width: partial sums in, for one out.
+        width: how many partial sums become one.
         hop: how many of them a rank adds at a time; it divides `width`.
 
     Raises:

@@ -68,7 +68,7 @@ class DotDimensions:
 
 
 def _host_or_modelled(field: str) -> Any:
-    """Return a label: "host" if this field of an instruction is, else "modelled"."""
+    """Return "host" if this field of an instruction is "host", else "modelled"."""
     return property(lambda i: "host" if getattr(i, field) == "host" else "modelled")
 
 
@@ -236,7 +236,7 @@ class TensorTensor(Instruction):
 
     @property
     def elsewhere(self) -> Engine | None:  # type: ignore[override]
-        """VectorE on a chip without `engine`; None if the op is only in software."""
+        """VectorE, on a chip without `engine`; None if only software has the op."""
         return None if self.op in SOFTWARE_FUNCTIONS else "vector"
 
 
@@ -262,8 +262,8 @@ class Activation(Instruction):
 
     Attributes:
         function: the name without dialect.
-        transcendentals: "exact" for the project's own, "scalar_engine" for piecewise
-            cubics if ScalarE has the function, "host" for XLA's.
+        transcendentals: "exact" for the project's own functions, "scalar_engine" for
+            piecewise cubics if ScalarE has the function, "host" for XLA's.
     """
 
     function: str
@@ -336,7 +336,7 @@ class Window:
         base: str = "base_dilations",
         window: str = "window_dilations",
     ) -> Window:
-        """Return the window of an op's attributes, whose dilations have these names."""
+        """Return the window of an op; `base` and `window` name its dilations."""
         ones = (1,) * len(sizes)
         padding = attributes.get("padding")
         pairs = tuple(map(tuple, padding.tolist())) if padding is not None else ()
@@ -365,8 +365,8 @@ class Pool(Instruction):
 class TensorTensorScan(Instruction):
     """The running fold of operands[0] along `axis` from operands[1], its identity.
 
-    Forwards r[i] = r[i - 1] op x[i]; backwards r[i] = x[i] op r[i + 1]; r is x at the
-    end where it starts. The state is FP32; every result is rounded once on its write. A
+    Forwards r[i] = r[i - 1] op x[i]; backwards r[i] = x[i] op r[i + 1]; r is x where
+    the fold starts. The state is FP32; every result is rounded once on its write. A
     cumulative sum is such a fold, not a reduction per element.
 
     Attributes:

@@ -3,8 +3,8 @@
 This is the tile-sized counterpart of `ir.instruction`: operands are strided accesses to
 storages that are written many times; loops with a run-time count are nested blocks, and
 everything else is unrolled. Names are those of `nki.isa`. Offsets and strides count
-elements of the access's dtype; addresses count bytes. `execution.kernels` executes it
-on arrays, `timing` computes its cycles and bytes.
+elements of the access's dtype; addresses count bytes. `execution.kernels` executes
+kernels on arrays, `timing` computes their cycles and bytes.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class Access:
 
 
 class LoopTurn(NamedTuple):
-    """One turn of an unrolled loop."""
+    """One iteration of an unrolled loop."""
 
-    loop: int  # the loop's number; an inner loop has another one in every outer turn
+    loop: int  # the loop's number; an inner loop has another in every outer iteration
     turn: int  # from 0 on
 
 
@@ -126,7 +126,7 @@ class KernelInstruction:
     outputs: tuple[Access, ...]  # the accesses that are written
     #: The operands that are read, in the instruction's own order.
     inputs: tuple[Access | Register, ...] = ()
-    #: Numeric immediates, which may differ from loop turn to loop turn: floats are
+    #: Numeric immediates, which may differ from iteration to iteration: floats are
     #: FP32, ints 32 bits.
     parameters: tuple[int | float, ...] = ()
     #: All static parameters: ops, flags, modes; hashable values.
@@ -142,7 +142,7 @@ class KernelInstruction:
     #: One letter per operand in the order of the function: "t" a tensor, "r" a register
     #: (both in `inputs`), "f" or "i" a float or int of `parameters`, "-" none.
     forms: str = ""
-    #: The turns of `affine_range` that contain it, outermost first.
+    #: The iterations of `affine_range` that contain it, outermost first.
     loops: tuple[LoopTurn, ...] = ()
     #: Whether the kernel leaves the engine to the compiler; `engine` is then the one
     #: whose arithmetic the emulator uses.
@@ -170,7 +170,7 @@ class KernelLoop:
     start: int | Register
     stop: int | Register  # exclusive
     step: int  # positive
-    body: KernelBlock  # executed every turn
+    body: KernelBlock  # executed in every iteration
     location: str = ""  # "file:line" of the loop
 
 
@@ -225,6 +225,6 @@ class KernelProgram:
     )
     #: Whether it is in the older style, whose compiler spills what does not fit.
     older: bool = False
-    #: The line where a kernel that may expect a grid, but is launched without one, asks
-    #: for its program number, and never for the number of programs; "" for others.
+    #: The line where a kernel that may expect a grid, but is launched without one,
+    #: reads its program number, and never the number of programs; "" for others.
     wants_grid: str = ""

@@ -52,7 +52,7 @@ class KernelFunction:
     #: if it has none. `run` then takes and returns the arrays of all devices, with a
     #: leading axis; the types above are those of one device.
     devices: int = 0
-    #: The kernel's own numerics; a surrounding program's unusual ones override them.
+    #: The kernel's own numerics; a surrounding program's non-default ones prevail.
     numerics: KernelNumerics = USUAL
 
     @property

@@ -2,11 +2,11 @@
 assigned.
 
 In the older style an instruction returns a tile, and `tile[...] = nisa.activation(...)`
-assigns it. A trace has both steps. The chip has one, because the instruction writes to
-the assigned tile (kernels that name their destination are as fast on trn2, and the time
-of the copies is in no published counter). The results stay the same bit for bit: a copy
-is removed only if it neither moves to another memory nor changes the type, and nothing
-else reads the copied tile.
+assigns it. A trace has both steps. The chip has one step, because the instruction
+writes to the assigned tile (kernels that name their destination are as fast on trn2,
+and the time of the copies is in no published counter). The results stay the same bit
+for bit: a copy is removed only if it neither moves to another memory nor changes the
+type, and nothing else reads the copied tile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the part of the model that an op belongs to; all reports use this answer.
+"""Find the part of the model that an op belongs to; all reports use this part.
 
 A part is the first of the following that a framework provides: 1. the name stack: Flax
 linen, Haiku, `jax.named_scope`; 2. the path of the parameter that the op uses: Flax
@@ -66,7 +66,7 @@ def with_parts(program: Program) -> Program:
 
 def _functions(op: Op, graph: Readers) -> _Layer:
     """Return the functions that led to an op. JAX places a constant at the call of the
-    whole program, so it gets those of the first op that reads it."""
+    whole program, so a constant gets those of the first op that reads it."""
     own = op.location.functions
     if own or op.operands:
         return own
@@ -94,7 +94,7 @@ def _scopes_of_modules(
     program: Program, read: Mapping[Op, Descent], modules: Mapping[int, str]
 ) -> dict[str, str]:
     """Return, by module, the shortest name stack of the ops that read its parameters.
-    Ops without a name stack, such as an optimizer's, get the same name by it."""
+    It names ops without a name stack, such as an optimizer's."""
     scopes_of: dict[str, set[str]] = defaultdict(set)
     for op in program.walk():
         scope = _scope(op)
@@ -204,7 +204,7 @@ class _PartFinder:
         return self._phases[op] == "backward" and is_alike
 
     def _same(self, op: Op, others: Iterable[Op], last: bool = False) -> str:
-        """Return the module on which neighbours in the layer agree, or the last's."""
+        """Return the module of all `others` in the layer, or (`last`) of the last."""
         layers, found = self._layers, self._found
         layer = layers[op]
         if not layer or self._phases[op] == "optimizer":
@@ -236,7 +236,6 @@ class _PartFinder:
 
 
 def _only(modules: Iterable[str]) -> str:
-    """Return the module if there is exactly one, else ""."""
     different = {*modules} - {""}
     return different.pop() if len(different) == 1 else ""
 
@@ -244,7 +243,7 @@ def _only(modules: Iterable[str]) -> str:
 def _forms(
     heard: Iterable[tuple[_Layer, _Layer, str]],
 ) -> dict[_Layer, _Path]:
-    """Return the common path of each layer's parameters; `ANY` is a list index."""
+    """Return the common path of each layer's parameters; list indices become `ANY`."""
     below: dict[_Layer, set[_Path]] = defaultdict(set)
     for functions, classes, module in heard:
         form = _form(tuple(module.split("/")))

@@ -53,7 +53,7 @@ class OperandSpec:
     #: Whether it may be None. With an idle `reduce_cmd` and no `reduce_res`, a "state"
     #: and all operands after it are not emitted.
     optional: bool = False
-    or_number: bool = False  # whether a tensor may be a number
+    or_number: bool = False  # whether a number may take a tensor's place
     #: Whether a vector must be FP32, unless the operators work on bits.
     fp32: bool = False
     legal: Collection[str] = ()  # names of operators, or of an enumeration's members
@@ -129,7 +129,7 @@ class InstructionSpec:
     one_in_psum: tuple[int, ...] = ()
     #: The positions of inputs that may be `.indirect()`; dst may be, too.
     gathered: tuple[int, ...] = ()
-    #: The engines on which they may; () for all of `engines`.
+    #: The engines on which they may be; () for all of `engines`.
     gathering_engines: tuple[str, ...] = ()
     #: "lanes" if a partition of dst depends only on the same partition of the operands,
     #: "part" if not all of an operand need be read.

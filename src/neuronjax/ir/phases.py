@@ -4,8 +4,8 @@ JAX's name stack has "jvp(" for ops that are differentiated and "transpose(" for
 backward pass, including a rematerialized forward pass, which runs there. An op with
 neither that is computed from a gradient belongs to the optimizer; so does one that only
 the optimizer reads (a schedule, a bias correction). Any other op belongs to the pass
-that reads it first, or to the one it reads from (a metric). Without a backward pass the
-phase is unknown: an inference step and an update alone look alike.
+that reads it first, or to the pass from which it reads (a metric). Without a backward
+pass the phase is unknown: an inference step and an update alone look alike.
 """
 
 from __future__ import annotations

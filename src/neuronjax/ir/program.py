@@ -127,7 +127,7 @@ class Location:
 
     @property
     def label(self) -> str:
-        """The module and the pass, "mlp (backward)", by which reports group."""
+        """The module and the pass, "mlp (backward)", by which reports group ops."""
         return f"{self.part} ({self.phase})" if self.phase else self.part
 
 
@@ -286,7 +286,7 @@ class Program:
             yield from function.walk()
 
     def holds_complex(self) -> bool:
-        """Return whether any value is complex; quickly, for every program."""
+        """Return whether any value is complex, fast enough to ask for every program."""
         regions = [function.body for function in self.functions.values()]
         for region in regions:
             for value in region.arguments:

@@ -2,7 +2,7 @@
 
 The analysis reads the instructions, so it includes what lowering has inserted: the
 operand of a matmul descends from the parameter that it was before it was scaled, cast
-and laid out. A callee has the arguments of all its calls, a loop those at its start.
+and laid out. A callee has the arguments of all its calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from neuronjax.ir.instruction_set import (
 )
 from neuronjax.ir.traversal import DataFlow, Functions, entries
 
-# The result of these descends from their operand: a parameter stays one.
+# The result of these ops is a parameter if their operand is.
 _MOVES = (
     BitcastCopy,
     DmaCopy,
@@ -97,8 +97,6 @@ _CONTROL = (Branch, Call, Loop, Spmd)
 
 
 class _Finder(DataFlow[_Origin]):
-    """Finds the provenance of all buffers."""
-
     nothing = _Origin()
 
     def __init__(self, functions: Functions) -> None:

@@ -1,8 +1,8 @@
 """`record`: a dataclass for objects that are made by the hundred thousand.
 
 A frozen dataclass sets each field by a call, so one of 16 fields takes three times as
-long to make. These are frozen only for the type checker, which reads every line of the
-package and refuses an assignment.
+long to make. Records are frozen only for the type checker, which reads every line of
+the package and refuses an assignment.
 """
 
 from __future__ import annotations

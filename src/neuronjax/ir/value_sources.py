@@ -36,7 +36,7 @@ class ValueSources:
     def behind(
         self, values: Iterable[Value], follows: Follows = lambda value, source: True
     ) -> list[Value]:
-        """Return values and all on which they depend, as far as `follows` allows."""
+        """Return values and all that they depend on, as far as `follows` allows."""
         return _reached(self.sources, values, follows)
 
     def ahead(
@@ -46,7 +46,7 @@ class ValueSources:
         return _reached(self.readers, values, follows)
 
     def is_constant(self, value: Value, through: Container[str]) -> bool:
-        """Return whether a value comes from constants through calls and these ops."""
+        """Return whether a value comes from constants by calls and ops in `through`."""
 
         def passes(value: Value) -> bool:
             maker = self.makers.get(value)
@@ -60,7 +60,8 @@ class ValueSources:
     def origin(
         self, value: Value, through: Container[str], stop: Value | None = None
     ) -> Value:
-        """Return a value's origin, found through calls and ops of these names."""
+        """Return the value reached by following single sources back through calls and
+        ops in `through`, at most to `stop`."""
         while value is not stop:
             maker, sources = self.makers.get(value), self.sources.get(value, ())
             passes = maker is None or maker.name in through or maker.name in CALLEES

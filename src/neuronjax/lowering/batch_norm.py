@@ -54,7 +54,6 @@ class _Features:
         self.epsilon = op.attributes["epsilon"]
 
     def apply(self, name: str, x: View, y: View) -> View:
-        """Return an operation on two tensors, in FP32."""
         return self._fp32(TensorTensor, (x, y), x.type.shape, op=name)
 
     def _fp32(
@@ -85,7 +84,6 @@ class _Features:
         return self._fp32(TensorReduce, (x, init), shape, **fields)
 
     def wide(self, x: View) -> View:
-        """Return a tensor in FP32."""
         return converted(self.context, x, np.float32)
 
     def written(self, op: Op, *values: View) -> Instructions:
@@ -100,7 +98,6 @@ class _Features:
         return self.apply("divide", centred, self.per_feature(deviation))
 
     def affine(self, x: View, scale: View, offset: View) -> View:
-        """Return x * scale + offset."""
         scaled = self.apply("multiply", x, self.per_feature(scale))
         return self.apply("add", scaled, self.per_feature(offset))
 

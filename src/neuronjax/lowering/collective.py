@@ -301,7 +301,7 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
             "devices",
             "give equally many of each: a multiple of the devices in a group",
         )
-    # Complex data are two arrays, and so is their output.
+    # Complex data and their output are two arrays each.
     *arrays, starts, sizes, targets, received = context.operands(op)
     results = context.results(op)
     for k, result in enumerate(results):

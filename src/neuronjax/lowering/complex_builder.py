@@ -112,13 +112,13 @@ class Real:
     def apply(
         self, name: str, *others: Real | float, dtype: Any = None, **attributes: Any
     ) -> Real:
-        """Return the elementwise StableHLO op `name` of this and others."""
+        """Return the elementwise StableHLO op `name` of this tensor and `others`."""
         operands = [self.value, *[self.like(other).value for other in others]]
         dtype = dtype or self.value.type.dtype
         return self.builder.apply(name, operands, self.shape, dtype, attributes)
 
     def like(self, number: Real | float) -> Real:
-        """Return a number as a tensor of this shape and dtype."""
+        """Return a number as a tensor of this tensor's shape and dtype."""
         if isinstance(number, Real):
             return number
         return self.builder.constant(number, self.shape, self.value.type.dtype)

@@ -28,7 +28,7 @@ FIRST_SDK = "2.32"
 
 
 def real_program(program: Program, *, sdk: str) -> Program:
-    """Return the same program without complex types. Its main takes and returns two
+    """Return the same program without complex types. The new main takes and returns two
     float32 tensors for each complex64 one; an argument "x" becomes "x.real", "x.imag".
 
     Raises:

@@ -135,7 +135,7 @@ def _region_of_part(region: Region, builder: Builder) -> Region:
 
 
 def _is_separable(op: Op) -> bool:
-    """Return whether a reduction or scatter is the same op on each part of a tensor."""
+    """Return whether a reduction or scatter works on each part of a complex number."""
     (region,) = op.regions
     names = [inner.name for inner in region.ops]
     if len(op.results) != 1 or names not in ([], ["stablehlo.add"]):

@@ -169,7 +169,7 @@ class ProgramContext:
         return policy.for_op(op.name, **texts), pattern
 
     def check_rules(self) -> None:
-        """Refuse a rule that matches no op, or changes nothing for those it matches."""
+        """Refuse a rule that matches no op, or none that the rule changes."""
         for index, rule in enumerate(self.policy.rules):
             if index not in self._matched:
                 raise unmatched_rule_error(rule, self._seen)
@@ -441,8 +441,8 @@ class Context:
     # -- limits ------------------------------------------------------------------------
 
     def require(self, capability: str, what: str, instead: str = "") -> None:
-        """Refuse an op if the chip's cores lack one of `hardware.CAPABILITIES`. The
-        message says `what` is missing, `instead` what to do on this chip."""
+        """Refuse an op if the chip's cores lack one of `hardware.CAPABILITIES`. In the
+        message `what` is the missing feature, `instead` what to do on this chip."""
         if capability in self.core.capabilities:
             return
         either = f"{instead}, or use" if instead else "use"

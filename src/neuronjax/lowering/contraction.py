@@ -74,8 +74,8 @@ def dot(op: Op, context: Context) -> Instructions:
 def contract(
     op: Op, context: Context, dimensions: DotDimensions, result: Buffer
 ) -> Instructions:
-    """Contract the op's two operands into `result`, [batch, lhs free, rhs free]. Its
-    dtype and the policy select the engine and the casts."""
+    """Contract the op's two operands into `result`, [batch, lhs free, rhs free]. The
+    result's dtype and the policy select the engine and the casts."""
     lhs, rhs = context.operands(op)
     is_integer = result.type.dtype.kind in "iub"
     through_fp32 = is_integer and context.integer_path == "fp32"
@@ -98,8 +98,8 @@ def _is_matmul(context: Context, lhs: View, rhs: View, d: DotDimensions) -> bool
 def integer_matmul(
     op: Op, context: Context, operands: Any, dimensions: DotDimensions, result: Buffer
 ) -> Instruction:
-    """Return a contraction with an integer or boolean result. Refuse integers of 32
-    bits if the policy forbids FP32 for them."""
+    """Return a contraction with an integer or boolean result. Refuse integers of 32 or
+    64 bits if the policy forbids FP32 for them."""
     dtype = result.type.dtype
     if (
         context.policy.implicit_integer_downcast == "none"
@@ -197,10 +197,10 @@ Axes = tuple[int, ...]
 # contracts nothing, or an axis of length one, into a multiplication, and a dot of
 # vectors with vectors into a multiplication and a sum; jaxlib does so on the CPU for
 # every dtype and `precision`. `einsum` writes such dots for elementwise and outer
-# products. They are not matmuls here either: no auto-cast changes their operands, and
-# VectorE multiplies in FP32. A large batch of tiny matmuls, for each of which TensorE
-# would load its array, takes ten times as long there as on VectorE, by the time model.
-# That the vendor's compiler gives such a batch to VectorE as well is an ASSUMPTION.
+# products. Such dots are not matmuls here either: no auto-cast changes their operands,
+# and VectorE multiplies in FP32. A large batch of tiny matmuls, for each of which
+# TensorE would load its array, takes ten times as long there as on VectorE, by the time
+# model. ASSUMPTION: the vendor's compiler gives such a batch to VectorE as well.
 
 
 def products(

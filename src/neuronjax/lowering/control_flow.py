@@ -91,8 +91,8 @@ def _placed_at(op: Op) -> Iterator[None]:
 
 
 def _callee(op: Op, context: Context) -> tuple[str, tuple[Facts, ...]]:
-    """Return the name of a lowered callee, and the provenance of its results. It is
-    lowered once for each mesh, policy and provenance of its calls."""
+    """Return the name of a lowered callee, and the provenance of its results. A callee
+    is lowered once for each mesh, policy and provenance of its calls."""
     shared, name = context.shared, op.callee
     assert name is not None
     scope = context.scope

@@ -78,8 +78,6 @@ def convolution(op: Op, context: Context) -> Instructions:
 
 
 class _Convolution(NamedTuple):
-    """The sizes of a convolution by name."""
-
     numbers: dict[str, Any]
     input_shape: tuple[int, ...]
     kernel_shape: tuple[int, ...]

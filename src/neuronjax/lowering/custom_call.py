@@ -286,7 +286,7 @@ def _packed(
 
 # -- calls in programs of other origin -------------------------------------------------
 
-# These say in which memory a value is or how it is sharded, which changes no value.
+# These calls say in which memory a value is or how it is sharded; no value changes.
 _MEANINGLESS = (
     "LayoutConstraint",
     "Sharding",

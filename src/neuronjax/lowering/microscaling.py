@@ -97,7 +97,7 @@ def device_scale_rule(policy: Policy) -> str:
 def quantized(
     context: Context, source: MatrixView, format: str, scale_rule: str, *, engine: str
 ) -> QuantizedMatrix:
-    """Quantize an array along one axis."""
+    """Quantize a matrix along K."""
     view, axis = source
     shape = list(view.type.shape)
     elements = context.temporary(tuple(shape), MX_FORMATS[format].element.dtype)

@@ -91,7 +91,7 @@ def converted(context: Context, source: View, dtype: Any) -> View:
 
 
 class MatrixView(NamedTuple):
-    """A matrix and its axis that is K, 1 or 2."""
+    """A matrix, and which of its axes is K, 1 or 2."""
 
     view: View
     axis: int

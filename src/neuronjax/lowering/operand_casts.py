@@ -187,7 +187,7 @@ def _storage(wanted: str) -> str:
 def _same_width(
     context: Context, operand: MatmulOperand, other: MatmulOperand
 ) -> MatmulOperand:
-    """Widen an operand if the other is TF32 or FP32, which pair only with these."""
+    """Widen an operand if the other is TF32 or FP32, which pair with nothing else."""
     wide = ("float32", "tfloat32")
     if operand.format in wide or other.format not in wide:
         return operand

@@ -38,7 +38,8 @@ class MatmulOperand(NamedTuple):
 
 def check_operand(context: Context, name: str, *, is_integer: bool = False) -> None:
     """Refuse an operand in a format that the chip's TensorE does not take. The compiler
-    casts integers that it does not take to BF16 if that holds all, else to FP32."""
+    casts integers that TensorE does not take to BF16 if it holds them all, else to
+    FP32."""
     if context.policy.accumulation == "host":  # XLA multiplies
         return
     taken = context.core.tensor.dtypes

@@ -82,7 +82,6 @@ def map_(op: Op, context: Context) -> Instructions:
 
 
 def _window(op: Op) -> Window:
-    """Return the sliding window of a reduce_window or select_and_scatter."""
     ones = (1,) * len(op.operands[0].type.shape)
     return Window.of(op.attributes, op.attributes.get("window_dimensions", ones))
 

@@ -135,8 +135,6 @@ def lexicographic_keys(comparator: Region) -> list[SortKey] | None:
 
 
 class _Comparator:
-    """Analyses a comparator."""
-
     def __init__(self, region: Region) -> None:
         self._arguments = {v: i for i, v in enumerate(region.arguments)}
         self._producers = {v: op for op in region.ops for v in op.results}
@@ -255,8 +253,8 @@ def top_k(op: Op, context: Context) -> Instructions:
 
 
 def approx_top_k(op: Op, context: Context) -> Instructions:
-    """Lower the custom call ApproxTopK exactly, which is a legal result. Its operands
-    are n tensors, and n padding values that an exact result does not need."""
+    """Lower the custom call ApproxTopK exactly, which is a legal result. The call's
+    operands are n tensors, and n padding values that an exact result does not need."""
     config = op.attributes["mhlo.backend_config"]
     (name,) = op.attributes["called_computations"]
     comparator = context.shared.program.functions[name].body

@@ -1,10 +1,10 @@
 """`NkiTensor.ap` and `.indirect`: explicit access patterns, and offsets read at run
 time.
 
-The rules are those of nki/deep-dives/nki-aps.rst. On chip the first pair is that of the
-partitions, and its stride is the free size of the storage. A pattern addresses the
-whole storage, not the view. The unit of a runtime offset is the stride of a dimension
-of the tensor on which `ap` is called.
+The rules are those of nki/deep-dives/nki-aps.rst. On chip the first [stride, count] is
+that of the partitions, and its stride is the free size of the storage. A pattern
+addresses the whole storage, not the view. The unit of a runtime offset is the stride of
+a dimension of the tensor on which `ap` is called.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from neuronjax.nki.layout import Layout
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor_view import TensorView, View, index_operand
 
-# How many partitions share the offsets of `NkiTensor.indirect`, by engine. A view is
-# made for the vector, scalar and gpsimd engines; `on_tensor_engine` changes it.
+# Partitions that share the offsets of `NkiTensor.indirect`: on most engines, and on
+# TensorE (see `on_tensor_engine`).
 LANE_GROUP = 16
 TENSOR_GROUP = 32
 
@@ -34,7 +34,7 @@ def with_pattern(
     indirect_dim: int,
     dtype: Any,
 ) -> View:
-    """Return the view of `t.ap(...)`, which takes the same arguments."""
+    """Return the view that `t.ap` returns for these arguments."""
     name = t.dtype if dtype is None else dtypes.as_dtype(dtype)
     pairs = [(int(stride), int(count)) for stride, count in pattern]
     if not pairs or any(count < 1 for _, count in pairs):
@@ -99,7 +99,7 @@ def _dynamic(
 
 
 def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) -> View:
-    """Return the view of `t.indirect(index)`, which takes the same arguments."""
+    """Return the view that `t.indirect` returns for these arguments."""
     t.check_direct("indirect")
     if not t.storage.on_chip or index.storage.memory != "sbuf":
         refuse(
@@ -126,7 +126,7 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
 
 
 def on_tensor_engine(t: View) -> View:
-    """Return the view for TensorE, where 32 partitions share `.indirect()` offsets."""
+    """Return the view `t` for TensorE: 32 partitions share `.indirect()` offsets."""
     if t.dynamic is None or t.dynamic.kind != "indirect":
         return t
     grouped = dataclasses.replace(t.dynamic, group=TENSOR_GROUP)

@@ -1,7 +1,8 @@
 """The active trace of a thread, as tensors and registers use it.
 
-Both are in a lower layer than the trace, so a protocol declares what they need from it:
-assigning to a tensor, printing its elements and testing a register.
+Tensors and registers are in a lower layer than the trace, so a protocol declares the
+three operations that they call: assigning to a tensor, printing its elements and
+testing a register.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ class Unhashable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ArraySlot:
-    """What stands for the n-th array in a tree of arguments or results."""
+    """The placeholder of the n-th array in a tree of arguments or results."""
 
     number: int
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array of the host or the type of one."""
+    """Return whether a value is an array of NumPy, JAX or PyTorch, or its type."""
     return isinstance(value, _array_classes())
 
 
@@ -46,7 +46,7 @@ def _array_classes() -> tuple[type, ...]:
 def flatten(tree: Any, arrays: list[Any]) -> Any:
     """Return the tree with arrays replaced by slots, and append the arrays to `arrays`.
 
-    An array that is given twice has one slot, because it is one piece of memory.
+    An array that occurs twice has one slot.
     """
     leaf = _array_classes()
     return map_leaves(tree, leaf, lambda array: ArraySlot(_number(array, arrays)))
@@ -98,7 +98,7 @@ def _has_fields(value: Any) -> bool:
 
 
 def cache_key(tree: Any) -> Any:
-    """Return a hashable value that is equal for static arguments that mean the same.
+    """Return a hashable value that is equal for equal arguments of equal types.
 
     Raises:
         Unhashable: a static argument has no hashable value.
@@ -183,7 +183,7 @@ def framework_of(arrays: list[Any]) -> str:
 
 
 def to_framework(array: jax.Array, dtype: str, framework: str) -> Any:
-    """Return a result as an array of the caller's framework."""
+    """Return a result of NKI data type `dtype` as an array of the framework."""
     if dtype == "bool":
         array = array.astype(bool)
     if framework == "jax":

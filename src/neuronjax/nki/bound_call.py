@@ -51,7 +51,7 @@ class BoundCall:
         return cls(tree, arrays, ranks)
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """Return the shape of an argument as one rank sees it."""
+        """Return the shape of array `number`, without the axis of ranks."""
         shape = tuple(self.arrays[number].shape)
         return shape[1:] if self.ranks else shape
 
@@ -72,8 +72,8 @@ class BoundCall:
     def finish(
         self, traced: TracedKernel, results: Any, written: Any, numbers: list[int]
     ) -> Any:
-        """Return the results as arrays of the caller's framework, and copy what the
-        kernel wrote to its arguments into the caller's arrays."""
+        """Return the results as arrays of the caller's framework, and copy `written`
+        into the arguments with these numbers."""
         for number, value in zip(numbers, written, strict=True):
             self._store(number, value, traced.program.name)
         framework = arguments.framework_of(self.arrays)

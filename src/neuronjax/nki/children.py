@@ -57,5 +57,5 @@ def _prepend(name: str, folder: str) -> None:
 
 
 def is_stand_in(origin: str | None) -> bool:
-    """Return whether a package's file is in `stand_ins`."""
+    """Return whether the file `origin` of a package is in `stand_ins`."""
     return origin is not None and STAND_INS in Path(origin).parents

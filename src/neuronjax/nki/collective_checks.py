@@ -70,8 +70,8 @@ def check_tensors(
     sbuf: bool = True,
     most: int | None = None,
 ) -> None:
-    """Check that srcs and dsts are equally many (at most `most`) and in HBM, or that
-    one of each is in SBUF."""
+    """Refuse srcs and dsts other than equally many of both (at most `most`) in HBM, or
+    one of each in SBUF."""
     tensors = [*srcs, *dsts]
     if not srcs or len(srcs) != len(dsts) or len(srcs) > (most or len(srcs)):
         wanted = "exactly one" if most == 1 else "as many"
@@ -134,7 +134,7 @@ def check_not_in_loop(where: str) -> None:
 def rings_of(
     where: str, replica_group: ReplicaGroup, channel_ids: Sequence[int]
 ) -> tuple[Groups, ...]:
-    """Return the rings of all groups for every channel."""
+    """Return, for every channel, one ring of ranks per group."""
     groups, channels = groups_of(where, replica_group), list(channel_ids)
     placement = Placement.of(tracing.current().target)
     paths = [

@@ -133,7 +133,7 @@ def _reduction(
 def _operator(where: str, op: Any, srcs: Tensors) -> str:
     for t in srcs:
         if dtypes.info(t.dtype).kind in ("packed", "bool") or t.dtype == "tfloat32":
-            refuse(where, f"a reduction of {t.dtype}", "reduce numbers: view the tile")
+            refuse(where, f"a reduction of {t.dtype}", "view the tile as numbers")
     return checked_op(op, OPERATORS, f"nki.collectives.{where}")
 
 
@@ -231,7 +231,7 @@ def collective_permute_implicit(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Send every member's tensors to its successor in a ring, one for each channel."""
+    """For each channel, send every member's tensor to its successor in a ring."""
     where = "collective_permute_implicit"
     rings = rings_of(where, replica_group, channel_ids)
     srcs = by_channel(where, srcs_by_channel, rings)
@@ -255,7 +255,7 @@ def collective_permute_implicit_reduce(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Send op(src0, src1) of every member to its successor in the ring."""
+    """For each channel, send every op(src0, src1) to the successor in a ring."""
     where = "collective_permute_implicit_reduce"
     rings = rings_of(where, replica_group, channel_ids)
     sources = [
@@ -279,7 +279,7 @@ def collective_permute_implicit_current_processing_rank_id(
     channel_id: int = 0,
     name: str | None = None,
 ) -> VirtualRegister:
-    """Return the rank whose data a rank has after some steps around the ring."""
+    """Return the rank whose data this rank has after `iteration_id` steps of a ring."""
     where = "collective_permute_implicit_current_processing_rank_id"
     rings = rings_of(where, replica_group, range(channel_id + 1))[channel_id]
     return _register(where, [iteration_id], {"rings": rings}, name)
@@ -329,7 +329,7 @@ def all_gather_v(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Give every member a chunk of every member's flat buffer, each in its own slot."""
+    """Give every member one chunk of each member's flat buffer, in separate slots."""
     where = "all_gather_v"
     groups = groups_of(where, replica_group)
     if has_rdispls:
@@ -364,7 +364,7 @@ def all_to_all_v(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Send each member a chunk of every member's flat buffer."""
+    """Send every member one chunk of each member's flat buffer."""
     where = "all_to_all_v"
     groups = groups_of(where, replica_group)
     flags = (bool(recv_counts_known), bool(has_rdispls))
@@ -437,7 +437,7 @@ def _emit(
 def _once(
     where: str, tensors: Tensors, make: Callable[[], NkiInstruction]
 ) -> NkiInstruction:
-    """Return one instruction for all cores of a rank, after every core has reached it.
+    """Emit one instruction for all cores of a rank when every core has reached it.
     ASSUMPTION: if all cores name the same tensors, they make one transfer together."""
     trace, what = tracing.current(), f"nki.collectives.{where}"
     mine = [t.access() for t in tensors]

@@ -26,7 +26,7 @@ def describe(function: Callable[..., Any], arguments: Mapping[str, str]) -> None
 
 
 def describer(**shared: str) -> Callable[..., Callable[[Function], Function]]:
-    """Return a decorator that adds shared descriptions, and a function's own ones."""
+    """Return a decorator that describes arguments by `shared` and its own keywords."""
 
     def described(**own: str) -> Callable[[Function], Function]:
         def add(function: Function) -> Function:

@@ -80,7 +80,7 @@ def _asked_about(program: KernelProgram) -> set[Storage]:
 
 
 def _distinct(numbers: np.ndarray) -> set[int]:
-    """Return the distinct numbers of an array, without sorting equal neighbours."""
+    """Return the distinct numbers of an array, faster than by sorting all elements."""
     flat = numbers.reshape(-1)
     last_of_run = np.flatnonzero(flat[1:] != flat[:-1])
     return {int(flat[-1]), *flat[last_of_run].tolist()}
@@ -108,7 +108,7 @@ class HazardWalk:
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 
     def run(self) -> list[KernelFinding]:
-        """Return everything found, in the order of the program."""
+        """Return the findings of all rules, in the order of the program."""
         for i in self.program.body.walk():
             if i.name in MEETINGS:
                 self._met[i.program] = self._met.get(i.program, 0) + 1
@@ -128,7 +128,6 @@ class HazardWalk:
         why: str,
         remedy: str,
     ) -> None:
-        """Add a finding about an instruction and, if given, an earlier instruction."""
         finding = KernelFinding(
             rule=rule,
             op=f"nisa.{i.name}",
@@ -170,7 +169,7 @@ class HazardWalk:
                 self._writers.write(access, len(self._instructions))
 
     def _writers_of(self, access: Access) -> Iterator[tuple[int, KernelInstruction]]:
-        """Yield the instructions that last wrote elements of a view."""
+        """Yield the last writers of a view's elements, each with its number."""
         last = self._writers.get(access.storage, 0)
         is_one = isinstance(last, int)
         numbers = {last} if is_one else _distinct(self._writers.view(access))
@@ -180,7 +179,7 @@ class HazardWalk:
     def _affine(
         self, i: KernelInstruction, access: Access, writer: KernelInstruction
     ) -> None:
-        """Report iterations of `affine_range` that read what an earlier one wrote."""
+        """Report a read of what another iteration of the `affine_range` wrote."""
         for before, now in zip(writer.loops, i.loops, strict=False):
             if before.loop != now.loop:
                 return
@@ -240,7 +239,7 @@ class HazardWalk:
         writer: KernelInstruction,
         verb: str,
     ) -> None:
-        """Report an access to elements that the other core wrote since the two met."""
+        """Report access to what the other core wrote since the cores last met."""
         if access.storage.memory != "shared_hbm" or writer.program == i.program:
             return
         if self._epochs[number] < self._epochs[-1]:
@@ -255,7 +254,7 @@ class HazardWalk:
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
-        """Report an access at a runtime offset that may race with another core's."""
+        """Report an access that may race; it or an earlier one has a runtime offset."""
         followed = access.dynamic is None
         before = (self._scattered if followed else self._last).get(access.storage, {})
         for number in before.values():
@@ -330,7 +329,6 @@ class HazardWalk:
                     )
 
     def _leads(self, program: int, start: int, goal: int) -> bool:
-        """Return whether `start` depends on `goal`, directly or through others."""
         edges, seen, waiting = self.program.dependencies, {start}, [start]
         while waiting:
             for after in edges.get((program, waiting.pop()), ()):

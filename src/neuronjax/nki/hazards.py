@@ -71,7 +71,7 @@ def check(
     """Return a function that examines a kernel: `nki.check(kernel)(*args)`.
 
     Args:
-        kernel: a `Kernel`, or a function to be made one.
+        kernel: a `Kernel`, or a function for `nki.jit`.
         target: the chip, by default the kernel's.
 
     Returns:
@@ -126,7 +126,7 @@ def _of_error(
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
     """Return a finding for each read of elements that only a loop that may have no
-    iteration writes."""
+    iteration has written, or nothing."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:
@@ -172,7 +172,7 @@ def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
 
 
 def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
-    """Yield a finding if the kernel asks for its program id and has no launch grid."""
+    """Yield a finding if the kernel reads its program id and has no launch grid."""
     if program.wants_grid:
         yield KernelFinding(
             rule="no-grid",

@@ -57,8 +57,8 @@ def indexed(t: View, key: Any) -> View:
 
 
 def _by_numbers(t: TensorView, keys: tuple[Any, ...]) -> Layout | None:
-    """Return the layout if all keys are numbers and slices, else None. Most keys are,
-    and this is faster than the general way."""
+    """Return the layout of `t[keys]`, or None if a key is no number, slice or `nl.ds`.
+    This is a shortcut, only for speed."""
     offset, shape, strides = t.offset, list(t.shape), list(t.strides)
     dropped = []
     for dim, key in enumerate(keys):
@@ -85,7 +85,7 @@ _BOUNDS = (int, type(None))
 
 
 def _expanded(t: TensorView, keys: tuple[Any, ...]) -> list[Any]:
-    """Return one key per dimension of the tensor, and the keys that add dimensions."""
+    """Return the keys with a slice for each dimension that `...` or no key selects."""
     consumed = sum(k is not None and k is not Ellipsis for k in keys)
     ellipses = [n for n, k in enumerate(keys) if k is Ellipsis]
     if consumed > t.ndim or len(ellipses) > 1:
@@ -113,7 +113,7 @@ def _dynamic(t: View, dim: int, entry: DynamicSlice) -> View:
 
 
 def _one(t: View, dim: int, entry: Any) -> View:
-    """Return the elements at an index; their dimension of size one is dropped later."""
+    """Return the elements at index `entry` of `dim`, which keeps size one."""
     if isinstance(entry, VirtualRegister | TensorView):
         return t.dynamic_slice(dim, entry, 1)
     index = int(entry)
@@ -128,8 +128,8 @@ def _one(t: View, dim: int, entry: Any) -> View:
 
 
 def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
-    """Return the layout without the indexed dimensions `dims`, except those that it
-    needs for two dimensions on chip, or one in HBM."""
+    """Return the layout without `dims`, but with the partition dimension on chip and
+    with at least two dimensions (in HBM one)."""
     dims = [d for d in dims if not (on_chip and d == 0)]
     fewest, rank = 2 if on_chip else 1, len(view.shape)
     if rank - len(dims) < fewest:
@@ -140,7 +140,7 @@ def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
 
 
 def _by_arrays(t: View, keys: list[Any]) -> View:
-    """Return the elements of index arrays and numbers, one per dimension, as a view."""
+    """Return a view of the elements at index arrays or numbers, one per dimension."""
     if t.dynamic is not None or not all(
         isinstance(k, np.ndarray | int | np.integer) for k in keys
     ):
@@ -155,7 +155,7 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
 
 
 class IndexRange(NamedTuple):
-    """An array of indices: its first element, its bounds, and its steps."""
+    """The first element, the bounds and the steps of an index array."""
 
     first: int
     lowest: int
@@ -186,8 +186,8 @@ def layout_at(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> Layou
 def _strides(
     shape: tuple[int, ...], strides: tuple[int, ...], steps: tuple[tuple[int, ...], ...]
 ) -> tuple[int, ...]:
-    """Return the strides of the elements selected by indices that grow by `steps`,
-    which has one entry per dimension of the tensor."""
+    """Return a view's strides; `steps[d]` is how much the index of dimension d of the
+    tensor grows along each axis."""
     result = [0] * len(shape)
     for stride, grown in zip(strides, steps, strict=True):
         for axis, step in enumerate(grown, len(shape) - len(grown)):
@@ -196,13 +196,13 @@ def _strides(
 
 
 def common_shape(arrays: Sequence[np.ndarray]) -> tuple[int, ...]:
-    """Return the shape that arrays broadcast to; a ValueError if there is none."""
+    """Return the shape to which arrays broadcast, or raise a ValueError."""
     return _common_shape(tuple([a.shape for a in arrays]))
 
 
 @functools.lru_cache(maxsize=8192)
 def _common_shape(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Return `numpy.broadcast_shapes(*shapes)`, but make no array of each shape."""
+    """Return `numpy.broadcast_shapes(*shapes)`, which is slower as it makes arrays."""
     rank = max(map(len, shapes))
     sizes = [1] * rank
     for shape in shapes:
@@ -244,7 +244,7 @@ def _index_range(array: np.ndarray) -> IndexRange:
         step = array.item(1) - first if count > 1 else 0
         if array.tobytes() == _ramp(first, step, count):
             return _range_of_ramp(first, step, shape)
-    if 0 in array.strides:  # keep one index of every axis along which it is constant
+    if 0 in array.strides:  # keep one index of every axis along which all are equal
         array = array[tuple(slice(None if s else 1) for s in array.strides)]
     if array.nbytes > _REMEMBERED_BYTES:
         return _read_range(array)
@@ -268,7 +268,7 @@ def _range_of_ramp(first: int, step: int, shape: tuple[int, ...]) -> IndexRange:
 
 @functools.lru_cache(maxsize=8192)
 def _known_range(shape: tuple[int, ...], dtype: np.dtype, data: bytes) -> IndexRange:
-    """Return the range of an array; it is cached, as loops make equal arrays."""
+    """Return the range of the array with these bytes; loops make equal arrays."""
     return _read_range(np.frombuffer(data, dtype).reshape(shape))
 
 
@@ -290,7 +290,7 @@ def _steps(array: np.ndarray) -> tuple[int, ...] | None:
 
 
 def elements_at(t: TensorView, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the element numbers selected by index arrays, one array per dimension."""
+    """Return the numbers of the elements at index arrays, one array per dimension."""
     pairs = zip(arrays, t.strides, strict=True)
     return np.asarray(sum(a.astype(np.int64) * s for a, s in pairs)) + t.offset
 

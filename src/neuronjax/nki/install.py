@@ -40,8 +40,8 @@ _PACKAGES = ("nki", "neuronxcc")
 
 
 class _AbsentModules(MetaPathFinder):
-    """An import finder that refuses other submodules, so that none of neuronjax/nki is
-    imported again under another name."""
+    """An import finder that refuses modules that neuronjax does not provide; otherwise
+    files of neuronjax/nki would be imported again under another name."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
         if fullname.startswith(tuple(f"{p}." for p in _PACKAGES)):
@@ -72,7 +72,7 @@ def install() -> None:
             setattr(sys.modules[parent], attribute, module)
     sys.meta_path.insert(0, _AbsentModules())
     if not hasattr(logging, "OFF"):
-        # The vendor's package adds this level; public scripts disable up to it.
+        # The vendor's package adds this level; scripts pass it to `logging.disable`.
         setattr(logging, "OFF", logging.CRITICAL + 10)
 
 

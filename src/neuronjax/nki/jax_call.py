@@ -48,7 +48,7 @@ def kernel_function(
         devices: how many devices the surrounding mesh has; they are the ranks of a
             kernel with collectives.
         numerics: the kernel's own numerics; those of the surrounding program override
-            them where they are not the usual ones.
+            them where they are not the defaults.
     """
     run = ranks.runner(plan) if plan.ranks else runner(plan)
     lead = (plan.ranks,) if plan.ranks and not devices else ()
@@ -78,7 +78,7 @@ def _type(shape: tuple[int, ...], dtype: str) -> TensorType:
 
 
 def jitted(function: KernelFunction, plan: KernelPlan) -> Run:
-    """Return a kernel as a function of arrays and a key, one operation in a trace."""
+    """Return a kernel as a function of arrays and a key; it is one op in a trace."""
     count = len(function.program.results)
     end = count + len(plan.written)
 
@@ -90,7 +90,7 @@ def jitted(function: KernelFunction, plan: KernelPlan) -> Run:
 
 
 def is_traced(arrays: list[Any]) -> bool:
-    """Return whether an array is a tracer of a JAX transformation."""
+    """Return whether one of the arrays is a tracer of a JAX transformation."""
     return any(isinstance(a, Tracer) for a in arrays)
 
 

@@ -60,7 +60,7 @@ Grid = tuple[int, ...]
 
 
 class Specialised(NamedTuple):
-    """A traced kernel with its plan, to be run or called by a program."""
+    """A traced kernel with its plan and two forms: for JAX programs, and for arrays."""
 
     traced: TracedKernel
     plan: KernelPlan
@@ -166,7 +166,7 @@ class Kernel:
         """Return the same kernel for a number of ranks, which `nki.collectives`
         connects.
 
-        Every array, given or returned, has a leading axis of that length: rank r has
+        Every array, given or returned, has a leading axis of length `ranks`: rank r has
         row r.
 
         Args:
@@ -237,7 +237,7 @@ class Kernel:
         return self.trace_call(self._call(args, kwargs))
 
     def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:
-        """Return the trace of a call with bound arguments, on a number of devices."""
+        """Return the trace of a call, for a mesh of `devices` devices."""
         return _trace(self, call, devices=devices)
 
     def profile(self, *args: Any, **kwargs: Any) -> Any:
@@ -257,13 +257,13 @@ class Kernel:
         return BoundCall.of(_bound(self, args, kwargs), self._ranks)
 
     def _find(self, call: BoundCall, devices: int | None = None) -> Specialised:
-        """Return the kernel specialised for a call; `devices` is by default the size of
-        the surrounding mesh."""
+        """Return the kernel specialised for a call on `devices` devices, by default
+        those of the surrounding mesh."""
         if devices is None:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
         ranks = self._ranks or devices
         try:
-            # The scope and the variable choose the algorithms of collectives.
+            # `neuronjax.collective_algorithm` and the variable choose algorithms.
             algorithm = (
                 (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
             )
@@ -335,7 +335,7 @@ def _trace(
         if machine is not None:
             machine.key = key
         with tracing(traces[number]):
-            if number:  # program 0 has allocated them
+            if number:  # program 0 allocated the arguments
                 traces[number].skip_shared(len(storages))
             args, kwargs = arguments.unflatten(call.tree, list(map(_tensor, storages)))
             with named_mistakes():
@@ -390,7 +390,7 @@ def _tensor(storage: Storage) -> NkiTensor:
 
 
 def _results(value: Any, accesses: list[Access]) -> Any:
-    """Return the results' tree with slots for tensors, and append their accesses."""
+    """Return the tree with slots for tensors; append their accesses to `accesses`."""
 
     def slot(t: NkiTensor) -> arguments.ArraySlot:
         accesses.append(t.access())
@@ -459,7 +459,7 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 
 
 def simulate(kernel: Any, **kwargs: Any) -> Kernel:
-    """Return the kernel with these options, because every call is emulated.
+    """Return the kernel with these options; every call of a kernel is emulated here.
 
     Args:
         kernel: a `Kernel`, or a function to be made one.

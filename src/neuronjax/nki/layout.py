@@ -1,7 +1,7 @@
 """Strided layouts: how a tensor's view methods change shape, strides and offset.
 
-The functions are pure and count in elements, like NumPy's `as_strided`. They refuse
-what no strided view can express; the rules about partitions are in `tensor`.
+The functions are pure, count in elements like NumPy's `as_strided`, and refuse what no
+strided view can express; the rules about partitions are in `tensor`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Reach(NamedTuple):
     highest: int  # offset of the highest element
 
 
-#: The views of a kernel have few distinct shapes and strides, so what follows from them
-#: is cached and shared.
+#: The views of a kernel have few distinct shapes and strides, so values computed from
+#: them are cached.
 _KNOWN = 1 << 16
 
 

@@ -1,8 +1,8 @@
 """Links the bodies of all programs of a grid into one body.
 
-Between the points where they meet, programs run one after the other. A device loop in
-which they meet becomes one loop of all their bodies. It has as many iterations as that
-of program 0, because control flow is the same on all cores
+Programs run one after the other between the points where they meet. A device loop in
+which they meet becomes one loop of all their bodies. The loop has as many iterations as
+that of program 0, because control flow is the same on all cores
 (nki/get-started/about/lnc.rst, "Final Notes").
 """
 

@@ -53,7 +53,7 @@ class Lockstep:
             raise self._fault
 
     def _thread(self, number: int, program: Callable[[], Any]) -> threading.Thread:
-        # With the caller's context variables, such as NumPy's error state.
+        # The thread gets the caller's context variables, such as NumPy's error state.
         context = contextvars.copy_context()
 
         def started() -> None:
@@ -68,7 +68,7 @@ class Lockstep:
             program()
         except _AbandonedError:
             return
-        except BaseException as error:  # of the user's code: raised again by `run`
+        except BaseException as error:  # raised by the user's code, and again by `run`
             self._fail(error)
             return
         self._done[number] = True
@@ -89,7 +89,7 @@ class Lockstep:
         return self._met
 
     def _pass_on(self, number: int) -> None:
-        """Give the turn to the next program; after the last one a new round begins."""
+        """Let the next program run; the first one follows the last one."""
         if self._fault is not None:
             return
         if number + 1 < self.count:

@@ -29,7 +29,7 @@ class NKIObject:
         self.__post_init__()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make None the default of each field without one, also for @dataclass."""
+        """Make None the default of a field that has no default, also for @dataclass."""
         super().__init_subclass__(**kwargs)
         fields = dict(inspect.get_annotations(cls))
         for name in fields:

@@ -1,6 +1,6 @@
 """Determines whether a matmul adds to PSUM if the kernel leaves `accumulate=None`.
 
-"First write overwrites, subsequent writes accumulate" (nki.isa.nc_matmul). It depends
+"First write overwrites, subsequent writes accumulate" (nki.isa.nc_matmul). This depends
 on which elements of the tile any instruction wrote before, in the order of the kernel's
 text; the body of a device loop is read once.
 """

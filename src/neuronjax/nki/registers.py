@@ -1,7 +1,7 @@
 """`VirtualRegister`: a number that is known only at run time.
 
-Reading it in Python is an error, except in `while register:`, which records a device
-loop (see `loops`).
+Reading a register in Python is an error, except in `while register:`, which records a
+device loop (see `loops`).
 """
 
 from __future__ import annotations

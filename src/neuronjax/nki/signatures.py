@@ -1,8 +1,8 @@
 """Makes functions with documented signatures from data.
 
 `nki.isa` has one function per row of `ir.nki_instructions`, and the older style one
-function for each of those. Their code is compiled from text, as for data classes, so
-that Python binds the arguments of a call and `help` shows the signature.
+function for each of those. The functions' code is compiled from text, as for data
+classes, so that Python binds the arguments of a call and `help` shows the signature.
 """
 
 from __future__ import annotations

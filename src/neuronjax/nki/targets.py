@@ -29,7 +29,7 @@ def chosen_target(target: str | Target | None = None) -> Target:
 
     Raises:
         InvalidProgramError: the target does not exist.
-        UnsupportedError: a chip without an interface for kernels.
+        UnsupportedError: the chip has no interface for kernels.
     """
     chosen = compiled_for() or target or os.environ.get(VARIABLE) or DEFAULT
     if not isinstance(chosen, Target):

@@ -59,7 +59,7 @@ class NkiTensor(WithoutValue, TensorView):
             vector_offset: a tensor with an index of dimension 0 for each partition.
             indirect_dim: dimension of this tensor whose stride scales the runtime
                 offsets.
-            dtype: the data type as which the bits are read.
+            dtype: the data type in which the view reads the bits.
         """
         return with_pattern(
             self, pattern, offset, scalar_offset, vector_offset, indirect_dim, dtype

@@ -123,7 +123,8 @@ class TensorView(NKIObject):
         return view
 
     def checked_dim(self, op: str, dim: int, extra: int = 0) -> int:
-        """Return a dimension counted from the front; refuse one that does not exist."""
+        """Return `dim` counted from the front of ndim + `extra` dimensions, after a
+        check."""
         index = dim + self.ndim + extra if dim < 0 else dim
         if not 0 <= index < self.ndim + extra:
             refuse(
@@ -235,7 +236,7 @@ class TensorView(NKIObject):
             )
 
     def vector_select(self, dim: int, vector_offset: TensorView) -> Self:
-        """Return the view of HBM with one index of dimension 0 for every partition."""
+        """Return the view of HBM with an index of dimension 0 for every partition."""
         dim = self.checked_dim("vector_select", dim)
         self.check_direct("vector_select")
         if dim != 0 or self._on_chip:

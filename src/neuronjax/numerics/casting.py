@@ -67,8 +67,8 @@ def cast(
     a tangent to that dtype likewise. Use `fake_cast` for gradients that stay in
     float32. Integer and float8_e8m0fnu results have no gradient.
 
-    Casts to float4_e2m1fn, and stochastic ones to 8 bits with a seed, may be kernels of
-    this processor: `jax.export` them under `nj.exportable()`.
+    Casts to float4_e2m1fn, and stochastic casts to 8 bits with a seed, may be kernels
+    of this processor: `jax.export` them under `nj.exportable()`.
 
     Args:
         x: a Python float or int, or an array of any float dtype of the chips, of any
@@ -254,7 +254,7 @@ def _has_kernel(how: _How) -> bool:
 
 
 def _by_kernel(x: jax.Array, key: jax.Array, how: _How) -> jax.Array:
-    from neuronjax.numerics.host_kernels import stochastic  # it needs llvmlite
+    from neuronjax.numerics.host_kernels import stochastic  # needs llvmlite
 
     x = x if x.dtype == jnp.bfloat16 else widen(x)
     rows = x.reshape(1, x.size), key.reshape(1)

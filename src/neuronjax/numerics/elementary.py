@@ -104,7 +104,7 @@ ULP_FLOOR: Mapping[str, float] = MappingProxyType({"digamma": 1.0, "lgamma": 1.0
 # -- what was measured -----------------------------------------------------------------
 
 # `nearest` turns the FP32 result of a function of one narrow float into the correctly
-# rounded one. Rounded once, almost all of the 65,536 results of each function are
+# rounded result. Rounded once, almost all of the 65,536 results of each function are
 # already correctly rounded, as mpmath confirms: all in bfloat16 and the 8-bit formats,
 # all but up to 20 in float16. `EXCEPTIONS` lists these; tables of all results are not
 # needed. bfloat16 subnormals count as zeros, and results below 2^-126 are zeros, as
@@ -122,7 +122,7 @@ class Measurement:
 
     Attributes:
         max_ulp: the error, in ULPs of the exact result (see `elementary.ULP_FLOOR`).
-        at: the input.
+        at: the input with this error.
         inputs: how many float32 numbers were tried, without NaNs.
         stride: the distance of tried float32 numbers; 1 means all of them.
         reference_ulp: the largest error of the float64 reference itself, against
@@ -173,8 +173,8 @@ def nearest(name: str, x: jax.Array, result: jax.Array, format_name: str) -> jax
     """Return the FP32 result, replaced where rounding it to the format is not correct.
 
     Only use this for rounding to nearest even, of inputs that the format represents:
-    stochastic rounding is unbiased about the FP32 result and would be biased about this
-    one. Overflows may be handled in any way: none is among the exceptions.
+    stochastic rounding is unbiased about the FP32 result and would be biased about its
+    replacement. Overflows may be handled in any way: the exceptions contain none.
 
     Args:
         name: the name of the function, in `elementary.UNARY`.

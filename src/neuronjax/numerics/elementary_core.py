@@ -52,7 +52,7 @@ def flush(x: jax.Array) -> jax.Array:
 
 
 def no_nan_payload(x: jax.Array) -> jax.Array:
-    """Replace every NaN by the same one: hosts differ in the sign of a fresh NaN."""
+    """Replace every NaN by the same NaN: hosts differ in the sign of a fresh NaN."""
     return jnp.where(x == x, x, NAN)
 
 

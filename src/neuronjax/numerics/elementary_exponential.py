@@ -60,7 +60,7 @@ TANH_SMALL = np.float32(0.625)
 # ((e^2r - 1) / 2 - r) / r^2: EXP's coefficients times powers of two.
 HALF_EXPM1 = tuple(2.0**k * c for k, c in enumerate(EXP, start=1))
 
-# The largest x with a finite e^x, and the smallest with a normal one.
+# The largest x with a finite e^x, and the smallest x with a normal e^x.
 EXP_MAX = np.float32(float.fromhex("0x1.62e42ep6"))
 EXP_MIN = np.float32(float.fromhex("-0x1.5d589ep6"))
 # |x| below this: f(x) rounds to x for expm1, log1p and their like.
@@ -108,9 +108,10 @@ def exp2(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def expm1_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^x - 1 for x in -30..EXP_MAX; zero loses its sign, tiny x all accuracy.
-    With s = 2^(n-1): (s - 1/2) + s r as a sum and its rounding error, plus s r^2 P(r),
-    then doubled, so that n = 128 does not overflow. Products with s are exact."""
+    """Return e^x - 1 for x in -30..EXP_MAX; zero loses its sign, and a tiny x all
+    accuracy. With s = 2^(n-1): (s - 1/2) + s r as a sum and its rounding error, plus s
+    r^2 P(r), then doubled, so that n = 128 does not overflow. Products with s are
+    exact."""
     n, high, low = reduce_ln2(x)
     r = high - low
     r_error = (high - r) - low

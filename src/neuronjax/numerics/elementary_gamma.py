@@ -175,7 +175,7 @@ def lgamma(x: jax.Array, zero: jax.Array) -> jax.Array:
     result = jnp.where(x > HALF, value, left)
     pole = (x < 0) & (fraction == 0)
     result = jnp.where(pole | (size == INF), INF, result)
-    result = jnp.where(result == 0, np.float32(0), result)  # one sign at 1 and 2
+    result = jnp.where(result == 0, np.float32(0), result)  # both zeros are +0
     return jnp.where(x == x, result, NAN)
 
 

@@ -42,7 +42,7 @@ from neuronjax.numerics.elementary_logarithm import power
 from neuronjax.numerics.exact import seal
 
 TERMS = 9
-# |B_2j / (2j)!| is its predecessor, that of j - 1, divided by these, for j = 2..6.
+# |B_2j / (2j)!| for j = 2..6 is the value for j - 1 divided by these.
 RATIOS = (60.0, 42.0, 40.0, 39.6, 39.506511)
 # For s above this only the first TERMS terms count; below, s^2 stays in range.
 LARGE = np.float32(256)

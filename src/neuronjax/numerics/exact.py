@@ -126,9 +126,9 @@ def zero_bits(zero: jax.Array) -> jax.Array:
 
 def kept_apart(results: Any) -> Any:
     """Mark the results of a jitted function so that XLA does not inline its call. XLA
-    would fuse its operations into every consumer, and after a broadcast compute them
-    again for every element. It does not do this to its own `exp`, which it knows to be
-    expensive, but it cannot know the cost of a chain of cheap operations."""
+    would fuse the function into every consumer, and after a broadcast compute it again
+    for every element. XLA's own `exp` is known to be expensive and is spared, but XLA
+    cannot know the cost of a chain of cheap operations."""
     return jax.tree.map(lambda x: set_xla_metadata(x, inlineable="false"), results)
 
 

@@ -56,72 +56,72 @@ class FloatFormat(Shown):
 
     @property
     def mlir_name(self) -> str:
-        """The name that MLIR prints: "bf16", "f8E4M3FN"; "tf32" for a dot algorithm."""
+        """Return MLIR's name: "bf16", "f8E4M3FN"; "tf32" for a dot algorithm."""
         prefix, _, bits = self.name.partition("float")
         return f"{prefix}f{bits.replace('_', '').upper()}"
 
     @property
     def flag_name(self) -> str:
-        """The name in flags and policies: "bf16", "fp8_e4m3"."""
+        """Return the name in flags and policies: "bf16", "fp8_e4m3"."""
         return self.name.replace("float", "fp" if self.name[0] == "f" else "f")
 
     @property
     def has_dtype(self) -> bool:
-        """Whether `ml_dtypes` or NumPy has a dtype of this name."""
+        """Return whether `ml_dtypes` or NumPy has a dtype of this name."""
         return self.name == self.dtype.name
 
     @property
     def width(self) -> int:
-        """Bits of a code."""
+        """Return the number of bits of a code."""
         return self.signed + self.exponent_bits + self.mantissa_bits
 
     @property
     def code_count(self) -> int:
-        """Number of codes, NaNs included."""
+        """Return the number of codes, NaNs included."""
         return 1 << self.width
 
     @property
     def storage_bits(self) -> int:
-        """Bits of one element in a NumPy array of `dtype` (8 for float4)."""
+        """Return the bits of one element in a NumPy array of `dtype` (8 for float4)."""
         return 8 * self.dtype.itemsize
 
     @property
     def code_dtype(self) -> np.dtype[Any]:
-        """The unsigned integer dtype that holds one code."""
+        """Return the unsigned integer dtype that holds one code."""
         return np.dtype(f"uint{self.storage_bits}")
 
     @property
     def padding_bits(self) -> int:
-        """Low bits of the storage that the format does not use (13 for tfloat32)."""
+        """Return how many low bits of the storage are unused (13 for tfloat32)."""
         return ml_dtypes.finfo(self.dtype).nmant - self.mantissa_bits
 
     @property
     def min_exponent(self) -> int:
-        """Exponent of the smallest normal value."""
+        """Return the exponent of the smallest normal value."""
         return int(self.has_zero) - self.bias
 
     @property
     def max_exponent(self) -> int:
-        """Exponent of the largest finite value (OCP MX calls it emax)."""
+        """Return the exponent of the largest finite value (OCP MX calls it emax)."""
         return math.frexp(self.max_finite)[1] - 1
 
     @property
     def max_code(self) -> int:
-        """Code of the largest finite value."""
+        """Return the code of the largest finite value."""
         codes = 1 << (self.exponent_bits + self.mantissa_bits)
         reserved = {"ieee": 1 << self.mantissa_bits, "all_ones": 1, "none": 0}
         return codes - reserved[self.nan] - 1
 
     @property
     def overflow_code(self) -> int:
-        """Code of +Inf, or of its substitute (see `has_inf`)."""
+        """Return the code of +Inf, or of its substitute (see `has_inf`)."""
         return self.max_code if self.nan == "none" else self.max_code + 1
 
     @property
     def nan_code(self) -> int:
-        """Code of a NaN, before the sign of the NaN is xor-ed onto it. In IEEE formats
-        it is the quiet NaN with an empty payload. A format without NaN turns it into a
-        zero of the opposite sign, as ml_dtypes does (and XLA does not)."""
+        """Return the code of a NaN before its sign is xor-ed onto it: in IEEE formats
+        the quiet NaN with an empty payload. A format without NaN turns it into a zero
+        of the opposite sign, as ml_dtypes does (and XLA does not)."""
         if self.nan == "none":
             return 1 << (self.width - 1)
         quiet_bit = 1 << (self.mantissa_bits - 1) if self.nan == "ieee" else 0
@@ -129,22 +129,22 @@ class FloatFormat(Shown):
 
     @property
     def max_finite(self) -> float:
-        """The largest finite value."""
+        """Return the largest finite value."""
         return self.value(self.max_code)
 
     @property
     def min_normal(self) -> float:
-        """The smallest positive normal value."""
+        """Return the smallest positive normal value."""
         return math.ldexp(1.0, self.min_exponent)
 
     @property
     def min_subnormal(self) -> float:
-        """The smallest positive value (e8m0 has no subnormals: its smallest normal)."""
+        """Return the smallest positive value; e8m0 has no subnormals."""
         return self.value(int(self.has_zero))
 
     @property
     def eps(self) -> float:
-        """The step from 1 to the next value; 1.0 for e8m0."""
+        """Return the step from 1 to the next value; 1.0 for e8m0."""
         return math.ldexp(1.0, -self.mantissa_bits)
 
     def codes(self) -> Iterator[tuple[int, float]]:
@@ -246,27 +246,27 @@ class IntFormat(Shown):
 
     @property
     def name(self) -> str:
-        """The NumPy name: "int8"."""
+        """Return the NumPy name: "int8"."""
         return f"{'int' if self.signed else 'uint'}{self.width}"
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype that stores the format."""
+        """Return the dtype that stores the format."""
         return np.dtype(self.name)
 
     @property
     def code_count(self) -> int:
-        """Number of codes."""
+        """Return the number of codes."""
         return 1 << self.width
 
     @property
     def min(self) -> int:
-        """The smallest value."""
+        """Return the smallest value."""
         return -(self.code_count >> 1) if self.signed else 0
 
     @property
     def max(self) -> int:
-        """The largest value."""
+        """Return the largest value."""
         return self.min + self.code_count - 1
 
     def value(self, code: int) -> int:

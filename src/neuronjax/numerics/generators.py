@@ -3,8 +3,8 @@
 `xorwow` is bit-exact to G. Marsaglia, "Xorshift RNGs", Journal of Statistical Software
 8(14), 2003, section 3. The vendor documents that Trainium3 implements it, by name and
 by the size of its state (6 words per lane; 4 such states per VectorE lane). Constants,
-seeding, the interleaving of states and the LFSR of older chips are not documented; ours
-are each marked ASSUMPTION. Functions take and return the state; nothing is kept.
+seeding, the interleaving of states and the LFSR of older chips are not documented; our
+choices are marked ASSUMPTION. Functions take and return the state; nothing is kept.
 Stochastic rounding uses `random_bits` instead.
 """
 

@@ -139,18 +139,18 @@ class MXArray(Shown):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
+        """Return the shape of the array."""
         return self.elements.shape
 
     @property
     def nbytes(self) -> int:
-        """Bytes that elements and scales take on the device; two FP4 fill one."""
+        """Return the bytes of elements, FP4 two to a byte, and scales on the device."""
         element_bits = self.elements.size * self.format.element.width
         return -(-element_bits // 8) + self.scales.size
 
     @property
     def bits_per_element(self) -> float:
-        """Stored bits per element, scales included; 0 for an empty array."""
+        """Return the stored bits per element, scales included; 0 for an empty array."""
         return 8 * self.nbytes / max(self.elements.size, 1)
 
     def __repr__(self) -> str:

@@ -72,7 +72,6 @@ def unpack_x4(words: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _word_of(fmt: FloatFormat) -> Any:
-    """Return the unsigned type of a format's x4 words."""
     words = {8: np.uint32, 4: np.uint16}
     if fmt.width not in words:
         raise InvalidProgramError(

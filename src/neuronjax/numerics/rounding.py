@@ -214,7 +214,7 @@ def _round(
     if rounding == "rne" and not saturates and _keeps_exponent(fmt):
         return _nearest_even_same_exponent(x, fmt)
     magnitude, sign = _split(x)
-    if fmt.exponent_bits == FLOAT32.exponent_bits:  # others have no value so small
+    if fmt.exponent_bits == FLOAT32.exponent_bits:  # others round these to zero
         magnitude = jnp.where(magnitude < _IMPLICIT, _ZERO, magnitude)  # FTZ
     stops = saturates or rounding == "rtz"
     ceiling = _ceiling(fmt, stops)
@@ -231,8 +231,8 @@ def _round(
 
 def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     """Return FP16 by the host's conversion, whose result is read as an integer. XLA
-    drops a conversion only if another one undoes it. The host rounds alike, except for
-    NaN."""
+    drops a conversion only if another conversion undoes it. The host rounds alike,
+    except for NaN."""
     code = lax.bitcast_convert_type(x.astype(fmt.dtype), jnp.uint16)
     nan = (code & np.uint16(0x8000)) | np.uint16(fmt.nan_code)
     return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)

@@ -6,8 +6,8 @@ continues as a cubic that is the Taylor polynomial at pi; and Amazon's patent US
 by the argument, then subtractions, products and sums. Measurements decide the rest
 (docs/exactness.md): four segments to an octave, expanded in their middles to degree 3,
 give the published errors of two kernels with rsqrt to 0.05 %; segments of width 1/4
-give nearly all of the error of three with exp. The segments of the other functions, and
-every bit within a segment, are our choice.
+give nearly all of the error of three kernels with exp. The segments of the other
+functions, and every bit within a segment, are our choice.
 
 A function is data (tables/scalar_engine.json); one evaluator serves them all:
 
@@ -94,7 +94,7 @@ class PiecewiseCubic:
         parity: "odd" or "even" if |x| is looked up, "none" if both signs are.
         reduction: "none", "power" or "log", see `numerics.scalar_engine`.
         power: the exponent of a function x^power, under "power".
-        octaves: octaves of arguments or, under a reduction, of reduced ones. Arguments
+        octaves: octaves of arguments, which are reduced under a reduction. Arguments
             below the first of a sign use row 0; those above the last use its last row.
         bases: row -> the argument about which it is expanded, if not the middle.
         above, below: the limits of large positive and negative arguments.
@@ -118,7 +118,7 @@ class PiecewiseCubic:
 
     @property
     def rows(self) -> int:
-        """Number of segments."""
+        """Return the number of segments."""
         return len(self.coefficients[0])
 
 
@@ -194,7 +194,8 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
     find = functools.partial(_place, table)
     value = functools.partial(_value, table)
     if table.rows > _FEW_ROWS:
-        # XLA does not vectorize a loop with a gather, so a loop before finds the rows.
+        # XLA does not vectorize a loop with a gather, so an earlier loop finds the
+        # rows.
         find, value = own_kernel(find), own_kernel(value)
     return value(x, find(x), zero)
 
@@ -290,7 +291,6 @@ def _cubic(
 
 
 def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
-    """Return the entries of a table's column at these row indices."""
     if len(column) > _FEW_ROWS:
         return jnp.asarray(column).at[row].get(mode="promise_in_bounds")
     entries = jnp.full(row.shape, column[0])

@@ -79,9 +79,9 @@ class SparseArray(Shown):
     ) -> SparseArray:
         """Make an array from given values and tags.
 
-        The elements of a group may come in any order; they are put into that of
-        increasing position. Under `jit` or `vmap` tags have no values yet, so they are
-        not checked, and of duplicates `todense` uses the last value.
+        The elements of a group may come in any order; they are sorted by position.
+        Under `jit` or `vmap` tags have no values yet, so they are not checked, and of
+        duplicates `todense` uses the last value.
 
         Args:
             values: the kept elements, of a dtype in `DTYPES`.
@@ -135,19 +135,19 @@ class SparseArray(Shown):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dense shape."""
+        """Return the dense shape."""
         shape = list(self.values.shape)
         shape[self.axis] = self.length
         return tuple(shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of the values."""
+        """Return the dtype of the values."""
         return self.values.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the chip: the values and the packed tags."""
+        """Return the bytes on the chip: the values and the packed tags."""
         shape = list(self.tags.shape)
         shape[self._pack_axis] = -(-shape[self._pack_axis] // TAGS_PER_WORD)
         return self.values.size * self.dtype.itemsize + 2 * math.prod(shape)
@@ -183,8 +183,8 @@ def sparsify(
     """Keep, in every group of M elements along an axis, the N of largest magnitude.
 
     Of equal magnitudes the lower index is kept. A NaN, whatever its payload, counts as
-    larger than Inf, so a group with a NaN keeps one. Subnormals are not flushed, and -0
-    counts as +0.
+    larger than Inf, so a group with a NaN keeps at least one NaN. Subnormals are not
+    flushed, and -0 counts as +0.
 
     Args:
         x: of a dtype in `DTYPES`.
@@ -242,7 +242,7 @@ def _checked_axis(x: Array, axis: int) -> int:
 def check_layout(
     values: Array, tags: Array, pattern: SparsityPattern, axis: int
 ) -> int:
-    """Return the number of groups along the axis."""
+    """Check `values` and `tags`, and return the number of groups along the axis."""
     if tags.dtype != np.uint8:
         raise InvalidProgramError(
             f"tags are {tags.dtype.name}, expected uint8",
@@ -274,14 +274,13 @@ def check_length(length: int, groups: int, pattern: SparsityPattern) -> None:
 
 
 def _first(bad: np.ndarray) -> tuple[int, ...] | None:
-    """Return the first index, in row-major order, at which `bad` is true."""
     if not bad.any():
         return None
     return tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
 
 
 def check_tags(tags: np.ndarray, pattern: SparsityPattern, axis: int) -> None:
-    """Refuse a tag out of range, or one that occurs twice in its group."""
+    """Refuse a tag out of range, or a tag that occurs twice in its group."""
 
     def group_of(index: tuple[int, ...]) -> str:
         return f"group {index[axis] // pattern.kept} of axis {axis} ({pattern})"

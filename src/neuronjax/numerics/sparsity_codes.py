@@ -43,12 +43,12 @@ class SparsityPattern:
 
     @property
     def name(self) -> str:
-        """The name, with N first, such as "4:16"."""
+        """Return the name, with N first, such as "4:16"."""
         return f"{self.kept}:{self.group}"
 
     @property
     def ratio(self) -> int:
-        """M / N, the vendor's compress_ratio: how many times fewer values."""
+        """Return M / N, the vendor's compress_ratio: how many times fewer values."""
         return self.group // self.kept
 
     def __str__(self) -> str:
@@ -162,8 +162,8 @@ def _magnitudes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _ranks(magnitudes: Members) -> Members:
-    """Return for each element how many of its group precede it: those that are larger,
-    and the equal ones before it."""
+    """Return for each element how many of its group precede it: larger elements, and
+    equal elements before it."""
     ranks = [jnp.zeros(magnitudes[0].shape, jnp.uint8) for _ in magnitudes]
     for late in range(len(magnitudes)):
         for early in range(late):

@@ -81,7 +81,7 @@ def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
         return narrowed(codes, fmt)
 
     def packed(codes: jax.Array) -> jax.Array:
-        from neuronjax.numerics.host_kernels import nibbles  # it needs llvmlite
+        from neuronjax.numerics.host_kernels import nibbles  # needs llvmlite
 
         return nibbles.packed(codes, fmt.dtype)
 

@@ -54,8 +54,8 @@ class ParsedFlags:
 
     Attributes:
         fields: values for the fields of `Policy`.
-        target: the instance family of `--target`, or None. It is not part of a policy;
-            the caller compares it with the emulated chip.
+        target: the instance family of `--target`, or None. The target is not part of a
+            policy; the caller compares it with the emulated chip.
         inert: (flag, value) pairs that were accepted and change no number here.
     """
 
@@ -96,8 +96,8 @@ FLAGS: tuple[Flag, ...] = (
         key="accumulation",
         unsupported={"": "reductions always accumulate in FP32 here"},
     ),
-    # This flag guards the compiler's transposes by matmul (Trn1 only); ours move bits,
-    # so an infinity never meets a zero and there is nothing to saturate.
+    # This flag guards the compiler's transposes by matmul (Trn1 only); transposes here
+    # move bits, so an infinity never meets a zero and there is nothing to saturate.
     Flag(names=("--enable-saturate-infinity",)),
     Flag(
         names=("--native-int64",),

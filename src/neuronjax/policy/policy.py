@@ -182,7 +182,7 @@ class Rule:
 class Policy:
     """The numerics of a program: what compiler and chip may do to its numbers.
 
-    It is hashable; change a copy of it with `dataclasses.replace`.
+    A policy is hashable; change a copy of it with `dataclasses.replace`.
 
     Attributes:
         auto_cast: which FP32 operands are cast down: "none", those of matmuls and
@@ -208,10 +208,10 @@ class Policy:
             from the tensor's own maximum ("current"), or from its maxima in the last
             `amax_history_length` steps ("delayed"; 1024 is an ASSUMPTION, the value of
             other FP8 libraries).
-        loss_scale: a factor on the loss, divided out of the gradients; None for none.
-            The emulated function must be the loss and be differentiated from outside,
-            `jax.grad(neuronjax.jit(loss, ...))`; if the gradient is taken inside the
-            function, there is no loss to scale.
+        loss_scale: a factor on the loss, divided out of the gradients; None for no
+            factor. The emulated function must be the loss and be differentiated from
+            outside, `jax.grad(neuronjax.jit(loss, ...))`; if the gradient is taken
+            inside the function, there is no loss to scale.
         accumulation: the order of sums; "systolic" is the modelled order; "sequential"
             differs from it in that sums and products of VectorE are one left fold of
             any length instead of tiles of 512 (no measurement says which is right);
@@ -261,8 +261,8 @@ class Policy:
             out, and each result is NaN, the largest integer or True.
             `jax.debug` always runs.
         collective_algorithm: the algorithm of reductions over devices: "auto" chooses
-            by size and group, as documented. It fixes the order of additions and how
-            often partial sums are rounded. The names are those of
+            by size and group, as documented. The algorithm fixes the order of additions
+            and how often partial sums are rounded. The names are those of
             `collectives.algorithms`: "mesh", "ring:4" with four channels, "mesh+rdh"
             for "mesh" within nodes and "rdh" between them. A `Rule`, or a block of
             `neuronjax.collective_algorithm`, overrides it.
@@ -271,8 +271,8 @@ class Policy:
             for the tensor's dtype.
         lnc: physical cores per logical NeuronCore; None for the chip's default.
         placement: the logical core of every device of a mesh, counted over the chips of
-            the target; () for the device's own number. It decides which ranks share a
-            chip, and so the order of additions and the time.
+            the target; () for the device's own number. The placement decides which
+            ranks share a chip, and so the order of additions and the time.
         sdk: the Neuron SDK whose defaults fill the fields that are not given. A filled
             field stays as it is under `dataclasses.replace(..., sdk=...)`; start from
             `Policy.for_sdk`.

@@ -44,10 +44,10 @@ _ACTIVE_ALGORITHM = jax.make_user_context(default_value=None)
 def policy_scope(policy: Policy | str) -> Iterator[Policy]:
     """Give a policy to the ops traced inside the block; the innermost scope applies.
 
-    It is recorded in the ops' name stack, so it survives grad, vmap, scan and
-    checkpoint. It also works as a decorator. Programs that are captured inside the
-    block have it too: see `active_policy`. A block in which nothing is emulated, such
-    as one around a function of `jax.jit`, gives a `NotEmulatedWarning`.
+    The scope is recorded in the ops' name stack, so it survives grad, vmap, scan and
+    checkpoint. Programs that are captured inside the block have the policy too: see
+    `active_policy`. A block in which nothing is emulated, such as one around a function
+    of `jax.jit`, gives a `NotEmulatedWarning`. `policy_scope` is also a decorator.
     """
     resolved = Policy.resolve(policy)
     token, asked = _intern(resolved), _asked
@@ -84,9 +84,10 @@ def active_policy() -> Policy | None:
 def collective_algorithm(name: str) -> Iterator[None]:
     """Choose the algorithm of the reductions over devices traced inside the block.
 
-    It overrides the policy and its rules. The innermost block applies; "auto" leaves
-    the choice to the policy again. Like `policy_scope` it survives grad, vmap, scan and
-    checkpoint, decorates functions, and applies to programs that are captured inside.
+    The choice overrides the policy and its rules. The innermost block applies; "auto"
+    leaves the choice to the policy again. Like `policy_scope` it survives grad, vmap,
+    scan and checkpoint, decorates functions, and applies to programs that are captured
+    inside.
 
         with neuronjax.collective_algorithm("mesh"):
             gradient = jax.lax.psum(gradient, "data")
@@ -152,8 +153,8 @@ _TARGET = jax.make_user_context(default_value=None)
 
 @contextlib.contextmanager
 def compiling_for(target: str) -> Iterator[None]:
-    """Set the target for which kernels in the block are traced. It is also part of
-    JAX's cache keys, so that a kernel inside an inner jit is traced for it too."""
+    """Set the target for which kernels in the block are traced. The target is also part
+    of JAX's cache keys, so that a kernel inside an inner jit is traced for it too."""
     with _TARGET(target):
         yield
 

@@ -1,9 +1,9 @@
 """The time that casts of a policy take, which explains why fewer bits may be slower.
 
-The array reads FP32 operands as TF32 at the rate of 16-bit ones (`CoreSpec.bf16`),
+The array reads FP32 operands as TF32 at the rate of 16-bit operands (`CoreSpec.bf16`),
 while for BF16 an engine casts them first. For FP8 every operand is also scaled by its
-largest magnitude. This is known only once the operand is complete, so that the operand
-is read again.
+largest magnitude, which is known only once the operand is complete, so it is read
+again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, and FP32 operands are then no
 _KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
 _CASTS, _TURNS = "casts", "transposes"
 #: Advice for current scaling, based on studies of the GPT of the quickstart.
-_CHEAPER = (
-    "Try scaling='delayed' with overflow='saturate': tensors are cast when written"
-)
+_CHEAPER = "To read each tensor once less, try scaling='delayed', overflow='saturate'"
 _WORTH_A_NOTE = 0.03
 
 

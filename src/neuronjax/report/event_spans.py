@@ -20,7 +20,7 @@ MOST_SPANS = 32
 def spans(event: Event) -> list[Span]:
     """Return start and end of an event's pieces, in the first iteration of a loop.
 
-    More than `MOST_SPANS` pieces are merged into that many longer ones."""
+    More than `MOST_SPANS` pieces are merged into that many longer pieces."""
     busy = event.queue_seconds
     whole = event.end_seconds - event.start_seconds
     count = min(event.pieces, MOST_SPANS)
@@ -47,9 +47,8 @@ def busy_shares(
     edges: np.ndarray,
     only: Callable[[Event], bool] | None = None,
 ) -> np.ndarray:
-    """Return the share of each interval between edges in which a queue works.
-
-    Events in a loop are spread evenly over all its iterations."""
+    """Return the share of each interval between edges in which a queue works on the
+    events that `only` accepts; events in a loop are spread over its iterations."""
     weighted = []
     for event, loop in zip(timeline.events, outermost(timeline), strict=True):
         if event.queue != queue or (only is not None and not only(event)):

@@ -24,7 +24,7 @@ def page() -> str:
 
 @functools.cache
 def sections() -> Mapping[str, Sequence[Row]]:
-    """Return heading -> rows of the table below it, without the backticks of code."""
+    """Return heading -> rows of the table below it, without backticks around code."""
     found: dict[str, list[Row]] = {}
     heads: list[str] = []
     rows: list[Row] = []

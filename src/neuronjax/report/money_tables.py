@@ -50,7 +50,7 @@ def _energy(value: float | None, share: float = 1.0) -> str:
 
 
 def _per_million(value: float | None) -> str:
-    """Return dollars without the sign, since the heading has it."""
+    """Return dollars without the dollar sign, since the heading has it."""
     return dollars(value).removeprefix("$")
 
 
@@ -118,7 +118,7 @@ def training_tables(
     own = [cost for cost in costs if cost.devices]
     tables = [_table(title, costs, columns)]
     if own:
-        tables.append(_table("What a step consists of", own, parts, _LAUNCH))
+        tables.append(_table("Parts of a step", own, parts, _LAUNCH))
     return Group(*tables, *map(Text, remarks))
 
 

@@ -210,7 +210,8 @@ def _sparse_table(array: SparseArray) -> RenderableType:
 
 
 def _groups(tags: np.ndarray, array: SparseArray) -> str:
-    """Return the first groups of a line: a square per kept element, a dot per other."""
+    """Return the first groups of a line: a square for a kept element, a dot for a
+    dropped one."""
     kept, group = array.pattern.kept, array.pattern.group
     count = _GROUP_COLUMNS // (group + 1)
     drawn = ""
@@ -237,7 +238,7 @@ def _last(array: Any, axis: int) -> np.ndarray:
 
 
 def _place(index: tuple[Any, ...], axis: int) -> str:
-    """Return an index, given with `axis`'s entry last, in the order of the axes."""
+    """Return an index as text, in the order of the axes; `index` has `axis` last."""
     *others, own = index
     others.insert(len(others) + 1 + axis, own)
     return f"[{', '.join(map(str, others))}]"

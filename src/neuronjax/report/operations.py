@@ -27,7 +27,7 @@ MEANINGS: dict[Status, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """How an op is executed for one kind of dtype.
+    """The execution of an op for one kind of dtype.
 
     Attributes:
         engines: the engines that execute it, in order of first use; empty if none is
@@ -88,7 +88,7 @@ def operations() -> tuple[Operation, ...]:
 
 
 def select(text: str = "", *, missing: bool = False) -> Iterator[Operation]:
-    """Yield rows whose name contains a text; with `missing`, those that do not run."""
+    """Yield rows with a text in the name; with `missing`, only rows that do not run."""
     for operation in operations():
         if text in operation.name and (not missing or operation.status != "emulated"):
             yield operation

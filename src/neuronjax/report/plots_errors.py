@@ -1,8 +1,9 @@
 """The errors of a comparison along the ops of a program.
 
 The axis shows at most five decades: those below the largest error if they have half of
-the ops, or else the five with the most ops. It shows fewer if only a few ops are far
-below all others. Smaller errors are arrows at the bottom, larger ones at the top.
+the ops, or else the five with the most ops. It shows fewer decades if only a few ops
+are far below all others. Smaller errors are arrows at the bottom, larger ones at the
+top.
 """
 
 from __future__ import annotations

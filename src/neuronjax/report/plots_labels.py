@@ -34,7 +34,7 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 def write_within(
     axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
 ) -> Text | None:
-    """Write the first text that fits between two x positions, centred, if any does."""
+    """Write the first text that fits between two x positions, if one does, centred."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
     centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
     for text in texts:
@@ -51,8 +51,8 @@ def write_beside(
 ) -> bool:
     """Write a text beside a mark, where it overlaps none of the boxes in `taken`.
 
-    `radius` is the mark's, in points. Add the text's box to `taken`; return False if
-    there is no room within the axes."""
+    `radius` is the mark's, in points. The text's box is added to `taken`. Return False
+    if there is no room within the axes."""
     inside = axes.get_window_extent()
     for (x, y), ha, va in _PLACES:
         written = axes.annotate(
@@ -79,7 +79,7 @@ def box_around(axes: Axes, at: tuple[float, float], points: float) -> Bbox:
 def boxes_along(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], parts: int = 200
 ) -> list[Bbox]:
-    """Return boxes that cover the line between two points."""
+    """Return `parts` boxes that cover the line between two points."""
     (x0, y0), (x1, y1) = axes.transData.transform([start, end])
     corners = [
         (x0 + (x1 - x0) * n / parts, y0 + (y1 - y0) * n / parts)

@@ -1,7 +1,7 @@
 """Pictures of memory over time: the use of SBUF, and the contents of HBM.
 
 The arguments are in HBM all the time; results, activations and workspace come and go.
-If the latter are small, the axis below them is compressed, as its label says.
+If these are small, the axis below them is compressed, as its label says.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _squeeze(axes: Axes, least: float, peak: float) -> None:
 def _held(
     memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> dict[Category, np.ndarray]:
-    """Return the bytes at every stage, by category; those of arguments come first."""
+    """Return category -> bytes at every stage, the arguments' categories first."""
     fixed: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
     for tensor in memory.arguments:
         fixed[tensor.category] += tensor.bytes

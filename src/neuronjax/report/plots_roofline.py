@@ -3,10 +3,9 @@
 Filled circles are matmuls: their x is operations of the array per byte of the op's HBM
 traffic, their y operations per second. Open circles are all other ops: they count one
 operation per element, and their roof is VectorE's. An op without traffic is at the
-right edge, one that is far slower than all others at the bottom. A circle's area is
-the op's share of the queues' time; ops of one name in one place, such as those of a
-model's layers, are one circle. Left of the dotted line HBM is the limit, right of it
-the array.
+right edge, an op far slower than all others at the bottom. A circle's area is the op's
+share of the queues' time; ops of one name at one place of the picture, as of equal
+layers, are one circle. Left of the dotted line HBM is the limit, right of it the array.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ class _Mark:
 
 
 def _joined(marks: Sequence[_Mark]) -> list[_Mark]:
-    """Return the marks, largest first, with those of one op in one place merged."""
+    """Return the marks, largest first; marks of one op at one place are merged."""
     found: dict[tuple, _Mark] = {}
     for mark in sorted(marks, key=lambda mark: -mark.point.share):
         point = mark.point
@@ -225,7 +224,7 @@ def _joined(marks: Sequence[_Mark]) -> list[_Mark]:
 
 
 def _place(point: Point, right: float, bottom: float) -> _Mark:
-    """Return the mark of a point; one outside the picture is at the edge."""
+    """Return the mark of a point; a point outside the picture is at the edge."""
     is_inside = math.isfinite(point.intensity)
     x = point.intensity if is_inside else right / 1.7
     if point.rate < bottom:

@@ -84,7 +84,7 @@ def draw_search(
 ) -> None:
     """Draw a dot for every policy tried, and the path from the baseline to the result.
 
-    Dots are named where there is room, those of the path first. As in the search, an
+    Dots are named where there is room, dots of the path first. As in the search, an
     error must be within the tolerance even when it is multiplied by the margin."""
     figure.set_size_inches(7.5, 4.6)
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""What all pictures share: display in notebooks, colours, axes of time, panels.
+"""Helpers of all pictures: display in notebooks, colours, axes of time, panels.
 
 A picture has no background, and its ink is readable on light and dark pages. It is a
 pyplot figure if pyplot shows figures, so that a notebook displays it wherever in a cell
@@ -71,7 +71,7 @@ def pictured(
         make: Callable[..., Figure] = Picture
         may_show = {"matplotlib.pyplot", "ipykernel"} & {*sys.modules}
         if may_show and mpl.get_backend().lower() != "agg":
-            from matplotlib import pyplot  # it keeps figures until they are shown
+            from matplotlib import pyplot  # pyplot keeps figures until they are shown
 
             make = functools.partial(pyplot.figure, FigureClass=Picture)
         figure = make(layout="constrained", facecolor="none")
@@ -134,7 +134,7 @@ def axis_floor(
     """Return the smallest of the positive values that the axis shows.
 
     It is the smallest of all, unless values of at most a tenth of the weight lie below
-    a gap of more than a factor `_GAP`: then it is the first one above the gap."""
+    a gap of more than a factor `_GAP`: then it is the first value above the gap."""
     weights = [1.0] * len(values) if weights is None else weights
     pairs = sorted(
         (v, w) for v, w in zip(values, weights, strict=True) if 0 < v < math.inf

@@ -132,8 +132,6 @@ def draw_timeline(axes: Axes, timeline: Timeline) -> Callable[[], None]:
 
 
 def _name_all(axes: Axes, rows: _TimelineRows) -> None:
-    """Write names where there is room."""
-
     def write(texts: Sequence[str], run: Run, y: float, ink: str) -> None:
         write_within(axes, texts, run.start / rows.unit, run.end / rows.unit, y, ink)
 

@@ -88,7 +88,7 @@ def _when(event: Event) -> dict[str, Any]:
 
 
 def _what(event: Event) -> dict[str, Any]:
-    """Return the columns for what an event does in one trip."""
+    """Return the columns for what an event does in one iteration of its loops."""
     if isinstance(event.source, Transfer):
         return _NO_WORK | {
             "hbm_read_bytes": event.source.hbm_read_bytes,

@@ -55,7 +55,7 @@ def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     MFU refers to `peak`: a class of dtypes, or TFLOPS of one logical core.
 
     Raises:
-        InvalidProgramError: an unknown class, or one that the chip does not have.
+        InvalidProgramError: an unknown class, or a class that the chip does not have.
     """
     chip = core.chip
     bf16 = peak_flops_per_second(core, "bf16")

@@ -131,10 +131,9 @@ class ShownMemory(Displayed, MemoryPlan):
         )
 
     def __rich__(self) -> Table:
-        columns = {"memory": NAME, "needed": NUMBER, "of": NUMBER, "share": NUMBER}
-        return new_table(
-            "Memory at its fullest", columns | {"what for": PLAIN}, self._rows
-        )
+        numbers = dict.fromkeys(("needed", "capacity", "share"), NUMBER)
+        columns = {"memory": NAME} | numbers | {"used for": PLAIN}
+        return new_table("Peak memory use", columns, self._rows)
 
     def __repr__(self) -> str:
         hbm = f"{binary(self.hbm.bytes)} of {binary(capacity_bytes(self.core))}"
@@ -164,8 +163,8 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
     interval of its predicted time."""
     low, high = seconds(found.low_seconds), seconds(found.high_seconds)
     title = (
-        f"How sure: {low} to {high}, "
-        f"judged by the {len(found.nearest)} most similar measured {kind}s"
+        f"How sure: {low} to {high} (80 %), "
+        f"from the {len(found.nearest)} most similar measured {kind}s"
     )
     if not found.knows_chip:
         title += "; none ran on this chip"
@@ -298,7 +297,7 @@ def groups_table(
     queues: list[Queue] = [q for q in QUEUES if whole.seconds.get(q, 0.0) > least]
     short = [QUEUE_TITLES[q].removesuffix("E").removesuffix("-cores") for q in queues]
     rows = new_table(
-        f"{title}: share of all queues' time; {name} of each queue",
+        f"{title}: share of the time of all queues; {name} in each queue",
         {heading: TEXT | {"min_width": 22}} | dict.fromkeys(("share", *short), NUMBER),
         caption="\n".join(filter(None, (note, _of_none(shown, heading)))) or None,
     )

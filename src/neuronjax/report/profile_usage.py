@@ -1,7 +1,7 @@
 """The resources that events use, and their division among ops, lines and modules.
 
-Resources are engine seconds, floating-point operations and bytes, over all trips of
-loops. The seconds of a group are those of its engines, which work in parallel: the
+Resources are engine seconds, floating-point operations and bytes, over all iterations
+of loops. The seconds of a group are those of its engines, which work in parallel: the
 groups of a profile add up to the engines' busy times, not to its wall time.
 """
 
@@ -35,7 +35,7 @@ class Usage(dict[str, float]):
         opcode_counts: engine instructions by opcode.
         flops: operations of the program's matmuls.
         hardware_flops: operations of the array, in BF16 equivalents.
-        transpose_flops: the part of them that is transposes.
+        transpose_flops: the part of `hardware_flops` that is transposes.
         read_bytes: bytes from HBM, by reason.
         write_bytes: bytes to HBM, by reason.
         dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.

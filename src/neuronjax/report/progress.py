@@ -88,7 +88,6 @@ class WorkBars:
         self._at = TaskID(0)
 
     def _add(self, description: str, **options: Any) -> TaskID:
-        """Add a bar, and make it the current one."""
         options = {"stage": "", "status": ""} | options
         self._at = self._bars.add_task(description, **options)
         return self._at
@@ -153,7 +152,8 @@ class StudyProgress(WorkBars):
         self._what, self._status, self._begun, self._count = "", "", 0.0, 0
 
     def begin(self, what: str, steps: int | None = None) -> None:
-        """End the previous run, and begin one; None for `steps`: as many as before."""
+        """End the previous run, and begin one of `steps` steps (None: as many
+        again)."""
         self._end_run()
         self._steps = steps or self._steps
         self._what, self._count, self._begun = what, 0, time.perf_counter()

@@ -12,7 +12,7 @@ _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 
 
 def finite(value: Any, broken: Callable[[float], Any] = lambda _: None) -> Any:
-    """Return plain data for JSON, with what `broken` makes of Inf and NaN."""
+    """Return `value` as plain data for JSON; `broken` converts an Inf or NaN."""
     if isinstance(value, Mapping):
         return {str(name): finite(part, broken) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -32,7 +32,7 @@ def seconds(value: float) -> str:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """Return the largest unit (seconds, name) in which a time is at least two."""
+    """Return the largest unit (seconds, name) of which `longest` has at least two."""
     fitting = (unit for unit in _SECONDS if longest >= 2 * unit[0])
     return next(fitting, _SECONDS[-1])
 

@@ -71,12 +71,11 @@ def final_table(
     notes += [f"{label} before it diverges: {found}." for label, found in seen.items()]
     if len(verdicts) > 1:
         notes += [
-            f"− {baseline}: {metric} minus {baseline}'s with the same seed; steps ×: "
-            f"steps to the same {metric}, divided by {baseline}'s; ± in both: half of "
-            f"a {100 * confidence:.4g} % interval.",
-            f"A policy trains like {baseline} if even the worse end of its interval of "
-            f"− {baseline} is within the margin, {verdicts[baseline].margin:.2g}. The "
-            f"margin is at least {baseline}'s standard deviation over the seeds.",
+            f"− {baseline}: the {metric} minus that of {baseline} with the same seed. "
+            f"steps ×: the steps to the same {metric}, divided by those of {baseline}. "
+            f"In both, ± is half of a {100 * confidence:.4g} % interval.",
+            f"A policy trains like {baseline} if no difference in its interval is "
+            f"worse than the margin, {verdicts[baseline].margin:.2g}.",
         ]
     still = [
         f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"
@@ -93,7 +92,7 @@ def final_table(
     digits = max(2, 3 - math.floor(math.log10(scale))) if known else 4
     headings = ("seeds", metric, f"− {baseline}", "steps ×")
     return new_table(
-        f"{metric} at the end, mean ± std over seeds",
+        f"final {metric}: mean ± standard deviation over the seeds",
         {"policy": {"overflow": "fold"}}
         | dict.fromkeys(headings, NUMBER)
         | {"verdict": {"overflow": "fold"}},

@@ -49,11 +49,12 @@ class Interval:
 
     def shown(self, sign: str = "", most: int = 7) -> str:
         """Return `estimate ± half width`, with one or two digits of the width, at most
-        `most` after the decimal point. If `sign` is "+", positive numbers have one."""
+        `most` after the decimal point. If `sign` is "+", positive numbers have a
+        sign."""
         half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
         smallest = half if known else abs(self.estimate)
-        # A width of 0.0196 has two digits, 0.020, one of 0.0212 has one.
+        # A width of 0.0196 has two digits, 0.020, a width of 0.0212 has one.
         leading = math.floor(math.log10(smallest / 2)) if 0 < smallest < math.inf else 0
         digits = min(max((0 if known else 3) - leading, 2), most)
         text = f"{self.estimate:{sign}.{digits}f}"
@@ -92,7 +93,7 @@ def _quantile(confidence: float, count: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingVerdict:
-    """How a machine trains, compared with the baseline.
+    """The training of a machine, compared with the baseline's.
 
     Attributes:
         kind: "like" the baseline, "slower" (to the same value), "worse", "diverges",
@@ -312,7 +313,7 @@ def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
 
 def _first_at(mean: np.ndarray, value: float, window: int) -> float:
     """Return the steps in which a mean falls to a value: up to the middle of the first
-    window at or below it, interpolated between windows."""
+    window at or below the value, interpolated between windows."""
     ends = np.arange(1, len(mean) + 1)
     middles = ends - (np.minimum(ends, window) - 1) / 2
     index = int(np.argmax(mean <= value))

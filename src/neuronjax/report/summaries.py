@@ -29,7 +29,7 @@ class Summarised:
     def summary(self) -> dict[str, Scalar]:
         """Return one flat dict of scalars, for a logger: `wandb.log(found.summary())`.
 
-        A nested figure is named "metrics/mfu_estimated_percent", one of an output
+        A nested figure is named "metrics/mfu_estimated_percent", a figure of an output
         "outputs/grads/w/rms". Other tables only give their number of rows."""
         return dict(_scalars("", self.as_dict()))
 

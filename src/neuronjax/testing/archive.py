@@ -36,7 +36,7 @@ def sha256(data: bytes | np.ndarray) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that no reader sees half of it."""
+    """Write a file so that no reader sees a part of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -1,10 +1,9 @@
-"""Compares arrays bit by bit, or within units in the last place, and says where they
+"""Compares arrays bit by bit or within units in the last place, and reports where they
 differ.
 
 The bits of a leaf are its elements as unsigned integers, so zeros of both signs differ
 and NaNs with the same payload do not. Typed PRNG keys are compared by their data.
-Distances in ULP are those of `diagnostics.differences`. JAX is needed to walk pytrees,
-not to compare.
+`diagnostics.differences` measures distances in ULP. JAX is needed only to walk pytrees.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Difference:
         max_abs: the largest absolute error.
         max_ulp: the largest distance in units in the last place of the dtype; None for
             integers.
-        relative_l2: norm of the error over the norm of the reference.
+        relative_l2: norm of the error divided by the norm of the reference.
     """
 
     equal: bool
@@ -71,7 +70,7 @@ class LeafDifference:
 
     Attributes:
         path: the leaf's path in the pytree, "params/w".
-        what: the difference in words if no elements were compared, else "".
+        what: the difference in words if no elements were compared; otherwise "".
         index: the index of the first element that differs.
         actual: the value of that element as text, with its bit pattern.
         expected: the value of the reference's element, as text in the same form.
@@ -136,8 +135,8 @@ def assert_bitwise_equal(actual: Any, expected: Any, what: str = "") -> None:
         what: text to put in front of the message.
 
     Raises:
-        BitsDiffer: they differ; it names the leaf, the index, both values and both bit
-            patterns.
+        BitsDiffer: the pytrees differ; the error names the leaf, the index, both values
+            and both bit patterns.
     """
     __tracebackhide__ = True
     _raise_for((compared(*pair) for pair in _pairs(actual, expected, what)), what)
@@ -156,8 +155,8 @@ def assert_ulp(actual: Any, expected: Any, max_ulp: float, what: str = "") -> No
         what: text to put in front of the message.
 
     Raises:
-        BitsDiffer: they differ; it names the leaf, the index of the worst element and
-            its distance.
+        BitsDiffer: an element is further away; the error names the leaf, the index of
+            the worst element and its distance.
     """
     __tracebackhide__ = True
     pairs = _pairs(actual, expected, what)
@@ -194,8 +193,8 @@ def _apart(
 
 
 def ulps(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return each element's distance in ULP, flat; of complex numbers the larger one
-    of both parts."""
+    """Return a flat array of each element's distance in ULP; the distance of complex
+    numbers is the larger distance of their two parts."""
     steps = steps_apart(parts(actual), parts(expected))
     count = 2 if actual.dtype.kind == "c" else 1
     return steps.reshape(-1, count).max(axis=1)
@@ -237,7 +236,7 @@ def _raise_for(leaves: Iterable[LeafDifference | None], what: str) -> None:
 
 
 def listed(found: Sequence[LeafDifference]) -> str:
-    """Return one line per leaf, the largest difference first, of at most eight."""
+    """Return one line for each of the eight leaves with the largest differences."""
     ordered = sorted(found, key=lambda leaf: leaf.badness, reverse=True)
     lines = [f"  {leaf}" for leaf in ordered[:_MOST_SHOWN]]
     if len(found) > _MOST_SHOWN:
@@ -281,7 +280,7 @@ def as_numpy(leaf: Any) -> np.ndarray:
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """Return each element's bits as one unsigned integer, flat."""
+    """Return a flat array of each element's bits, as one unsigned integer."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize > 8:
         raise TypeError(f"elements of {flat.dtype} have no integer of their width")

@@ -1,9 +1,9 @@
 """Reads conformance vectors, and runs implementations of Trainium's arithmetic on them.
 
-A set of vectors is a folder of `manifest.json` and one `.npz` per family. A case names
-a function, its parameters, and the arrays of its inputs and outputs: bit patterns, as
-unsigned integers, named by the hash of their content. Cases of one version of the set
-never change. NumPy alone is enough to read the set.
+A set of vectors is a folder with `manifest.json` and one `.npz` per family. A case
+names a function, its parameters, and the arrays of its inputs and outputs: bit
+patterns, as unsigned integers, named by the hash of their content. Cases of one version
+of the set never change. NumPy alone is enough to read the set.
 
 A runner is any object with methods named like the manifest's functions. Cases of
 functions that it lacks, or for which it raises NotImplementedError, are skipped.
@@ -60,11 +60,11 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """The outcome of a case with a runner, and how its outputs differ.
+    """The outcome of a case with a runner, and how its outputs differ from the case's.
 
     Attributes:
-        call: the call as text if the case failed, else "". Of the inputs it shows
-            those of the first output element that differs.
+        call: the call as text if the case failed, with the inputs of the first output
+            element that differs; otherwise "".
     """
 
     case: Case
@@ -142,7 +142,7 @@ def read(folder: Path = PUBLISHED) -> list[Case]:
     """Read a set, by default the published one.
 
     Raises:
-        InvalidProgramError: a file is missing or is not the one in the manifest.
+        InvalidProgramError: a file is missing, or its hash is not that of the manifest.
     """
     try:
         return _cases(folder, json_object((folder / MANIFEST).read_bytes()))
@@ -187,7 +187,7 @@ def run(
     Args:
         runner: an object with methods named as the functions of the cases.
         cases: the cases; by default the published ones.
-        name: the runner's name for the report; by default its class's.
+        name: the runner's name for the report; by default the name of its class.
         progress: whether to show a progress bar with the name of the case.
     """
     chosen = read() if cases is None else cases
@@ -222,8 +222,8 @@ def _result(runner: Any, case: Case) -> Result:
 
 
 def _patterns(array: np.ndarray, output: np.ndarray, index: tuple[int, ...]) -> str:
-    """Return an array's bit patterns as text: the element or MX block from which an
-    output element is computed, or the first elements if neither shape fits."""
+    """Return an array's bit patterns as text: the element or MX block from which the
+    output at `index` is computed; or the first elements if that is unknown."""
     shown = array.reshape(-1)
     if index and array.shape == output.shape:
         shown = array[index].reshape(1)
@@ -255,7 +255,7 @@ BUILT_IN = {
 
 
 def load_runner(name: str) -> Any:
-    """Return the runner of a built-in name or "module:object"; a class is called.
+    """Return the runner of a built-in name or of "module:object" (a class is called).
 
     Raises:
         InvalidProgramError: no runner has this name.

@@ -33,9 +33,9 @@ from neuronjax.testing.golden_report import GoldenMismatch, GoldenReport
 from neuronjax.testing.golden_run import Today, run, stored_inputs, x64
 
 ChangedProgram = Literal["warn", "bits", "fail", "edits"]
-#: Environment variables with defaults of `golden`'s `update`, `changed_program` and
-#: `tolerance`, and with the session's name. The pytest plugin sets them, also for the
-#: processes of pytest-xdist.
+#: Environment variables with the defaults of the arguments `update`, `changed_program`
+#: and `tolerance` of `golden`, and with the session's name. The pytest plugin sets
+#: them, also for the processes of pytest-xdist.
 UPDATE, CHANGED = "NEURONJAX_UPDATE_GOLDEN", "NEURONJAX_GOLDEN_PROGRAM"
 LEGAL = "NEURONJAX_GOLDEN_TOLERANCE"
 SESSION = "NEURONJAX_GOLDEN_SESSION"
@@ -72,20 +72,21 @@ def golden(
         target: as for `neuronjax.compare`.
         policy: as for `neuronjax.compare`.
         directory: the folder of the files; made if it does not exist.
-        update: whether to write the files; None: whether pytest runs with
+        update: whether to write the files; None to write them if pytest runs with
             `--neuronjax-update-golden`. With False a function is only compared, and
-            another function may use the same name.
-        changed_program: what to do if today's program is not the stored one. "edits":
-            fail if its bits differ, but only warn if another JAX made another program
-            of the same source; "warn": only warn; "bits": fail if its bits differ for
-            any reason; "fail": fail in any case. The same applies to arguments that are
-            not the stored ones. None: as the plugin is configured, else "edits".
-        tolerance: with "legal", bits that `neuronjax.tolerance` does not allow fail
-            where a changed program would only warn. None: as the plugin is configured,
-            else "none".
+            several functions may use the same name.
+        changed_program: what to do if today's program differs from the stored program.
+            "edits": fail if its bits differ, but only warn if another JAX made another
+            program of the same source; "warn": warn only; "bits": fail if its bits
+            differ for any reason; "fail": fail in any case. The same applies to
+            arguments that differ from the stored ones. None for the setting of
+            the pytest plugin, or without pytest "edits".
+        tolerance: "legal" to fail, where a changed program would only warn, if bits are
+            outside of `neuronjax.tolerance`. None for the setting of the pytest plugin,
+            or without pytest "none".
         rounding_seed: the call index of stochastic rounding.
-        input_seed: the seed of arguments that are `ShapeDtypeStruct`s: uniform in [-1,
-            1), drawn in every run and not stored.
+        input_seed: the seed for arguments that are `ShapeDtypeStruct`s, whose values
+            are uniform in [-1, 1), drawn in every run, and not stored.
         **jit_options: options of `neuronjax.jit`, such as `static_argnums`.
 
     Returns:
@@ -94,7 +95,8 @@ def golden(
 
     Raises:
         GoldenMismatch: (when called) there is no golden, the arguments are not the
-            stored ones, the bits differ, or the program differs and that is a failure.
+            stored ones, the bits differ, or the program differs and `changed_program`
+            makes that a failure.
         InvalidProgramError: the name or an option is wrong; another function, or in a
             pytest session another program, has already used the name; or files are
             damaged.
@@ -176,8 +178,8 @@ _taken: dict[tuple[str, Path], tuple[str, Any]] = {}
 
 def _used_twice(path: Path, step: Any, today: Today) -> str:
     """Reserve a golden's name for this session; return the fault if another function,
-    or in pytest another program, has it, else "". Outside of pytest, such as in a
-    notebook, the function may be edited, which changes its program."""
+    or in pytest another program, has used the name; otherwise "". Outside of pytest,
+    such as in a notebook, the function may be edited, which changes its program."""
     function: Any = inspect.unwrap(step)
     function = getattr(function, "func", function)  # the function of a partial
     named = function if hasattr(function, "__qualname__") else type(function)

@@ -160,8 +160,8 @@ def check_bits(path: Path, stored: GoldenFile, inputs: list[np.ndarray]) -> None
 def _results(
     stored: GoldenFile, paths: Sequence[str], outputs: Sequence[np.ndarray]
 ) -> LeafMatch:
-    """Match stored results with today's. If only one program has a result, and it is an
-    argument returned unchanged, it is ignored."""
+    """Match stored results with today's. A result that only one program has is ignored
+    if it is an argument that is returned unchanged."""
     paths = [*paths, "amax_history"][: len(outputs)]
     now = [Leaf.of(*each) for each in zip(paths, outputs, strict=True)]
     passed = {(leaf.path, leaf.sha256) for leaf in stored.inputs}
@@ -188,7 +188,7 @@ def changed(
     today: Today,
     outputs: Sequence[np.ndarray],
 ) -> GoldenReport:
-    """Add the results of a changed program and the cause of the change to a report."""
+    """Return the report with the results of a changed program and the cause."""
     results = _results(stored, today.out_paths, outputs)
     change = ProgramChange.between(
         (stored_program(stored), today.program),
@@ -250,7 +250,7 @@ def assert_same_program(
         A function of the arguments (arrays or ShapeDtypeStructs) that returns nothing.
 
     Raises:
-        ProgramsDiffer: (when called) the programs differ; shows the first such ops.
+        ProgramsDiffer: (when called) the error shows the first ops that differ.
     """
 
     def check(*args: Any, **kwargs: Any) -> None:

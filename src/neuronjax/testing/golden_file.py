@@ -33,7 +33,7 @@ from neuronjax.testing.source_lines import EditedLines, SourceBlock, SourceLines
 FORMAT, VERSION = "neuronjax-golden", 2
 #: Outputs above WHOLE_BYTES are stored as a hash and SAMPLES elements.
 WHOLE_BYTES, SAMPLES = 1 << 14, 512
-#: Inputs above this size are stored once for all goldens of a folder.
+#: Inputs of more bytes are stored once for all goldens of a folder.
 OWN_BYTES = 1 << 12
 _PACKAGES = ("neuronjax", "jax", "jaxlib", "numpy", "ml_dtypes")
 _REMEDY = "make it anew: pytest --neuronjax-update-golden"
@@ -64,7 +64,7 @@ class Leaf:
         return cls(path, array.dtype.name, array.shape, sha256(array), seed)
 
     def shown(self, array: np.ndarray) -> Leaf:
-        """Return this description with norm, range and first values of its array."""
+        """Return the description with norm, range and first values of `array`."""
         return dataclasses.replace(self, figures=figures_text(array))
 
     @property
@@ -80,7 +80,7 @@ class Leaf:
         return np.linspace(0, self.size - 1, SAMPLES).astype(np.int64)
 
     def array(self, codes: np.ndarray) -> np.ndarray:
-        """Return the elements, of this leaf's dtype, with the given bits."""
+        """Return the elements that have the bits `codes` in this leaf's dtype."""
         return np.ascontiguousarray(codes).view(jnp.dtype(self.dtype))
 
     def difference(self, array: np.ndarray, kept: np.ndarray) -> LeafDifference | None:
@@ -139,7 +139,7 @@ class GoldenFile:
     sources: SourceLines | None = None
 
     def same_but_provenance(self, other: GoldenFile) -> bool:
-        """Return whether `other` is equal in the fields that affect a check."""
+        """Return whether `other` is equal in all fields but the provenance."""
         skipped = ("provenance", "program", "arrays", "sources")
         mine, others = (
             {k: v for k, v in vars(x).items() if k not in skipped}
@@ -161,8 +161,8 @@ class GoldenFile:
                 if not file.exists():
                     write_atomically(file, data)
         arrays = npz_bytes(own)
-        # All fields are written, also defaults, so that a later default changes no old
-        # golden.
+        # All fields are written, also those with default values, so that a change of a
+        # default changes no old golden.
         fields = dataclasses.fields(self.policy)
         policy = {f.name: getattr(self.policy, f.name) for f in fields}
         policy["rules"] = [{**r.selectors, **r.overrides} for r in self.policy.rules]
@@ -278,7 +278,7 @@ def _read_shared(path: Path, leaf: Leaf) -> np.ndarray:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return the path with an ending appended; names of goldens may contain dots."""
+    """Return the path with an ending appended, since goldens' names may have dots."""
     return path.with_name(path.name + ending)
 
 

@@ -42,16 +42,16 @@ class GoldenReport:
         path: the path of its files, without the ending.
         written: whether this run wrote them.
         program: "same" or "changed": today's program compared with the stored one.
-        today: "same bits" or "other bits", the results of today's program if it is not
-            the stored one, else "".
+        today: "same bits" or "other bits", if the results are of a changed program;
+            otherwise "".
         leaves: differences in the results of today's program on the stored arguments,
             the largest first; for an update, differences from the results stored
             before.
         drift: differences of today's arguments from the stored ones; all results here
             are those of the stored arguments.
         renamed: arguments and results that have another name now.
-        change: the cause of the program's change, and the edits; None if it is the
-            same.
+        change: the cause of the program's change, and the edits; None if the program is
+            the same.
         provenance: the golden's provenance.
     """
 

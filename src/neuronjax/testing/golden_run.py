@@ -1,7 +1,7 @@
 """Captures the program of a golden, reads it back, and runs it.
 
-The program is always read back from its portable form before it runs: in memory its
-constants may be at other positions, which changes the random bits of stochastic
+The program is always read back from its portable form before it runs: before it is
+saved, constants may be at other positions, which changes the bits of stochastic
 rounding. The interpreter runs it, without JAX's transformations such as `jax.grad`.
 """
 

@@ -38,6 +38,6 @@ def drawn(kind: jax.ShapeDtypeStruct, path: str, seed: int, number: int) -> Any:
 
 
 def raw_words(count: int, seed: int, stream: int = 0) -> np.ndarray:
-    """Return 64-bit words, the same on every host for the same seed and stream."""
+    """Return `count` 64-bit words, the same on every host for a seed and a stream."""
     key = np.array([seed, stream], np.uint64)
     return np.random.Philox(key=key).random_raw(count)

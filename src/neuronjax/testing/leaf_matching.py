@@ -1,8 +1,8 @@
-"""Matches today's arrays with the stored ones, even if they have other names now.
+"""Matches today's arrays with the stored ones, even if their names have changed.
 
 A refactoring may rename an attribute, and JAX then passes the arrays in another order.
-So leaves are matched by position, or by name if that gives fewer differences; leaves
-whose names occur on one side only are then matched in order.
+So leaves are matched by position, or by name if that gives fewer differences; then
+leaves whose name is only in one of the two lists are matched in order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def match(
         what: the kind of leaves, "arguments".
         then: the paths of the stored leaves.
         now: the paths of today's leaves.
-        differ: returns the difference of a stored leaf and one of today, by index.
+        differ: returns the difference of a stored leaf and a new one, by index.
     """
     if len(then) != len(now):
         sides = ("without", then, now), ("with", now, then)

@@ -26,7 +26,7 @@ Cause = Literal["source", "jax", "source or jax", "values", "unknown"]
 def moved_versions(
     then: Mapping[str, str], now: Mapping[str, str], names: Sequence[str] = ()
 ) -> list[str]:
-    """Return changes such as "jax 0.10.2 -> 0.12.0", of some packages or of all."""
+    """Return changes such as "jax 0.10.2 -> 0.12.0" of `names`, or of all packages."""
     return [
         f"{name} {then[name]} -> {now[name]}"
         for name in names or then
@@ -46,7 +46,7 @@ class ProgramChange:
         edits: edits of ops; ops on edited lines come first.
         lines: the edited lines of the source; None if unknown.
         versions: changed versions of the packages that make programs.
-        first_lines: the first lines of the programs' text that differ, if no op does.
+        first_lines: the first lines of the programs' text that differ, if ops do not.
     """
 
     cause: Cause
@@ -126,7 +126,6 @@ def _cause(lines: EditedLines | None, versions: Sequence[str]) -> Cause:
 
 
 def _is_on(op: EditedOp | None, held: SourceLines, edited: Mapping[str, str]) -> bool:
-    """Return whether the statement from which an op comes has an edited line."""
     return op is not None and not held.statement(op.source).isdisjoint(edited)
 
 

@@ -67,7 +67,7 @@ class Neuronjax:
         }
 
     def sparsify(self, x: np.ndarray, *, pattern: str) -> dict[str, np.ndarray]:
-        """Return the values that sparse BF16 keeps, and their positions."""
+        """Return the values of BF16 that sparsification keeps, and their positions."""
         made = sparsify(_as(x, "bfloat16"), pattern, axis=0)
         return {"values": _bits(made.values), "tags": np.asarray(made.tags)}
 
@@ -115,7 +115,7 @@ class Neuronjax:
         stages: Sequence[Sequence[int]],
         algorithm: str,
     ) -> np.ndarray:
-        """Return the sum over ranks in the order of a plan."""
+        """Return the sum over ranks in the given order."""
         plan = FoldPlan(
             algorithm,
             tuple(Stage(width, hop) for width, hop in stages),
@@ -142,7 +142,7 @@ class MlDtypes:
         flush_subnormals: bool = False,
         **others: Any,
     ) -> np.ndarray:
-        """Return FP32 cast by `astype`, as codes."""
+        """Return FP32 cast by NumPy's `astype`, as codes."""
         if (rounding, overflow) != ("rne", "ieee") or flush_subnormals:
             raise NotImplementedError
         if format == "tfloat32":

@@ -67,12 +67,12 @@ class SourceLines:
         return cls({file: _outermost(blocks[file]) for file in sorted(blocks)})
 
     def lines(self, file: str) -> list[tuple[int, str]]:
-        """Return the numbered lines of code of a file's blocks, ascending. If two files
-        have this name, the lines of both are returned."""
+        """Return the numbered lines of code of a file's blocks, ascending. If several
+        files have this name, the lines of all are returned."""
         return sorted({line for b in self.files.get(file, ()) for line in _code(b)})
 
     def statement(self, source: str) -> set[str]:
-        """Return the lines, as `file:line`, of the statement that contains one."""
+        """Return the lines, as `file:line`, of the statement with the line `source`."""
         file, _, line = source.rpartition(":")
         number = int(line) if line.isdigit() else 0
         blocks = [b for b in self.files.get(file, ()) if number in b.lines]

@@ -26,11 +26,11 @@ class ValueAccess(NamedTuple):
 
     Attributes:
         roots: the tensors in memory that the value is part of; empty for a constant.
-        is_scalar: whether the value has one element per row, or only one.
+        is_scalar: whether the value has one element per row, or one in all.
         transposes: whether reading the value swaps rows and columns.
         part: the fraction of its roots that the value reads.
-        rows: the row counts shared with the roots; None for all row counts of the
-            value.
+        rows: the row counts that value and roots have in common; None for all of the
+            value's.
     """
 
     roots: tuple[int, ...]
@@ -44,7 +44,7 @@ class ValueAccess(NamedTuple):
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
     """Return the products of the leading dimensions, which are the possible row counts.
 
-    At most `dimensions` are multiplied. A count of 1, a single row, is always there."""
+    At most `dimensions` are multiplied. A count of 1 (a single row) is included."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -59,7 +59,7 @@ def viewed(
     types: list[TensorType],
     arguments: tuple[int, ...],
 ) -> ValueAccess | None:
-    """Return how the result of an access pattern is read; None if it is a computation.
+    """Return how the result of `i` is read; None if `i` is no access pattern.
 
     `arguments` are the values that are in HBM."""
     kind = type(i)
@@ -130,7 +130,8 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Return the row counts that both shapes have, and whether scalar rows remain."""
+    """Return the row counts that both shapes have, and whether rows of one element
+    keep one element."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 
@@ -140,7 +141,7 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which each row of the result comes from one row of the
-    operand, and whether rows repeat one element; None if that is as in the operand."""
+    operand, and whether each row repeats one element (None: as in the operand)."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

@@ -56,7 +56,7 @@ def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Consta
 
 
 def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
-    """Return the constants of this module that no list has yet, and set their names."""
+    """Return this module's constants that are in no list yet, and set their names."""
     known = {name for group in listed for name in group}
     found = {n: c for n, c in globals().items() if isinstance(c, Constant)}
     found = {n: c for n, c in found.items() if n not in known}
@@ -106,8 +106,8 @@ THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; less use leads to it [G
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "seconds of THROTTLE_SECONDS lost per second, times THROTTLE_LIMIT minus TensorE's"
-    " use (0 while idle). No document says that the rows in use matter",
+    "seconds that the ramp of THROTTLE_SECONDS sinks, per second and unit of use below"
+    " THROTTLE_LIMIT (idle: a use of 0). No document says that the rows in use matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -186,8 +186,8 @@ GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
 GATHER_INDEX = assumed(
     7,
     "cycles/index",
-    "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, and fewer for"
-    " narrow ones; V26 divides by this number, by which larger gathers would be faster",
+    "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, fewer for narrow"
+    " dtypes; V26 divides by this number, which would make larger gathers faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(

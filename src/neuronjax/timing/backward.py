@@ -2,8 +2,9 @@
 
 The name stack of an instruction of the backward pass, a rematerialised forward pass
 included, contains "transpose(". Name stacks start anew inside loops and callees: their
-instructions are backward if the loop or the call is. A callee of both passes counts for
-each in proportion to its calls. Shares are of the work of all queues, not of seconds.
+instructions are backward if the loop or the call is. A callee's work is divided between
+the passes in proportion to their calls of it. Shares are of the work of all queues, not
+of seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
 
 
 def _key(instruction: Instruction) -> int:
-    """Return a key that an instruction and its copies in inlined callees have."""
+    """Return a key that an instruction shares with its copies in inlined callees."""
     return id(instruction.results)
 
 

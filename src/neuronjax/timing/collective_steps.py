@@ -4,8 +4,8 @@ A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of 
 size, which is the larger of a rank's data before and after, as in nccom-test. The steps
 of a reduce-scatter follow its fold plan, except for mesh on trn1 (`Topology.mesh`),
 which needs one step; an all-gather mirrors them; an all-reduce does both. Sources of
-the algorithms: intranode- and internode-collective-comm.rst (IN, IX). A copy costs the
-DMA engines its bytes, an addition all the bytes that it reads, so that an addition of
+the algorithms: intranode- and internode-collective-comm.rst (IN, IX). DMA engines take
+time for the bytes of a copy, and for all bytes that an addition reads: an addition of
 two operands runs at half the copy rate (trainium3_arch.rst). Data on the same chip is
 read in place.
 """
@@ -53,7 +53,7 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups with equally many steps that work simultaneously."""
+    """Return the steps of groups that work at once and have equally many steps."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -79,7 +79,6 @@ def _together(steps: Sequence[CollectiveStep]) -> CollectiveStep:
 
 
 def _all_flows(steps: Iterable[tuple[CollectiveStep, int]]) -> Flows:
-    """Return the sum of the flows of steps, each multiplied by its count."""
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for step, times in steps:
         for ends, size in step.flows.items():
@@ -88,7 +87,6 @@ def _all_flows(steps: Iterable[tuple[CollectiveStep, int]]) -> Flows:
 
 
 def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep]:
-    """Return the steps of a collective over a part of the data."""
     return [
         replace(
             step,
@@ -106,7 +104,7 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group, with the facts about its ranks and chips that algorithms use.
 
-    With `first_only`, only the first chip sends; over EFA the others send alike."""
+    With `first_only`, only the first chip sends; over EFA all chips send alike."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -122,12 +120,12 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        """Return each chip's hypercube label; neighbours on a full torus differ by a
-        bit.
+        """Return each chip's hypercube label; neighbours on a torus differ in one bit.
 
         A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
-        [IN] calls the 4 x 4 torus a hypercube of four axes). Chips that do not fill a
-        box are numbered in the order of the group."""
+        [IN] calls the 4 x 4 torus a hypercube of four axes). Chips that are no
+        sub-torus with axes of powers of two, or are on several nodes, have their number
+        in the group as label."""
         per_node = math.prod(self.topology.shape)
         places = [place_of(self.topology, chip % per_node) for chip in self.chips]
         values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
@@ -147,11 +145,10 @@ class _GroupSite:
 
     @functools.cached_property
     def channels(self) -> int:
-        """Return the number of channels: 4 on a full torus (two cycles), else 2."""
+        """Return the number of channels: 4 on a full torus, otherwise 2."""
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
-        """Return flows between all chips: a size per pair of ranks, plus `per_chip`."""
         here = self.on_chip
         return {
             (a, b): per_chip + per_pair_of_ranks * here[a] * here[b]
@@ -161,7 +158,7 @@ class _GroupSite:
         }
 
     def wires(self, limit: int | None = None) -> list[tuple[int, ...]]:
-        """Return the chips along every channel of a ring, numbered over all nodes."""
+        """Return the first `limit` channels of a ring, each as chips over all nodes."""
         if len(self.chips) == 1:
             return []
         if len(self.group.by_node) > 1:
@@ -189,8 +186,8 @@ Steps = list[CollectiveStep]
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
     """Return the steps of a ring: the first step sends a copy, later steps send sums.
 
-    ASSUMPTION: "ring" uses all the channels that the wires allow, "ring:2" two; the
-    order of additions, one for "ring", does not change the time."""
+    ASSUMPTION: "ring" uses all the channels that the wires allow, although it adds in
+    the order of a single channel; "ring:2" uses two."""
     c, flows = site.chunk, site.along(site.chunk, limit)
     first = site.step(3 * c, c, flows)
     return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]
@@ -253,9 +250,9 @@ def _bits(site: _GroupSite) -> int:
 
 
 def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
-    """Return the flows between chips whose labels differ in one bit.
+    """Return the flows between chips whose labels differ in bit `number`.
 
-    ASSUMPTION: every rank of a chip begins with another axis, so that all links are
+    ASSUMPTION: every further rank of a chip uses the next bit, so that all links are
     used. If all ranks had the same order, kangaring would win from 5 MB on, and not
     from the documented 56 MB."""
     chips = {label: chip for chip, label in site.labels.items()}
@@ -283,7 +280,8 @@ def _mesh_scatter(site: _GroupSite) -> Steps:
         return [site.step(1.0, 1 - c)]
     if k == 1:
         return [site.step((n - 1) * c + 1.0, (n - 1) * c, site.pairs(per_chip=c))]
-    # For each other chip every rank adds up a chunk of its chip's ranks, and sends it.
+    # Every rank adds up one chunk of its chip's ranks for each other chip, and sends
+    # it.
     first = site.step(1.0, (n - 1) * c, site.pairs(per_chip=k * c))
     return [first, site.step(n * c)]
 
@@ -311,7 +309,7 @@ def _star_gather(site: _GroupSite) -> Steps:
 
 
 def _single_step(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends all its data to all, and all add."""
+    """Return one step in which each rank sends its data to all and adds all data."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]
@@ -434,8 +432,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows of one rank per node, moved to the first chip that has ranks and
-    multiplied by their number."""
+    """Return `flows`, of one rank per node, moved to the first chip that has ranks and
+    multiplied by the number of its ranks."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()
@@ -448,7 +446,7 @@ def permute_steps(
     """Return the single step of messages between ranks.
 
     Pairs are (source, destination), indices into the group. A source of several pairs
-    sends several messages of the same size, each on its own channel, as the rings of
+    sends several messages of the same size on separate channels, as the rings of
     `nki.collectives` do."""
     if not pairs:
         return ()

@@ -2,8 +2,8 @@
 
     seconds = start + sum over steps of (hop + bytes x slowest of link, DMA and EFA)
 
-The messages of a step, from all groups at once, are routed over the wires of the node,
-so that groups contend; steps follow each other. `collectives.selection` chooses the
+The messages of all groups in a step are routed over the wires of the node together, so
+that groups contend; steps follow each other. `collectives.selection` chooses the
 algorithm, for numerics and time alike. An all-gather runs the algorithm of a
 reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, and a
 collective-broadcast is an all-gather (compiler 2.29). Compute that shares HBM or DMA
@@ -133,11 +133,11 @@ def time_over_nodes(
 ) -> CollectiveTime:
     """Return the time of groups that have the same layout on each of many nodes.
 
-    The time is that of `collective_time`, found without a list of every rank. The
-    algorithm is selected for 2 or 3 nodes, as if it depended only on the size and on
-    whether the number of nodes is a power of two (ASSUMPTION: the choice of
-    `single_step_mesh` depends on the number itself). `groups` are the devices of every
-    group on the first node; the target is one or several of these nodes.
+    The time is that of `collective_time`, found without a list of every rank.
+    ASSUMPTION: the algorithm depends only on the size and on whether the number of
+    nodes is a power of two, so it is selected for 2 or 3 nodes. `groups` are the
+    devices of every group on the first node; the target is one or several of these
+    nodes.
 
     Raises:
         InvalidProgramError: an algorithm that is impossible here.
@@ -164,7 +164,7 @@ def time_over_nodes(
 
 @dataclass(frozen=True)
 class _Found:
-    """The collective that the hardware runs: for a broadcast, an all-gather."""
+    """The collective that the hardware runs. A broadcast runs as an all-gather."""
 
     op: str
     size_bytes: float
@@ -187,7 +187,7 @@ def _found(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Foun
     named = tuple(map(tuple, groups))
     if op != "collective_broadcast":
         return _Found(op, size_bytes, named)
-    # ASSUMPTION: of groups of different sizes only the largest count.
+    # ASSUMPTION: if groups differ in size, only the largest groups count.
     largest = max(map(len, named), default=1)
     whole = tuple(group for group in named if len(group) == largest)
     return _Found("all_gather", size_bytes * largest, whole)
@@ -211,7 +211,6 @@ def _algorithm(
     algorithm: str | None,
     placement: Placement,
 ) -> str:
-    """Return the fold plan's algorithm, or the selected one if there is no plan."""
     if plan is not None:
         return plan.algorithm
     if op == "all_to_all":
@@ -337,7 +336,7 @@ def _rated(
 
 
 def barrier_seconds(target: Target, ranks: int) -> float:
-    """Return the wait for all ranks of the largest group, once per execution.
+    """Return the seconds that an execution waits for all `ranks` of the largest group.
 
     A single rank does not wait; more ranks synchronise in rounds, with the times of
     `ChipSpec.barrier_seconds`."""
@@ -363,6 +362,7 @@ def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) ->
     Decoded tokens and training steps follow each other in this way. The runtime
     prepares the next launch, with its wait for all ranks, while the program runs, so
     that only a launch that takes longer than the program delays it: on 32 ranks of trn1
-    a program with twelve exchanges of 8 MB takes 4.7 ms, one with one 5.3 ms [T16]."""
+    a program with twelve exchanges of 8 MB takes 4.7 ms, with one exchange 5.3 ms
+    [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -38,8 +38,8 @@ RULES = (
 def own_seconds(way: Way) -> float:
     """Return the time of a way on an idle core whose operands are ready.
 
-    Its works stream tiles to each other as in a pipeline: the time is that of the
-    longest work, plus the first tile of every other work, plus all latencies."""
+    The works of the way stream tiles to each other as in a pipeline: the time is that
+    of the longest work, plus the first tile of every other work, plus all latencies."""
     if not way:
         return 0.0
     longest = max(way, key=lambda work: work.seconds)

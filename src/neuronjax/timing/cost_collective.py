@@ -1,6 +1,6 @@
 """Prices collectives of programs and of kernels (`nki.collectives`).
 
-The CC-cores work in parallel to the engines, and wait only for the tensors that they
+The CC-cores work in parallel with the engines, and wait only for the tensors that they
 read and write. A kernel's rank is a logical NeuronCore; its CC-cores run collectives in
 the kernel's order; collectives of its physical cores follow each other (ASSUMPTION).
 Tensors in SBUF take as long as tensors in HBM; parts whose lengths are known only at
@@ -53,8 +53,8 @@ def collective_seconds(
 ) -> float:
     """Return the time of a collective instruction.
 
-    `PartitionId` is free. `placement` is the logical core of each device; if it is
-    empty, device n is on core n."""
+    `PartitionId` is free. `placement` has the logical core of each device; an empty
+    `placement` puts device n on core n."""
     if isinstance(i, PartitionId):
         return 0.0
     operands = sum(v.type.size_bytes for v in i.operands)
@@ -125,7 +125,6 @@ def _bytes(accesses: Iterable[Access]) -> int:
 
 
 def _kernel_groups(i: KernelInstruction) -> Groups:
-    """Return the groups of ranks, or (source, target) pairs."""
     if i.name == "collective_permute":
         return i.attributes["source_target_pairs"]
     if i.name in _RINGS:

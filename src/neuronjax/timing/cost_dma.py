@@ -1,7 +1,7 @@
 """Prices transfers, and movement inside SBUF, on the DMA engines.
 
-In programs, all engines of a core share a transfer, and each core has its share of
-HBM's bandwidth. Descriptors are prebuilt. Movement that an access pattern can replace
+In programs, all engines of a core share a transfer, and the cores of a chip share HBM's
+bandwidth equally. Descriptors are prebuilt. Movement that an access pattern can replace
 is free (`FREE`).
 
 In kernels, an engine serves eight partitions, so that few partitions use few engines
@@ -65,9 +65,9 @@ def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
 def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies a core's DMA engines, and its latency.
 
-    The latency, from the trigger to a consumer's start, is additional: descriptors,
-    synchronisation, and the semaphore for which the consumer waits [DB]; the tail of
-    the last tile is left out."""
+    The latency, from the trigger to a consumer's start, is additional to the first:
+    descriptors, synchronisation, and the semaphore for which the consumer waits [DB],
+    without the tail of the last tile."""
     buffer = transfer.buffer
     task = _shared(
         core,
@@ -108,7 +108,7 @@ def _copies(
     *,
     is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """Return the ways to copy non-contiguous elements in SBUF: any engine, or DMA."""
+    """Return the ways to copy non-contiguous elements in SBUF, by engines or DMA."""
     result = i.results[0].type
     size = float(prod(shape) * result.dtype.itemsize)
     end = stream(result, columns(shape, core))._replace(
@@ -128,8 +128,8 @@ def _copies(
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
     """Return batch, rows and columns of the matrices that a transpose swaps, or None.
 
-    None means an access pattern: only whole rows move if the last axis stays last, and
-    elements stay in their lanes if the leading axes that fill the partitions stay."""
+    None means an access pattern: if the last axis stays last, whole rows move; if the
+    leading axes that fill the partitions stay, elements stay in their lanes."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -171,7 +171,7 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price movement: free as an access pattern, else a copy by an engine or DMA."""
+    """Price movement: free as an access pattern, otherwise a copy by engine or DMA."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -191,8 +191,8 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price patches: free if the channels fill a tile of the array's rows and are read
-    in place, else a copy of the image by DMA (`patches`)."""
+    """Price patches. They are free if the channels fill a tile of the array's rows and
+    are read in place; otherwise DMA copies the image (`patches`)."""
     if patches.read_in_place(i, core):
         return FREE
     return (
@@ -248,7 +248,7 @@ class _Move(NamedTuple):
         out: the access that is written.
         source: the access that is read.
         bytes: the bytes that all engines move together.
-        piece: contiguous bytes.
+        piece: the bytes that are contiguous.
     """
 
     out: Access
@@ -258,7 +258,7 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """Return the access whose partitions decide which engines move the bytes."""
+        """Return the access in SBUF or PSUM: its partitions choose the DMA engines."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -271,7 +271,7 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return contiguous bytes where they are fewest; a whole partition is one piece."""
+    """Return the least contiguous bytes of the sides; whole partitions do not count."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -303,7 +303,7 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Return the bytes of the busiest engine, which serves up to eight partitions."""
+    """Return the bytes that the busiest engine moves, those of at most 8 partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions
@@ -324,7 +324,6 @@ def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
 
 
 def _mode(i: KernelInstruction, m: _Move, core: Core) -> str:
-    """Return the DGE mode: how the descriptors are generated."""
     asked = i.attributes.get("dge_mode", "unknown")
     if asked != "unknown":
         return str(asked)
@@ -342,8 +341,8 @@ def _direction(m: _Move) -> str:
 
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
-    """Return the queue that issues a transfer: that of a descriptor generator, or, if
-    descriptors are prebuilt, one per direction."""
+    """Return the queue that issues a transfer: a descriptor generator's, or if
+    descriptors are prebuilt, the queue of the transfer's direction."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":
@@ -392,7 +391,6 @@ def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
 
 
 def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
-    """Yield a transfer's read and write of HBM, if there are any."""
     for side, is_read in ((m.source, True), (m.out, False)):
         if _in_hbm(side):
             yield Transfer(

@@ -42,7 +42,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return the way of one work on GpSimdE, of `cycles` on each physical core."""
+    """Return the way of one work on GpSimdE, with `cycles` on each physical core."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -64,7 +64,6 @@ def software(
 
 
 def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
-    """Return the length of an axis of the first operand, and the rows along it."""
     shape = instruction.operands[0].type.shape
     length = shape[axis] if shape else 1
     return length, prod(shape) // max(1, length)
@@ -95,7 +94,7 @@ def _merge_operations(length: int, rows: int, tensors: int) -> float:
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a merge sort in software, or for up to two tensors VectorE's rounds."""
+    """Price a merge sort in software, or for one or two tensors rounds of eight."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -113,7 +112,7 @@ def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price top-k: rounds of eight on VectorE, or GpSimdE's `topk`, 4 n + K cycles."""
+    """Price top-k: rounds of eight on VectorE, or GpSimdE's `topk`."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
     cycles = ceil(rows / at_once) * topk_cycles(length, i.k)
@@ -159,7 +158,7 @@ def _shape(tensor: View | Buffer) -> tuple[int, ...]:
 
 
 def _parts(instruction: Instruction) -> int:
-    """Return the real operations per operation: 4 if numbers are complex."""
+    """Return the real operations per operation, which are 4 for complex numbers."""
     return 4 if len(instruction.results) > 1 else 1
 
 

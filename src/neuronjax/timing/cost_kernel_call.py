@@ -29,13 +29,11 @@ _SUMS = (
 
 @rule.register
 def _(i: NkiKernel, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a kernel by its own schedule."""
     return (_way(i.kernel, core.lnc),)
 
 
 @functools.lru_cache(maxsize=256)
 def _way(kernel: KernelFunction, lnc: int) -> Way:
-    """Return one work per queue, whose total time is that of the kernel's schedule."""
     program = kernel.program
     own = lnc if program.grid else None
     schedule = schedule_kernel(program, resolve_target(program.target), lnc=own)
@@ -55,8 +53,8 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
 def _sum(queue: Queue, events: Sequence[Event]) -> Work:
     """Return the sum of a kernel's events on one queue.
 
-    A copy within HBM has a read and a write; its bytes count once, for the first of
-    them."""
+    A copy within HBM has a read and a write; its bytes count once, for the first of the
+    two events."""
     total = dict.fromkeys(_SUMS, 0.0)
     for event in events:
         source, times = event.source, event.count

@@ -41,7 +41,6 @@ def _streams(read: list[LaneStream]) -> tuple[LaneStream, ...]:
 
 
 def _traffic(i: KernelInstruction) -> dict[str, Any]:
-    """Return the bytes read and written in each memory, as fields of a Work."""
     ends = {"read": _in_memory(i.inputs), "write": _in_memory(i.outputs)}
     return {
         f"{m}_{verb}_bytes": float(sum(s.bytes for s in found if s.memory == m))

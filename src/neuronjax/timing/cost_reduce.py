@@ -39,7 +39,7 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
-    """Return a work of the tasks; elements and folds decide how many instructions."""
+    """Return the work of `tasks`, in instructions for all elements and folds."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
     return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **traffic_of(i))
@@ -48,7 +48,7 @@ def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") 
 def _task(
     i: Instruction, per_lane: int, name: str = "tensor_reduce", **more: Any
 ) -> LaneTask:
-    """Return a pass of VectorE over the first operand, of `per_lane` elements."""
+    """Return a pass of VectorE over `per_lane` elements of the first operand."""
     read = (stream(i.operands[0].type, per_lane),)
     written = (stream(i.results[0].type, 1),)
     fields = {"queue": "vector", "read": read, "written": written, **more}
@@ -83,7 +83,7 @@ def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
 
 
 def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ...]:
-    """Return the ways to sum [rows, results] over partitions, by a column of ones."""
+    """Return the ways to sum [rows, results] over partitions by a matmul with ones."""
     cycles = 1.0
     if item_bytes > 2:
         cycles = column_cycles(core, "fp32", zeros_and_ones=1)
@@ -159,9 +159,9 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass with a fold as one instruction per row of a lane, of N + 64 cycles
-    [V26] without a performance mode (N for an abs-max of 16 bits [RMQ, picture]), or as
-    a pass and a reduction. ScalarE can add, and with `activate2` also find extrema."""
+    """Price a pass with a fold: per row of a lane one instruction of N + 64 cycles
+    [V26] (N for an abs-max of 16 bits [RMQ, picture]), or a pass and a reduction.
+    ScalarE can fold by sums, and with `activate2` also by extrema."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
@@ -182,8 +182,8 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a scan of every row, or, if rows are few, of parts of them that are joined
-    by another pass."""
+    """Price a scan of every row. If rows are few, their parts are scanned and another
+    pass joins the parts."""
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)

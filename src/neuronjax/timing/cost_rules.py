@@ -6,10 +6,10 @@ return the legal ways; rules of kernels register by the name of the nki.isa func
 work; `engines` computes its time.
 
 Instructions have no layout; the compiler is assumed to choose well. **The rule**: the
-leading dimensions, as few as make 128 rows or more, are on the partitions, the others
-are the free size; a tensor without 128 such rows is spread over the lanes as one long
-row. With LNC 2 two physical cores share the columns. Reductions put the kept dimensions
-on the partitions if these dimensions fill them.
+fewest leading dimensions that make 128 rows or more are on the partitions, and the
+other dimensions are the free size; a tensor of fewer rows is spread over the lanes as
+one long row. With LNC 2 two physical cores share the columns. Reductions put the kept
+dimensions on the partitions if these dimensions fill them.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Reading:
     """How an instruction reads its operands; each field is a set of their indices.
 
     Attributes:
-        scalars: operands with one element per row or in all (an immediate, a vector
-            over the partitions), which need no second stream through the engine.
+        scalars: operands with one element in all or one per row (an immediate, or a
+            vector over the partitions), which need no second stream through the engine.
         in_psum: operands that are still in PSUM.
         to_transpose: operands of a matmul whose contracted axis is not on partitions.
     """
@@ -100,11 +100,11 @@ class KernelPrice:
         issue_seconds: how long issuing a transfer occupies the ring.
         start_seconds: from a transfer's trigger to its first byte.
         dma_engines: the first DMA engine that moves it, and the number of engines.
-        load_seconds: time to load the stationary operand, if it is not yet loaded.
-        seen_seconds: the part of that time which delays the array after another matmul.
+        load_seconds: seconds to load the stationary operand, if it is not yet loaded.
+        seen_seconds: the part of `load_seconds` that delays the next matmul.
         rows, columns: the first row and the number of rows of its tile of TensorE's
-            array, and likewise columns, in units of 32.
-        array_share: the fraction of the rows of this tile that are in use.
+            array, in units of 32; the same of its columns.
+        array_share: the fraction of the tile's rows that are in use.
     """
 
     work: Work
@@ -139,7 +139,7 @@ def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:
-    """Return a stream of `free` contiguous elements per lane, with a tensor's dtype."""
+    """Return a stream of `free` contiguous elements per lane, of `tensor`'s dtype."""
     return LaneStream("psum" if in_psum else "sbuf", tensor.dtype, free)
 
 
@@ -165,7 +165,7 @@ def lane_task(
     operands: Iterable[int] | None = None,
     **more: Any,
 ) -> LaneTask:
-    """Return the task of one instruction of nki.isa on the result, or on `shape`.
+    """Return the task of the instruction `name` on the result of `i`, or on `shape`.
 
     `operands` are the indices of the operands that stream in, by default the first that
     is not a scalar."""

@@ -1,4 +1,4 @@
-"""Prices programs' elementary functions by the activations of ScalarE for each.
+"""Prices programs' elementary functions by the activations of ScalarE that they need.
 
 A function that the engine has is one activation; others need several, with instructions
 of VectorE around them.

@@ -2,8 +2,8 @@
 
 In programs, the stationary operand, and row and column tiles for small operands, are
 chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
-that copy is the last work of a way, and is left out if the consumer reads PSUM itself.
-Kernels specify all of this; a stationary operand that is used again is not loaded
+the copy is the last work of a way, and is left out if the consumer reads PSUM itself.
+Kernels specify all of these; a stationary operand that is used again is not loaded
 again, and `kernel_queues.Array` runs tiles of the array in parallel.
 """
 
@@ -64,7 +64,7 @@ class Contraction:
         item_bytes: bytes of an element of the operands.
         psum_bytes: bytes of a sum in PSUM.
         flops_per_k: operations per stored row: 2, or more if zeros are not stored.
-        stationary: "lhs", "rhs" or "" for the better one.
+        stationary: "lhs", "rhs", or "" for the quicker of the two.
         row_tiles, column_tiles: whether the array may be divided into tiles.
     """
 
@@ -101,7 +101,7 @@ class ArrayTiling:
 
 
 def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
-    """Return the smallest tile of the `whole` rows, or columns, that holds `used`."""
+    """Return the smallest tile of `used` rows or columns; `whole` if not `allowed`."""
     tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
@@ -109,7 +109,6 @@ def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
 
 
 def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
-    """Return the tiling with `held` stationary and `moved` moving columns."""
     spec = core.spec
     rows = min(spec.partitions, ceil(c.k / c.rows_per_cell))
     columns = min(spec.max_stationary_free, held)
@@ -140,7 +139,6 @@ def _tiling(c: Contraction, core: Core, held: int, moved: int) -> ArrayTiling:
 
 
 def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
-    """Return the tiling with the stationary operand that takes the array less time."""
     tilings = []
     if c.stationary != "rhs":
         tilings.append(_tiling(c, core, c.m, c.n))
@@ -209,8 +207,8 @@ def transpose_works(
 ) -> tuple[Way, Way]:
     """Return the two ways to transpose [rows, columns] matrices on the array.
 
-    They differ in the engine that copies the result out of PSUM. Blocks as large as the
-    array are stationary, one after the other."""
+    They differ in the engine that copies the result out of PSUM. Blocks of the array's
+    size are stationary operands, one after the other."""
     side, wide = core.spec.partitions, core.spec.array_columns
     blocks = batch * ceil(columns / wide)
     squares = ceil(blocks * ceil(rows / side) / core.lnc)
@@ -256,7 +254,7 @@ def _transposed_first(
 
 @rule.register
 def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a matmul by the passes of its dtypes; integer sums are software."""
+    """Price a matmul by the passes of its dtypes; integers are summed in software."""
     lhs, rhs = i.operands[:2]
     asked = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     batch, m, n, k = i.held or asked
@@ -282,7 +280,7 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an MX matmul: a cell makes four products per cycle; row tiles only."""
+    """Price an MX matmul: four products per cell and cycle, and no column tiles."""
     lhs, rhs = i.operands[:2]
     batch, m, n, k = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     rows_per_cell = max(1, i.k_tile // core.spec.partitions)
@@ -333,7 +331,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return the cycles of a moving column, fewer for FP32 values that are 0 or 1."""
+    """Return the cycles of a moving column; FP32 declared as 0 or 1 takes fewer."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):
@@ -348,7 +346,7 @@ def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> f
 
 
 def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (first, number) of rows and of columns of a tile, in units of 32."""
+    """Return (first, number) of a tile's rows, and of its columns, in units of 32."""
     quarter = int(a.TILE_ROWS.value)
     position = i.attributes.get("tile_position") or (0, 0)
     size = i.attributes.get("tile_size") or (128, 128)

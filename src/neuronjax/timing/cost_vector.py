@@ -110,7 +110,7 @@ def streams(
 
 
 def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
-    """Return whether an integer operation is exact in VectorE's FP32."""
+    """Return whether VectorE's FP32 executes an integer operation exactly."""
     if dtype.kind not in "iub" or op in BITWISE or dtype.kind == "b":
         return True
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")
@@ -153,7 +153,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an operation on one or two tensors; some need passes, some software."""
+    """Price an operation on one or two tensors, by passes of engines or by software."""
     dtype = i.results[0].type.dtype
     if i.op in SOFTWARE_FUNCTIONS:  # except `power`, which GpSimdE's ALU has
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
@@ -203,7 +203,7 @@ def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an operation on one tensor, also on ScalarE if that has the operator."""
+    """Price an operation on one tensor, also on ScalarE if ScalarE has the operator."""
     scalars = Reading(scalars=reading.scalars | {1}, in_psum=reading.in_psum)
     on_scalar = i.op in ON_SCALAR
     return one_stream(core, i, scalars, "tensor_scalar", on_scalar=on_scalar)
@@ -220,7 +220,7 @@ def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: ReducePrecision, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a cast to the narrow format and one back."""
+    """Price a cast to the narrow format and a cast back."""
     return one_stream(core, i, reading, "tensor_copy", times=2)
 
 
@@ -247,7 +247,7 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price VectorE's quantization at its own rate; weights are quantized offline."""
+    """Price a quantization on VectorE; offline, as for weights, it is free."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -257,7 +257,7 @@ def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparsification: free offline, else a comparison of pairs in a group."""
+    """Price a sparsification: free offline; else software compares pairs of a group."""
     if i.engine == "offline":
         return FREE
     group = int(i.pattern.split(":")[1])
@@ -268,7 +268,7 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one operation on one element; a scale from an amax takes `SCALE_STEPS`."""
+    """Price one operation on one element, or for a scale `SCALE_STEPS` operations."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)

@@ -1,10 +1,10 @@
 """Divides a region's rows if its operands do not fit in SBUF at once.
 
 A tile is computed while the next is loaded, so that both are in SBUF, beside the
-operands that every tile needs whole. If all of these do not fit together, either the
-whole operands are loaded again for every block of rows, or blocks run without overlap,
-each with all of SBUF. Physical cores that share the rows have separate SBUFs, each with
-its own copy of the whole operands. Bytes are those of a logical core.
+operands that every tile needs whole. If tiles and operands do not fit together, either
+the whole operands are loaded again for every block of rows, or blocks run without
+overlap, each with all of SBUF. Physical cores that share the rows have separate SBUFs,
+each with its own copy of the whole operands. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from neuronjax.timing.assumptions import PASSING_SHARE
 from neuronjax.timing.engines.dma import hbm_bytes_per_second
 from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
-from neuronjax.timing.layout import block_bytes
+from neuronjax.timing.layout import block_bytes, tiles_at_a_time
 from neuronjax.timing.work import Core
 
 
 def working_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """Return the SBUF of tiles in flight: one is computed while the next is loaded.
+    """Return the bytes of tiles in flight: one is computed while the next is loaded.
 
     A region without matmul loads more tiles in advance, up to half of SBUF."""
     size = 2 * block_bytes(fused, region, core, turned)
@@ -33,10 +33,10 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return the number of copies of whole operands, if physical cores share the rows.
+    """Return the number of copies of whole operands, one per core with its own rows.
 
-    A lone matmul is divided by the columns of its whole operand if that is the larger
-    operand. In a chain the next matmul contracts the columns, which would have to be
+    A lone matmul is divided by the columns of its whole operand if this operand is the
+    larger one. In a chain the next matmul contracts the columns, which would have to be
     exchanged, so the chain is divided by rows, as in nki-library's mlp_cte."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
@@ -51,11 +51,14 @@ def divide(
 ) -> tuple[int, int]:
     """Return how often whole operands are loaded, and how many blocks do not overlap.
 
-    Whole operands and two tiles do not fit together, so the operands are loaded once
-    per block. Either blocks overlap (the second result is 1), or each block has all of
-    SBUF; the quicker option is chosen, by bytes and operations alone. `whole` and
-    `tile` are the bytes of whole operands and of a row tile."""
+    Whole operands and two tiles do not fit together. Either blocks overlap and operands
+    are loaded once per block (the second result is 1), or each block has all of SBUF.
+    Blocks overlap only if SBUF has room for two batches of the tiles that a step
+    processes before the next step, as in nki-library's mlp_cte. The quicker option by
+    bytes and operations is chosen. `whole` and `tile` are the bytes of whole operands
+    and of a row tile."""
     capacity, tiles = core.sbuf_bytes, region.tiles(core)
+    batch = min(tiles, tiles_at_a_time(fused, region, core))
     window = min(whole, capacity * PASSING_SHARE.value)
     bandwidth = hbm_bytes_per_second(core)
     streamed = sum(fused.sizes[v] for v in region.streamed) / bandwidth
@@ -69,14 +72,12 @@ def divide(
         if buffers == 1:
             seconds = max(array, weights) + streamed + blocks * start
             options.append((seconds, blocks, blocks))
-        elif most:
+        elif most >= batch:
             options.append((max(array, streamed + weights), blocks, 1))
-    _, passes, blocks = min(options)
-    return passes, blocks
+    return min(options)[1:]
 
 
 def _array_seconds(core: Core, step: FusedStep) -> float:
-    """Return the time of a matmul at the array's peak."""
     i = step.instruction
     if not isinstance(i, NcMatmul):
         return 0.0

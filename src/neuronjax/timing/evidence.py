@@ -21,10 +21,11 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: Number of measured times that make an interval, and its chance to cover another time:
-#: of the 20 gaps between and beside 19 times it covers 16, all but two at each end.
+#: Number of measured times that make an interval, and the probability that it covers a
+#: further time: 19 times have 20 gaps between and beside them, and the interval covers
+#: 16 gaps, all but two at each end.
 ROWS, COVERED = 19, 0.8
-#: Distances, in units of the distance between an always busy queue and an idle one.
+#: Distances. The unit is that between an always busy queue and an idle queue.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 
@@ -58,7 +59,7 @@ class Confidence:
         low_seconds, high_seconds: this prediction times the interval of 80 % of the
             ratios of the most similar measured times to their predictions.
         nearest: the most similar measured times, the most similar first.
-        knows_chip: whether one of them was measured on this chip.
+        knows_chip: whether one of `nearest` was measured on this chip.
     """
 
     low_seconds: float

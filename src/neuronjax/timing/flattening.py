@@ -3,10 +3,10 @@
 Functions that JAX outlines (`jax.nn.silu`, `jnp.where`) are compiled with their
 surroundings; a large callee, such as a whole layer, stays a call.
 
-`swap` exchanges the sides of a matmul if that spares a transposition. Either operand
-may be stationary, so the result may have the rows of either one: `v^T p^T` followed by
-a transposition is `p v`. Einsums of attention, which JAX writes with a transposition,
-are rewritten in this way before anything is fused.
+`swap` exchanges the operands of a matmul to spare a transposition: `v^T p^T` followed
+by a transposition is `p v`. Either operand may be stationary, so the array computes
+both. Einsums of attention, which JAX writes with a transposition, are rewritten before
+anything is fused.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Flattening:
     ) -> tuple[int, ...]:
         """Add a block's instructions, and return the values of its results.
 
-        Instructions of a callee get the source location of their `call`."""
+        If the block is a callee, its instructions get the source location of `call`."""
         names: dict[int, int] = {}
         for buffer, value in zip(block.arguments, arguments, strict=True):
             names[buffer.number] = value
@@ -125,9 +125,9 @@ class Flattening:
 def swap(
     nodes: Sequence[FlatNode], types: list[TensorType], results: Sequence[int]
 ) -> None:
-    """Exchange, in place, the sides of matmuls whose result is only read transposed.
+    """Exchange, in place, the operands of matmuls whose result is only read transposed.
 
-    A matmul is unchanged if the new transposition would not keep whole rows either."""
+    A matmul is unchanged if its new transposition would not keep whole rows either."""
     for chain in _chains(nodes, results):
         first, last = chain[0], chain[-1]
         matmul, transpose = first.instruction, last.instruction
@@ -162,7 +162,7 @@ def swap(
 
 
 def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
-    """Return chains of a matmul, casts and a transposition without other readers."""
+    """Return chains of a matmul, casts and a transposition, each with one reader."""
     made: dict[int, FlatNode] = {}  # results of matmuls and casts
     found: list[list[FlatNode]] = []
     for node in nodes:

@@ -22,20 +22,20 @@ class FusedStep:
     Attributes:
         instruction: the instruction that is priced.
         members: the instructions that were fused into the step, in order.
-        operands: values that `instruction` reads, after access patterns.
+        operands: values that `instruction` reads, directly or through access patterns.
         results: values that are written.
-        seen: the value whose type `instruction` writes; not the first result if a
-            reduction is absorbed.
+        seen: the value with the type of what `instruction` writes, which is not the
+            first result if a reduction is absorbed.
         form: the kind of step, which decides what may be fused with it:
             "tensor_scalar", "tensor_tensor", "activation", "matmul", "reduce", "scan",
             "control", "collective", "register" (one integer of a sequencer, which is
             free), or "other".
-        slots: further scalar operations that fit in the pass.
+        slots: how many further scalar operations fit in the pass.
         reduces: whether it reduces its own result along the rows.
         binds_rows: whether rows have to be on the partitions.
-        masked: the attention scores of which it masks whole blocks, if any.
-        sides: for a matmul, the row counts of its result, its left and its right
-            operand, once they are computed.
+        masked: the attention scores in which the step masks whole blocks, if any.
+        sides: the row counts of a matmul's result, left operand and right operand, once
+            they are computed.
         sums: results that add up over the rows of its region, and are complete after
             the last tile.
     """
@@ -90,7 +90,7 @@ class TiledRegion:
 
     Attributes:
         candidates: row counts that all steps have.
-        rows: the number of rows: the largest of `candidates`.
+        rows: the number of rows, the largest of `candidates`.
         inside: values that the steps compute.
         whole: values from outside that every tile needs completely.
         streamed: values from outside that are loaded row by row.

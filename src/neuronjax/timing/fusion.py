@@ -111,8 +111,8 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return whether a node is computed late. Scalars that depend on arguments
-        alone, such as scales of delayed scaling, are computed first."""
+        """Return whether a node is computed after the scalars that depend on arguments
+        alone, such as scales of delayed scaling."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -245,7 +245,7 @@ class _Fusion:
         return step if step is not None and step.results == [root] else None
 
     def _whole(self, value: int) -> int:
-        """Return the tensor in memory that a value is all of, or -1."""
+        """Return the tensor in memory that has exactly a value's elements, or -1."""
         access = self.access[value]
         if len(access.roots) != 1 or access.is_scalar or access.transposes:
             return -1
@@ -272,7 +272,7 @@ class _Fusion:
         return True
 
     def _absorb(self, step: FusedStep, value: int) -> None:
-        """Fuse the step of an elementwise operand into this one, if possible."""
+        """Fuse the step that computes the operand `value` into `step`, if possible."""
         before = self._single(value)
         if before is None or before.reduces:
             return
@@ -333,7 +333,7 @@ class _Fusion:
 
     def _absorb_reduction(self, step: FusedStep) -> bool:
         """Make a reduction along rows part of the pass that writes its operand, if
-        possible; return whether it is."""
+        possible; return whether it was."""
         i = step.instruction
         assert isinstance(i, TensorReduce)
         value = step.operands[0]

@@ -1,6 +1,6 @@
 """Finds what is in HBM over a program, and remedies if it does not fit.
 
-Arguments and results are in HBM all the time, spilled values from their save to their
+Arguments and results are in HBM all the time, spilled values from their spill to their
 last use. A tensor that the forward pass saves and the backward pass reads is an
 activation; others are workspace. A captured program has no donation: its results are
 separate tensors. With donation, an argument's memory is reused, after the last read of
@@ -90,7 +90,7 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
 
 
 class _Temporary(NamedTuple):
-    """A tensor in HBM from unit `first` to unit `last`, which a step computes."""
+    """A tensor that a step computes, in HBM from unit `first` to unit `last`."""
 
     first: int
     last: int
@@ -275,7 +275,7 @@ def donation_saves(plan: MemoryPlan) -> int:
 
 
 def _pairs(main: BlockPlan, donated: Collection[int]) -> Mapping[int, int]:
-    """Return, by result tensor, the donated argument whose memory it reuses."""
+    """Return, by result tensor, the donated argument whose memory the result reuses."""
     fused, sizes = main.fused, device_bytes(main)
 
     def kind(value: int) -> tuple[TensorType, int | None]:

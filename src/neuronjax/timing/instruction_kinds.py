@@ -46,7 +46,7 @@ def is_kind(kind: type[Instruction], kinds: tuple[type[Instruction], ...]) -> bo
 
 
 def is_stored(instruction: Memset) -> bool:
-    """Return whether a constant is stored in HBM: if it has different elements."""
+    """Return whether a constant is stored in HBM, because its elements differ."""
     value = instruction.value
     if value.size < 2:
         return False
@@ -67,6 +67,6 @@ def kind_of(i: Instruction) -> tuple:
 
 @cache
 def _attributes(kind: type[Instruction]) -> Callable[[Instruction], Any]:
-    """Return a getter of the fields of an instruction class that are not common."""
+    """Return a getter of the fields that an instruction class has beyond `_COMMON`."""
     fields = [f.name for f in dataclasses.fields(kind) if f.name not in _COMMON]
     return attrgetter(*fields) if fields else (lambda _: ())

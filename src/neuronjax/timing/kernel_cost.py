@@ -1,16 +1,16 @@
 """Prices kernel instructions, and chooses the engines that execute them.
 
 Rules, by the name of the instruction, compute its work from access patterns. Equal
-instructions are priced once. Prices are for one physical core; those of collectives
+instructions are priced once. Prices are for one physical core; prices of collectives
 depend on the machine too.
 
 If `engine=` is not given, the compiler chooses VectorE or ScalarE. For trn2 it divides
 copies out of PSUM between both (bmm v2 of kda-for-trainium: 4,170 instructions of
-VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: each of these
-instructions in turn goes to the engine with less work in total; the instructions that
-only one engine can run are counted first. For trn1 all of them go to ScalarE: VectorE
-is idle in bmm, and in AdamW, SiLU and two kernels with RMSNorm ScalarE's counter is,
-within a tenth, that of all such instructions.
+VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: one after the
+other, these instructions go to the engine that then has less work; the instructions
+that only one engine can run are counted first. For trn1 all these instructions go to
+ScalarE: VectorE is idle in bmm, and in AdamW, SiLU and two kernels with RMSNorm
+ScalarE's counter is within a tenth of the work of all such instructions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Prices:
         """Return the price of an instruction.
 
         Raises:
-            UnimplementedError: there is no rule for it.
+            UnimplementedError: the instruction has no rule.
         """
         key = _key(i)
         found = self._known.get(key)
@@ -83,7 +83,6 @@ def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
 
 
 def _key(i: KernelInstruction) -> Any:
-    """Return a key that is equal for instructions of equal cost."""
     found: list[Any] = [i.name, i.engine, *i.attributes.items()]
     # The first partition on chip decides which DMA engines move the data.
     by_place = i.engine == "dma" or i.name == "device_print"
@@ -224,7 +223,7 @@ def _made_of(i: KernelInstruction, made: Mapping[Storage, int]) -> object | None
 
 
 def _live_bytes(entries: Sequence[KernelInstruction]) -> int:
-    """Return the most bytes of a partition of SBUF in use at a time."""
+    """Return the most bytes of an SBUF partition that are in use at the same time."""
     spans: dict[Storage, list[int]] = {}
     for n, i in enumerate(entries):
         for a in i.accesses:

@@ -7,9 +7,9 @@ so that a search for overlaps looks into one or two cells.
 
 Storages without an address of the user's share SBUF and PSUM as a compiler allocates
 them: a new storage takes memory that was never used, then the memory of the storage
-that has been dead longest, and waits for the last accesses to that. A kernel that
-allocates a tile per iteration thus has as many buffers as fit. Storages with addresses
-overlap if their bytes do. Bytes are those of a partition.
+that has been dead longest, and waits for the last accesses to that storage. A kernel
+that allocates a tile per iteration thus has as many buffers as fit. Storages with
+addresses overlap if their bytes do. Bytes are those of a partition.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from neuronjax.timing.kernel_operands import (
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
 #: If an entry has more waits than this, they are joined into one. Otherwise each of
-#: many writers of a large tile would wait for each of many small tiles that had its
+#: many writers of a large tile would wait for each of the many small tiles that had the
 #: memory before.
 _FEW = 8
 
@@ -85,7 +85,7 @@ class BoxMap:
         return found
 
     def taken(self) -> list[int]:
-        """Remove and return all entries."""
+        """Remove and return all entries of the set."""
         found = self.entries()
         self._whole.clear()
         if self._axis >= 0:
@@ -93,7 +93,7 @@ class BoxMap:
         return found
 
     def meeting(self, b: Box) -> list[int]:
-        """Return the entries of boxes that overlap this one."""
+        """Return the entries of the boxes that overlap `b`."""
         if b is None:
             return self.entries()
         found = self._whole.copy()
@@ -104,7 +104,7 @@ class BoxMap:
         return found
 
     def drop_within(self, b: Box) -> None:
-        """Remove the boxes that this one contains."""
+        """Remove the boxes that `b` contains."""
         if b is None:
             self.taken()
         if self._axis < 0:
@@ -135,7 +135,6 @@ class BoxMap:
         return cells if len(cells) <= _MOST_CELLS else None
 
     def _places(self, b: Box) -> Iterator[_Found]:
-        """Yield the lists of boxes that may overlap a box."""
         yield self._wide
         cells = self._range(b)
         if cells is None:
@@ -147,7 +146,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage that later ones may have to wait for.
+    """The accesses to a storage that later accesses may have to wait for.
 
     Attributes:
         whole: the pattern of an access to the whole storage.
@@ -192,7 +191,7 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """The free bytes of one memory of one core, and the bytes of dead storages."""
+    """The free bytes of one memory of one core, and those of dead storages."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -223,8 +222,8 @@ class KernelDependencies:
 
     Attributes:
         waits: by entry, the entries and groups for which it waits.
-        joined: groups of entries to wait for together; `waits` numbers them after the
-            entries.
+        joined: groups of entries to wait for together; in `waits` their numbers follow
+            those of the entries.
         stationary: by entry of TensorE, a number of its stationary operand, which is
             equal for the same data.
         order: by entry of TensorE, the earlier entries that write the same sums.
@@ -253,7 +252,7 @@ class KernelDependencies:
         self._given = program.dependencies
 
     def run(self, spec: CoreSpec) -> KernelDependencies:
-        """Find the waits of every entry, on cores of this kind; return self."""
+        """Find the waits of every entry on cores of the kind `spec`; return self."""
         sizes = {
             "sbuf": spec.sbuf_usable_bytes_per_partition,
             "psum": spec.psum_bytes // spec.partitions,
@@ -337,7 +336,7 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait for the index of a dynamic access, even of one that writes."""
+        """Add the wait for the index of a dynamic access, which may be a write."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -378,7 +377,7 @@ class KernelDependencies:
         return entry < len(entries) and entries[entry].engine == "tensor"
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
-        """Return the record of accesses to a storage, and the box of an access."""
+        """Return the record of accesses of the storage `s`, and the box of `access`."""
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
             # All storages of a memory that have addresses share a region.
@@ -400,7 +399,7 @@ class KernelDependencies:
         return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """Return entries to wait for, or one group of them if they are many."""
+        """Return the entries to wait for, or one group of all if they are many."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))
@@ -443,7 +442,6 @@ class KernelDependencies:
 
 
 def _absolute(s: Storage, b: Box) -> Box:
-    """Return a box of an addressed storage: partitions, and bytes of a partition."""
     assert s.address is not None
     item = numpy_dtype(s.dtype).itemsize
     partition, start = s.address

@@ -23,7 +23,7 @@ Pattern = tuple[tuple[int, int], ...]
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return the NumPy dtype of an NKI name; for a packed dtype, that of its words."""
+    """Return the NumPy dtype of an NKI name; for a packed dtype, its words' dtype."""
     return nki_dtypes.info(name).numeric
 
 
@@ -67,8 +67,8 @@ def first_partition(access: Access) -> int:
 
 
 def run_bytes(access: Access) -> int:
-    """Return contiguous bytes: on chip those within a partition, in HBM those over all
-    dimensions, except the first if its rows are chosen at run time."""
+    """Return contiguous bytes: within a partition on chip; in HBM over all dimensions,
+    without the first dimension if its rows are chosen at run time."""
     chosen = access.dynamic is not None and access.dynamic.kind != "scalar"
     return _run(access.storage.on_chip or chosen, access.dtype, access.pattern)
 
@@ -118,8 +118,8 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
-    """Return the ranges of a box. A range past the end of a dimension becomes all of
-    it, and extends the range of the dimension before."""
+    """Return the ranges of a box. A range that goes past the end of a dimension becomes
+    the whole dimension, and extends the range of the dimension before."""
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]

@@ -1,8 +1,8 @@
 """Models the queues that issue a kernel's instructions, and TensorE's array.
 
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
-other queues issue whichever of the next few can start first, as if the compiler had
-ordered them. The older style's compiler also reorders TensorE's instructions, except
+other queues issue whichever of the next few can start first, as if the compiler had put
+it first. The older style's compiler also reorders TensorE's instructions, except
 additions to one sum (gqa_full v1 of [KDA]: 21.3 ms measured; the prediction is 21.1 ms
 if TensorE's instructions are reordered, 31.4 in the kernel's order).
 """
@@ -19,7 +19,7 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that keep the kernel's order; in the older style TensorE's does not.
+#: Queues that keep the kernel's order; in the older style TensorE's queue does not.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.
@@ -38,7 +38,7 @@ class IssueQueue:
         free: the time at which it can issue again.
         wake: the time at which the scheduler visits it next.
         last: the entry that it issued last.
-        window: of this many next entries, it issues the first that can start.
+        window: how many next entries can be issued out of order.
     """
 
     __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")
@@ -118,8 +118,8 @@ class Array:
     ) -> tuple[float, float, float]:
         """Schedule one matmul or transpose, in the order of issue, from `start` on.
 
-        `held` is the time at which the stationary operand is ready to load; None if the
-        array has it. Return the start, the end, and the time of the next issue."""
+        `held` is the time at which the stationary operand is ready to load; None if it
+        is loaded. Return the start, the end, and the time of the next issue."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.work.seconds
@@ -134,8 +134,8 @@ class Array:
         return start, start + spent, free
 
     def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
-        """Occupy a matmul's tiles and the array's input; return the time at which both
-        are free, when it starts."""
+        """Occupy a matmul's tiles and the array's input, and return the time at which
+        both are free and the matmul starts."""
         rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
         columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
         used = [(r, c) for r in rows for c in columns]

@@ -1,11 +1,11 @@
 """Schedules a traced kernel (`KernelProgram`) by discrete events.
 
-Each program of a grid has its own core, as long as there are cores: five engines, the
-queues that issue DMA, and 16 DMA engines; all programs share the CC-cores. An
-instruction starts when its queue (`kernel_queues`) is free, and the instructions that
-it waits for (`kernel_dependencies`) have ended and their results can be read. Transfers
-share the DMA engines in the order of issue. Equal input gives an equal schedule. Times
-are in seconds.
+Each program of a grid has a core, as long as there are cores, with five engines, queues
+that issue DMA, and 16 DMA engines; all programs share the CC-cores. An instruction
+starts when its queue (`kernel_queues`) is free, and the instructions that it waits for
+(`kernel_dependencies`) have ended and their results can be read. Transfers share the
+DMA engines in the order of issue. Equal input gives an equal schedule. Times are in
+seconds.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KernelSchedule:
     notes: tuple[str, ...]
 
 
-#: The share of the time above which a note reports a loss.
+#: If a loss takes more than this share of the time, a note reports it.
 _NOTABLE_SHARE = 0.05
 
 #: A function from an instruction's number and price to a hypothetical price.
@@ -87,9 +87,9 @@ def schedule_kernel(
 ) -> KernelSchedule:
     """Return the schedule of a kernel.
 
-    The programs of a grid run on `lnc` physical cores; None is one core per program, up
-    to the cores of a logical core. `trips` is the iteration count of device loops that
-    do not specify it, by "file.py:12".
+    The programs of a grid run on `lnc` physical cores; None means one core per program,
+    up to the cores of a logical core. `trips` is the iteration count of device loops
+    that do not specify it, by "file.py:12".
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
@@ -133,7 +133,7 @@ def schedule_kernel(
 
 
 def _throttled(run: _Scheduling) -> list[str]:
-    """Return a note on TensorE's throttle if it costs a notable share of the time."""
+    """Return a note on TensorE's throttle if it takes a notable share of the time."""
     lost = max(state.array.throttled_seconds for state in run.states)
     if lost <= _NOTABLE_SHARE * run.total:
         return []
@@ -168,7 +168,7 @@ class _CoreState:
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # the time at which all DMA engines become free
+        self.level: float | None = 0.0  # when all DMA engines become free
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
@@ -251,7 +251,7 @@ class _Scheduling:
         self.periods = periods
 
     def _period(self, loop: UnrolledLoop) -> float:
-        """Return the seconds between iterations' ends, or of a single iteration."""
+        """Return the seconds between the last two iterations, or of a single one."""
         if len(loop.edges) < 2:
             return 0.0
         ends = [
@@ -264,12 +264,10 @@ class _Scheduling:
         return ends[0] - min(self.starts[first:last], default=ends[0])
 
     def _shift(self, seconds: float) -> None:
-        """Delay all entries that are not scheduled yet."""
         self.floor = self.total + seconds
         self.total = self.floor
 
     def _until(self, limit: int) -> None:
-        """Schedule all entries before `limit`."""
         self.limit = limit
         for number, queue in enumerate(self.queues):
             queue.free = max(queue.free, self.floor)
@@ -285,7 +283,7 @@ class _Scheduling:
             self._serve(now, number, queue)
 
     def _serve(self, now: float, number: int, queue: IssueQueue) -> None:
-        """Issue the entries that can start now, then sleep until another one can."""
+        """Issue entries that can start now; sleep until another entry can start."""
         entries, missing, ready, done = (
             queue.entries,
             self.missing,
@@ -315,8 +313,8 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return (entry, now) for the first later entry of the window that can start
-        now, or (-1, time) with the earliest time at which one can start."""
+        """Return (entry, `now`) if an entry after the window's first can start now,
+        else -1 and the earliest time at which one can, at most `wake`."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]
@@ -432,7 +430,7 @@ class _Scheduling:
     def _transfer(
         self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
-        """Issue a transfer on its ring; its DMA engines move it after earlier ones."""
+        """Issue a transfer on its ring; DMA moves it after earlier transfers."""
         queue.free = start + p.issue_seconds
         if queue.kind in ISSUERS:
             self.issues.append((start, n))

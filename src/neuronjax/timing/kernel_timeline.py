@@ -40,13 +40,13 @@ from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
 #: Opcode of issuing a transfer, which occupies SyncE if hardware generates descriptors,
-#: and GpSimdE if that generates them.
+#: and GpSimdE if software does.
 ISSUE = "DMA_ISSUE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelOp(Instruction):
-    """All calls of a nisa function in one line of a kernel.
+    """All calls of a function of nki.isa in one line of a kernel.
 
     Attributes:
         function: the name in nki.isa.
@@ -85,7 +85,6 @@ def kernel_timeline(schedule: KernelSchedule) -> Timeline:
 def _ops(
     entries: Sequence[KernelInstruction],
 ) -> tuple[tuple[KernelOp, ...], list[int]]:
-    """Return the ops, and the index of each entry's op."""
     known: dict[tuple[str, str, str], int] = {}
     ops: list[KernelOp] = []
     numbers = []
@@ -219,7 +218,6 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
 def _bottleneck_note(
     s: KernelSchedule, ops: Sequence[KernelOp], numbers: Sequence[int]
 ) -> tuple[str, ...]:
-    """Return a note that names the queue and the line that limit the kernel."""
     whole = bottleneck(s, numbers)
     if whole is None:
         return ()
@@ -260,7 +258,7 @@ class KernelMemory(MemoryPlan):
     """The memory of a kernel.
 
     Attributes:
-        edges: seconds at the start of each unit of `main`, and at the end of the last.
+        edges: seconds at which each unit of `main` starts, then at which the last ends.
         psum_usage: bytes of PSUM in each unit, over all partitions.
     """
 

@@ -2,7 +2,7 @@
 
 A loop that would unroll to more instructions than the limit is truncated: the last
 iteration in the stream represents the remaining ones. Trip counts are static, or given
-by the line of the loop; a loop without either runs once, and a note says so.
+by the line of the loop. Other loops run once, which a note reports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class UnrolledLoop:
     """A device loop in the stream.
 
     Attributes:
-        edges: the first entry of each iteration in the stream, and the end of the last.
+        edges: the first entry of each iteration, then the entry after the last one.
         is_assumed: whether the trip count is unknown and assumed.
         count: how often outer loops repeat the loop.
     """
@@ -51,7 +51,7 @@ class Stream:
         blocks: by entry, a number that changes where an iteration begins or ends; the
             compiler moves no instruction from one block to another.
         counts: how often each entry is executed.
-        loops: inner ones before outer ones.
+        loops: inner loops before outer loops.
     """
 
     entries: list[KernelInstruction] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Stream:
 def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
     """Return the stream of a kernel.
 
-    `trips` has trip counts by "file.py:12" (with or without folders)."""
+    `trips` has trip counts by "file.py:12"; the file may have folders."""
     stream = Stream()
     given = {PurePath(str(line)).name: count for line, count in (trips or {}).items()}
     _add(stream, body, 1, given)

@@ -23,7 +23,7 @@ _READS_PSUM = frozenset({"tensor_scalar", "tensor_tensor", "activation", "reduce
 
 
 def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
-    """Return the matmul results that the region's other steps read out of PSUM."""
+    """Return the matmul results that other steps of the region read out of PSUM."""
     readers: dict[int, list[FusedStep]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -73,11 +73,11 @@ def block_bytes(
 ) -> int:
     """Return the SBUF that one row tile needs on its way through a region.
 
-    It is the most that is live at a step. Results of matmuls and of steps after them
-    exist one block of columns at a time, as do operands that only one elementwise step
-    reads; other rows exist whole. Elementwise results overwrite operands without later
-    readers; transposed operands need separate memory. `turned` are the matmuls whose
-    left operand is transposed first."""
+    The result is the most that is live at a step. Results of matmuls and of later steps
+    exist one block of columns at a time, like operands that only one elementwise step
+    reads; other rows exist whole. Elementwise results overwrite operands that nothing
+    reads later; transposed operands need separate memory. `turned` are the matmuls
+    whose left operand is transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()
@@ -112,8 +112,8 @@ def block_bytes(
 def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return how many row tiles a step processes before the next step.
 
-    The number is 1, unless a matmul reads a result of the region. If rows of a matmul's
-    result are reduced (scores), it is 1 too, because a row is enough work."""
+    The number is 1, unless a matmul reads a result of the region. It is 1 too if rows
+    of a matmul's result are reduced (attention scores), as a row is enough work."""
     made: set[int] = set()
     is_fed = False
     for step in region.steps:
@@ -128,15 +128,15 @@ def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 
 def row_bytes(type_: TensorType, whole: int, size: int) -> int:
-    """Return the contiguous bytes of a tensor in a partition: a row of the last
-    dimension, or, if rows are short, a 128th of its `whole` bytes; at most `size`."""
+    """Return the contiguous bytes of a tensor in a partition: those of a row (the last
+    dimension), at least a 128th of the tensor's `whole` bytes, at most `size`."""
     row = prod(type_.shape[-1:]) * type_.dtype.itemsize
     return max(1, min(size, max(row, ceil(whole / 128))))
 
 
 def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
-    """Return the bytes of operand 0 that are read and those that are written; None if
-    all of it is used."""
+    """Return how many bytes of operand 0 are read, and how many are written; None if
+    the whole operand is used."""
     if isinstance(i, DmaCopy) and i.kind == "dynamic_update_slice":
         return 0, i.operands[1].type.size_bytes
     if isinstance(i, LocalGather):
@@ -159,8 +159,8 @@ def replaces_slice(
 
 
 def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
-    """Return the root of a loop's operand at a position if the loop only updates slices
-    of it, so that it can be carried in place; else -1."""
+    """Return the tensor in memory of a loop's operand at `position` if the loop only
+    updates slices of it, so that the loop can carry it in place; -1 otherwise."""
     (step,) = unit.region.steps
     if not isinstance(step.instruction, Loop):
         return -1

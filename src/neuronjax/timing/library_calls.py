@@ -27,7 +27,7 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """Return the program with the functions replaced; itself if it calls none."""
+    """Return the program with the functions replaced; unchanged if it calls none."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()
@@ -55,7 +55,7 @@ def _cast(block: Block, core: Core) -> Instruction:
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """Return a fill, which costs nothing if only a cast reads the bits."""
+    """Return a fill of GpSimdE, which has no cost if only a cast reads the bits."""
     results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
@@ -63,7 +63,7 @@ def _random_bits(block: Block, core: Core) -> Instruction:
 
 
 def _quantize(block: Block, core: Core) -> Instruction | None:
-    """Return QuantizeMx if the chip has it for these dtypes and blocks, else None."""
+    """Return a QuantizeMx if the chip has one for the dtypes and axis, else None."""
     elements, scales = [view.buffer for view in block.results]
     (x,) = _operands(block, 1)
     name = _FORMATS.get(elements.type.dtype.name)
@@ -83,7 +83,7 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 
 def _dequantize(block: Block, core: Core) -> Instruction:
-    """Return an elementwise product; reads of the scales, 1/32 as many, are ignored."""
+    """Return an elementwise product; reads of the (few) scales are ignored."""
     elements = View(block.arguments[0])
     return TensorTensor(
         operands=(elements, elements),
@@ -94,7 +94,7 @@ def _dequantize(block: Block, core: Core) -> Instruction:
 
 
 def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None:
-    """Return the axis that is divided into blocks of 32, or None."""
+    """Return the axis along which blocks of 32 share a scale, or None."""
     if len(shape) != len(scales):
         return None
     axes = [d for d, n in enumerate(shape) if scales[d] != n]

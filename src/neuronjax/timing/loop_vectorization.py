@@ -1,9 +1,9 @@
 """Computes all iterations of a loop at once, as a last axis of the body's values.
 
-Carries are classified by their use: some do not change, one counts, some are read or
-replaced in the slice at the counter, and the others are states. A state must be FP32
-and a recurrence in values that do not depend on it; then one scan computes it for all
-iterations, and after it the values that read it. Other loops are not rewritten.
+Some carries do not change, one counts, and of some only the slice at the counter is
+read or replaced. Any other carry is a state, which must be an FP32 recurrence in values
+that do not depend on the state: one scan computes it for all iterations, and then the
+values that read it can be computed. Other loops are not rewritten.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from neuronjax.timing.instruction_kinds import ELEMENTWISE
 _KNOWN = (*ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
 #: The parameters of a movement: starts, ends, strides, or an order of axes.
 Parameters = tuple[tuple[int, ...], ...]
-#: Commutative operators of the scan, where the state may be on either side [ISA].
+#: Commutative operators of the scan, so that the state may be either operand [ISA].
 _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
@@ -44,7 +44,7 @@ class _VectorizedValue(NamedTuple):
 
     Attributes:
         buffer: a buffer in the block around the loop.
-        turns: whether its last axis is the iterations.
+        turns: whether its last axis has one element per iteration.
     """
 
     buffer: Buffer
@@ -143,8 +143,8 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Return the carries of which each iteration only writes its own slice, with
-        the node that writes it."""
+        """Return the carries whose only change is that each iteration writes its slice,
+        each with the node that writes."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -164,8 +164,8 @@ class LoopVectorization:
     def _at_turn(
         self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
     ) -> bool:
-        """Return whether a slice is the current iteration's, of a tensor that has one
-        slice per iteration."""
+        """Return whether the slice at `indices`, of `sizes`, of a tensor `value` with
+        one slice per iteration is that of the current iteration."""
         shape = self.types[value].shape
         return (
             bool(shape)
@@ -176,7 +176,7 @@ class LoopVectorization:
         )
 
     def _states(self) -> dict[int, int]:
-        """Return the new value of each state; note unchanged carries as known."""
+        """Return the new value of each state; mark unchanged carries as known."""
         states = {}
         for n, value in enumerate(self.arguments):
             passes = n >= len(self.results) or self.results[n] == value
@@ -210,8 +210,7 @@ class LoopVectorization:
         return made is not None
 
     def _slice(self, node: FlatNode) -> bool:
-        """Replace the slices of all iterations by the transposed tensor, if possible;
-        return whether it is."""
+        """Replace all iterations' slices by one tensor; return whether it is done."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)
@@ -250,7 +249,6 @@ class LoopVectorization:
         return None
 
     def _lifted(self, i: Instruction, value: _VectorizedValue) -> Buffer:
-        """Return a value with an axis for the iterations, broadcast if it has none."""
         if value.turns:
             return value.buffer
         shape = value.buffer.type.shape
@@ -260,8 +258,7 @@ class LoopVectorization:
     # -- states ------------------------------------------------------------------------
 
     def _scan(self, state: int) -> bool:
-        """Replace a state by a scan if it is a recurrence in known values; return
-        whether it is."""
+        """Replace a state by a scan; return False if it is no recurrence."""
         new = self.results[self.arguments.index(state)]
         steps = self._recurrence(state, new)
         if steps is None:
@@ -288,8 +285,8 @@ class LoopVectorization:
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two operations from a state to the next, each with its
-        operand that is not the state, or None."""
+        """Return the one or two operations from a state to the next, each with the
+        operand that is not the state; None if there are no such operations."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:
@@ -399,13 +396,13 @@ class LoopVectorization:
 
 
 def _op(node: FlatNode) -> str:
-    """Return the operator of an operation on two tensors, else ""."""
+    """Return the operator if the node is an operation on two tensors, else ""."""
     i = node.instruction
     return i.op if isinstance(i, TensorTensor) and len(node.operands) == 2 else ""
 
 
 def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
-    """Return a movement's parameters with the iterations as last axis, or None."""
+    """Return a movement's parameters with a last axis for the iterations, or None."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None
     if i.kind in ("broadcast", "transpose"):

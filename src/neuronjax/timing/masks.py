@@ -35,7 +35,7 @@ class MaskedScores(NamedTuple):
     Attributes:
         shape: the shape of all scores.
         computed: the share of scores in blocks that are not completely hidden.
-        contracted: this share for the smaller blocks that a matmul contracts.
+        contracted: the same share of the smaller blocks that a matmul contracts.
     """
 
     shape: tuple[int, ...]
@@ -43,14 +43,14 @@ class MaskedScores(NamedTuple):
     contracted: float
 
     def has_shape(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a shape may be that of these scores, perhaps transposed."""
+        """Return whether a tensor of `shape` may be the scores, perhaps transposed."""
         lengths = [size for size in shape if size != 1]
         return prod(shape) == prod(self.shape) and lengths[-1] in self.shape[-2:]
 
 
 class _Range(NamedTuple):
-    """The lowest and the highest value in every block; for booleans, whether the value
-    is always true, and whether it may be true."""
+    """The lowest and the highest value in every block; of booleans, whether all are
+    true and whether any may be true."""
 
     low: Any
     high: Any
@@ -75,8 +75,8 @@ class Masks:
     def hidden_by(
         self, operands: tuple[int, ...], shape: tuple[int, ...]
     ) -> MaskedScores | None:
-        """Return the scores that a select masks; None if it hides no whole block, or
-        the mask depends on rows alone or columns alone."""
+        """Return the scores that a select masks; None if the mask hides no whole block,
+        or depends on rows alone or columns alone."""
         predicate, on_true, on_false = operands
         is_kept = on_false in self._made
         if len(shape) < 2 or is_kept == (on_true in self._made):
@@ -130,7 +130,7 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame of a movement's operand; None if it is unknown."""
+        """Return the frame of a movement's operand from its result's, or None."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":
@@ -157,7 +157,6 @@ def is_ramp(value: np.ndarray) -> bool:
 
 
 def _ramp(value: np.ndarray) -> tuple[int, int, int] | None:
-    """Return the axis, the start and the step of a ramp, or None."""
     axes = [n for n, size in enumerate(value.shape) if size > 1]
     lines = [
         n

@@ -2,7 +2,7 @@
 
 A region needs two tiles of each value in SBUF (one is computed while the other is
 used), and the whole of a value that every tile reads. Values that later regions read
-stay on chip while they fit, and the one with the furthest next use is evicted first: it
+stay on chip while they fit. The value with the furthest next use is evicted first: it
 is saved to HBM and reloaded. Tensors are evicted whole; bytes are those of a logical
 core, over all partitions. `timing.hbm` finds the contents of HBM over time.
 
@@ -77,7 +77,7 @@ def _arguments(
     categories: Sequence[Category | None],
     program: InstructionProgram,
 ) -> tuple[Tensor, ...]:
-    """Return main's arguments as tensors, with the bytes of one device if sharded."""
+    """Return main's arguments as tensors, with their bytes on one device."""
     fused = plan.fused
     sizes = device_bytes(plan)
     weights = frozenset() if any(categories) else arguments_like_parameters(program)
@@ -129,12 +129,12 @@ class _Planner:
         ).run()
 
     def inner(self, unit: Unit) -> None:
-        """Add the plans of the blocks of control flow to a unit."""
+        """Add the plans of the blocks of a unit's control flow to the unit."""
         i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
             # Values around the loop keep `CARRY_SHARE` of SBUF, minus the loop's carry,
-            # which counts in the body's share.
+            # which counts as SBUF of the body.
             sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
@@ -185,7 +185,7 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """The data flow that finds from which of main's arguments a buffer is derived.
+    """Finds from which of main's arguments every buffer is derived.
 
     Attributes:
         left, right: arguments that matmuls read, by side; tables are on the right.
@@ -231,7 +231,7 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
 
 
 def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
-    """Return the left and the right operands of a matmul; a gathered table is right."""
+    """Return a matmul's left and right operands; a gathered table is on the right."""
     if isinstance(i, NcMatmulSparse):
         stationary, moving = i.operands[:1], i.operands[2:]
         is_left = i.stationary == "lhs"

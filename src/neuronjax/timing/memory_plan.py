@@ -25,8 +25,8 @@ class Movement:
 
     Attributes:
         value: number of the value in the block.
-        is_whole: whether the first tile needs the whole transfer; else its parts move
-            with the tiles.
+        is_whole: whether the first tile needs the whole transfer; if not, its parts
+            move with the tiles.
     """
 
     transfer: Transfer
@@ -41,14 +41,14 @@ class Unit:
     Attributes:
         region: its steps.
         movements: reads and writes of HBM.
-        sbuf_bytes: SBUF in use while it runs: tiles, whole operands, other residents.
+        sbuf_bytes: SBUF in use while it runs, by tiles and other values.
         passes: how often whole operands that do not fit are loaded.
         blocks: the number of row blocks that run without overlap, because the loads of
-            each block need the memory of the block before; 1 if overlapping tiles fit.
+            each block need the memory of the block before; 1 if tiles overlap.
         copies: copies of whole operands, one per physical core with its own rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of a loop's carry that stay in SBUF.
-        by_dma: whether the region consists of its movements alone.
+        by_dma: whether the region consists only of its movements.
         turned: matmul operands that the array transposes first, as (index of the step,
             position).
     """
@@ -72,7 +72,7 @@ class BlockPlan:
     Attributes:
         in_hbm: by value in HBM, its first and last unit.
         from_psum: matmul results that steps read in PSUM, without a copy to SBUF.
-        updated: by updated value, the argument in HBM of which it replaces slices.
+        updated: by updated value, the argument in HBM whose slices the update replaces.
         last_use: by value from outside a unit, the last unit that reads it.
     """
 
@@ -116,7 +116,7 @@ class HbmPeak:
         categories: bytes by category at the peak.
         biggest: the biggest tensors at the peak, the biggest first.
         usage: bytes after every unit of main.
-        temporaries: by category, the part of `usage` without arguments.
+        temporaries: by category, the bytes of `usage` that are not arguments.
     """
 
     bytes: int
@@ -132,7 +132,7 @@ class MemoryPlan:
 
     Attributes:
         main: the plan of the entry block, which contains those of nested blocks.
-        hbm: peak use of HBM.
+        hbm: the peak use of HBM.
         arguments: tensors of main's arguments, with their names.
         notes: differences between the planned program and the given one.
     """
@@ -188,7 +188,7 @@ def bytes_over(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
 
 
 class SbufContents(dict[int, int]):
-    """The bytes of each value in SBUF, and in total. Values expire after last use."""
+    """The bytes in SBUF, by value and in total. Values expire after their last use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,5 +215,5 @@ class SbufContents(dict[int, int]):
                 self.remove(value)
 
     def besides(self, values: Iterable[int]) -> int:
-        """Return the bytes of all values in SBUF but these."""
+        """Return the bytes of all values in SBUF except `values`."""
         return self.total - sum(self.get(v, 0) for v in values)

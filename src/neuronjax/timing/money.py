@@ -34,7 +34,7 @@ class Price:
     Attributes:
         usd_per_hour: for the whole machine.
         basis: "given", or the source and date of the list price.
-        terms: the terms of a list price, else "".
+        terms: the terms of a list price; "" if the price is given.
     """
 
     usd_per_hour: float
@@ -45,9 +45,8 @@ class Price:
 def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) -> Price:
     """Return the price of a target.
 
-    `given` is the caller's price of one instance, or prices by the instance's name;
-    every instance of a target costs the same. `terms` None means on demand, or a
-    Capacity Block if on demand has no list price.
+    `given` is the caller's price of one instance, or prices by the instance's name.
+    `terms` None means on demand, or a Capacity Block if on demand has no list price.
 
     Raises:
         InvalidProgramError: no price is given or listed; a price is not above 0; the
@@ -112,7 +111,7 @@ def energy_kwh(watts: float, hours: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The seconds of a training step that all copies of the program execute.
+    """The time of a training step, in which every copy of the program runs once.
 
     Attributes:
         compute_seconds: the time of one copy, including its own collectives.
@@ -138,8 +137,8 @@ class TrainingRun:
     """The length of a training run, and how it uses the machine.
 
     Attributes:
-        steps: optimizer steps; None if `tokens` decides, or if unknown.
-        tokens: the tokens of the run; replaces `steps`.
+        steps: optimizer steps; None if `tokens` is given, or if unknown.
+        tokens: the tokens of the run, given instead of `steps`.
         tokens_per_step: tokens of one call of the step, on one copy.
         utilization: share of the rented time in which steps run.
         watts: average power of the whole machine; None if not known.
@@ -183,14 +182,14 @@ class TrainingRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """The cost of a run on one machine and policy; None for values that are not known.
+    """The cost of a run on one machine with one policy; unknown values are None.
 
     Attributes:
         machine: instance, or the name of the caller's machine.
         policy: the numerics' name; "" for the caller's machine.
         devices: logical cores in use; 0 for the caller's machine.
         copies: copies of the program, each with its own batch; for the caller's
-            machine, the batches of one of its steps.
+            machine, the number of batches in a step.
         time: the parts of a step's time.
         tokens_per_second: of all copies, while steps run.
         steps: optimizer steps.
@@ -247,7 +246,7 @@ class TrainingCost:
 
 
 def price_record(price: dict[str, object]) -> dict[str, object]:
-    """Return the fields of a `Price`, renamed for a flat record."""
+    """Return the fields of a `Price`, with the names that flat records use."""
     return {
         "usd_per_hour": price["usd_per_hour"],
         "price_basis": price["basis"],

@@ -33,7 +33,7 @@ class Network:
         chips_per_interface: the number of consecutive chips that share an interface.
         link_share: the fraction of NeuronLink's nominal rate that transfers reach.
         chip_start_seconds: from the trigger to the first step, all ranks on one chip.
-        link_start_seconds: the same, on several chips.
+        link_start_seconds: the same for ranks on several chips.
         chip_hop_seconds: latency of a step within a node.
         efa_hop_seconds: latency of a step between nodes.
     """
@@ -56,7 +56,7 @@ class Network:
         return math.prod(self.topology.shape)
 
     def seconds_per_byte(self, step: CollectiveStep) -> Mapping[str, float]:
-        """Return the time that each of "link", "dma" and "efa" needs for one of the
+        """Return the seconds that "link", "dma" and "efa" each need for one of the
         equal steps, per byte of the collective.
 
         Raises:
@@ -82,7 +82,7 @@ class Network:
     def _divided(
         self, step: CollectiveStep
     ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
-        """Return the flows in each node, by its own chip numbers, and between nodes."""
+        """Return the flows in each node, with its chips' numbers, and between nodes."""
         inside: dict[int, dict[tuple[int, int], float]] = {}
         outside = {}
         for (a, b), size in step.flows.items():
@@ -96,8 +96,8 @@ class Network:
     def _over_efa(
         self, step: CollectiveStep, flows: Mapping[tuple[int, int], float]
     ) -> float:
-        """Return the seconds per byte over EFA: the ranks of neighbouring chips share
-        an interface, with separate rates for sending and receiving."""
+        """Return the seconds per byte over EFA: ranks of neighbouring chips share an
+        interface, which sends and receives at the same time."""
         if self.efa_bytes_per_second is None:
             raise UnsupportedError(
                 f"a collective over several nodes of {self.name}, which no published "
@@ -124,7 +124,7 @@ class Network:
 def network_of(target: Target, lnc: int | None = None) -> Network:
     """Return the network of a target.
 
-    A bare chip is taken to be in the instance that `collectives.placement` chooses.
+    A bare chip is assumed to be in the instance that `collectives.placement` chooses.
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
@@ -150,7 +150,7 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """Return a bare chip's instance, of one host if possible: the largest per host."""
+    """Return the largest instance with a bare chip, preferably of one host."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:

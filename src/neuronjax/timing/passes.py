@@ -14,7 +14,8 @@ from math import prod
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import TensorCopy, TensorReduce
 
-#: Operators that ScalarE computes by scale, by bias or by functions in all its tables.
+#: Operators that ScalarE computes by its scale, its bias, or a function that every
+#: table has.
 ON_SCALAR = frozenset({"add", "subtract", "multiply", "negate", "abs", "sign"})
 
 
@@ -41,8 +42,8 @@ def operator(i: Instruction) -> str:
 def folding_pass(
     main: Instruction, members: Iterable[Instruction], fold: TensorReduce
 ) -> Instruction:
-    """Return the instruction to price for a pass with a fold of its rows; for integers
-    and divisions `main`, without the fold."""
+    """Return the instruction to price for a pass with a fold of its rows; `main`,
+    without the fold, if the pass divides or is on integers."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):

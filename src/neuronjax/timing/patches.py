@@ -4,8 +4,8 @@ A matmul reads its operands through strides: the image once for every position o
 kernel, each time from another first element. Patches are thus an access pattern of the
 image if its channels fill a tile of the array's rows. If there are fewer channels, they
 share the partitions with the positions along one axis of the kernel or of the result,
-whichever has fewer positions: the image is copied for each of them. The other axes are
-read through strides.
+whichever has fewer, and the image is copied for each position. The other axes are read
+through strides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
     """Return the access of patches that are strides over an image.
 
     Patches of one position keep the row counts of the image. Other patches also read
-    neighbouring rows, so that only the groups, its first axis, are kept as rows."""
+    neighbouring rows, so that only groups (the first axis) are kept as rows."""
     shape, window = i.operands[0].type.shape, i.window
     is_point = prod(window.sizes) == prod(window.strides) == 1
     unpadded = not any(map(any, window.padding)) and prod(window.base_dilations) == 1
@@ -44,12 +44,12 @@ def copied_bytes(i: Im2col) -> int:
 
 
 def held_bytes(i: Im2col) -> int:
-    """Return the bytes of copies in SBUF at a time: the bytes of one copy."""
+    """Return the bytes of copies in SBUF at the same time, which are those of one."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 
 def run_bytes(i: Im2col) -> int:
-    """Return the contiguous bytes of a copy: a row of the image, or a pixel's channels.
+    """Return the bytes that a copy moves contiguously: a row of pixels, or one pixel.
 
     An image of one axis is copied by pixels, unless it has one channel."""
     image, window = i.operands[0].type, i.window

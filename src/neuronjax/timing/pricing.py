@@ -2,8 +2,8 @@
 
 The choice maximises throughput: it minimises the load of the region's busiest engine. A
 region's tiles follow each other at the interval of its busiest queue, as in a software
-pipeline. Prices do not depend on the start time, which `schedule` finds. Equal steps
-are priced once.
+pipeline. Prices do not depend on start times, which `schedule` finds. Equal steps are
+priced once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class PricedMove:
     Attributes:
         seconds: the time on the DMA engines.
         latency: the seconds from its end until a consumer can start.
-        first_reader: index of the first step that needs it; for a write, of its writer.
+        first_reader: index of the first step that reads the value, or that makes it
+            if the move is a write.
     """
 
     movement: Movement
@@ -75,9 +76,9 @@ class PricedUnit:
         pieces: the number of consecutive tiles.
         interval: the seconds from one tile to the next.
         tables: ScalarE's function tables, in order of first use.
-        blocks: row blocks that do not overlap.
+        blocks: the number of row blocks that do not overlap.
         block: the prices of one block, if there are several.
-        sources: by identity of a work of `block`, the work of all blocks.
+        sources: by `id` of a work of `block`, the work of all blocks.
     """
 
     steps: list[PricedStep] = field(default_factory=list)
@@ -159,10 +160,10 @@ class Pricing:
     def _unmasked(
         self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
-        """Return the ways, reduced to the blocks of scores that no mask hides.
+        """Return the ways, reduced to blocks of attention scores that no mask hides.
 
-        ASSUMPTION: the compiler does this as attention kernels do, with the block sizes
-        of nki-library."""
+        ASSUMPTION: the compiler skips hidden blocks as attention kernels do, with the
+        block sizes of nki-library."""
         masked = next((s.masked for s in region.steps if s.masked), None)
         if masked is None:
             return options
@@ -174,7 +175,7 @@ class Pricing:
     # -- ways --------------------------------------------------------------------------
 
     def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
-        """Return the ways of a region's n-th step for the places of its operands."""
+        """Return the ways of a region's n-th step, given where its operands are."""
         fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
         key: list[Any] = [kind_of(step.instruction), step.form, step.reduces]
         in_psum, turned = [], []
@@ -220,7 +221,7 @@ class Pricing:
     def _choose(self, options: list[tuple[Way, ...]], pieces: int) -> list[Way]:
         """Return for every step the way that minimises the load of the busiest queue.
 
-        Steps without a choice come first, then the longest."""
+        Steps of one way are added first, then the longest steps."""
         load: dict[str, float] = {}
         chosen: list[Way] = [found[0] for found in options]
         longest = [sum(work.seconds for work in way) for way in chosen]
@@ -235,8 +236,8 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the load of the busiest queue after a way is added, plus the time of
-        one tile through the way, divided by the number of tiles."""
+        """Return the load of the busiest queue with a way added, plus the time that one
+        tile needs for the way, divided by the number of tiles."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -287,13 +288,13 @@ def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
 def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
     """Return the ways that do not use GpSimdE, if there are any.
 
-    ASSUMPTION: compilers and kernels use GpSimdE only if no other engine can run it."""
+    ASSUMPTION: compilers and kernels only use GpSimdE if they must."""
     others = tuple([way for way in found if all(w.queue != "gpsimd" for w in way)])
     return others or found
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of scores that a step computes; 1 for other operands."""
+    """Return the share of `masked` scores that a step computes or reads; 1 if none."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)
@@ -319,7 +320,7 @@ def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
 def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
     """Return the instruction to price for a step, and the positions of its scalars.
 
-    Its operands have the shape after access patterns and the dtype in memory."""
+    Operands have the shape after access patterns and the dtype in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
         # These forms read whole operands, whose dtype in memory may differ.

@@ -17,7 +17,7 @@ class EventRecorder:
 
     Attributes:
         on: whether events are recorded.
-        count: how often the current instructions run: trips of the loops around them.
+        count: how often the current instructions run, by the loops around them.
         events: the events so far.
         instructions: the instructions to which events belong, one per step.
         fused: by such an instruction, all the instructions that its step fuses.
@@ -58,7 +58,7 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Record a transfer, of the step that first needs it or that made it."""
+        """Record a transfer as one of the step that first needs or makes its value."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1
@@ -126,7 +126,6 @@ class EventRecorder:
         )
 
     def _number(self, step: FusedStep) -> int:
-        """Return a step's number; the first time, also add its instructions."""
         if step in self._numbers:
             return self._numbers[step]
         number = self._numbers[step] = len(self.instructions)
@@ -157,7 +156,7 @@ class QueueState:
         return QueueState(dict(self.free), self.dma, self.end, self.table)
 
     def shift(self, seconds: float) -> None:
-        """Move all times later by `seconds`."""
+        """Delay all times by `seconds`."""
         self.free = {queue: t + seconds for queue, t in self.free.items()}
         self.dma += seconds
         self.end += seconds

@@ -4,7 +4,7 @@
 its state in FP32 [ISA]. A selective scan, for example, is a loop over tokens whose
 carry is h = a h + b. Such a loop is rewritten as the instructions of its body on the
 slices of all iterations at once, with the iterations as last axis, and a scan for every
-carry, as in kernels [MAM], if the latencies of the iterations take longer than the
+carry, as in kernels [MAM], if the iterations' latencies take longer than the
 transpositions. Only the time changes: execution still runs the loop.
 """
 
@@ -30,7 +30,7 @@ from neuronjax.timing.work import Core
 
 
 def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
-    """Return the program with recurrent loops as scans; itself if it has none."""
+    """Return the program with recurrent loops as scans; unchanged if it has none."""
     if not any(isinstance(i, Loop) for i in program.walk()):
         return program
     rewriting = _ScanRewriting(program, core)
@@ -64,7 +64,7 @@ class _ScanRewriting:
         self.fresh = itertools.count(_free_number(program))
 
     def block(self, block: Block) -> Block:
-        """Return a block with its loops rewritten; itself if nothing changes."""
+        """Return a block with its loops rewritten; the same block if it has none."""
         instructions: list[Instruction] = []
         changed = False
         for i in block.instructions:
@@ -85,7 +85,6 @@ class _ScanRewriting:
         return [self._inside(i)] if i.blocks else [i]
 
     def _inside(self, i: Instruction) -> Instruction:
-        """Return control flow with its blocks rewritten."""
         blocks = tuple(map(self.block, i.blocks))
         if all(new is old for new, old in zip(blocks, i.blocks, strict=True)):
             return i
@@ -112,7 +111,7 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes of transpositions, except those that cancel."""
+        """Return the bytes of the transpositions in `found` that do not cancel."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:

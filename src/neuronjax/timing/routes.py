@@ -4,7 +4,7 @@ A torus routes axis after axis, in the shorter direction; if both directions are
 long, each carries half of the message (ASSUMPTION: the vendor's routing is not
 published, but with one direction nccom's all-reduce over 8 ranks of trn1 would be
 slower than measured). A chain and a ring are tori of one axis. In a switch a message
-takes the cable of its chip, then that of the destination. A wire is (chip, link,
+takes the cable of its chip, then the cable of the destination. A wire is (chip, link,
 direction), where link is an index into `Topology.links`.
 """
 
@@ -70,7 +70,7 @@ def routes_of(topology: Topology) -> Routes:
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield a route's wires, slowest axis first, and the message's part on each."""
+    """Yield a route's wires, slowest axis first, each with its part of the message."""
     start, end = place_of(topology, source), place_of(topology, destination)
     links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)
@@ -170,7 +170,7 @@ def _through_planes(
     even planes and backwards on odd ones.
 
     ASSUMPTION: the vendor's cycles through an UltraServer are not published. The paths
-    share no wire, since the second is cut between other chips."""
+    share no wire, since the second cycle is cut between other chips."""
     ends = {cycles[0][0], cycles[0][-1]}
     second = cycles[1]
     while ends & {second[0], second[-1]}:
@@ -187,9 +187,8 @@ def _through_planes(
 
 @functools.lru_cache(maxsize=256)
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the chips in the order of a closed path along wires, or, if none is found,
-    in the given order."""
-    # A closed path alternates between two colours, as on a chessboard.
+    """Return the chips in the order of a closed path along wires, or as given."""
+    # Two colours alternate along a closed path, as on a chessboard.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     is_even = 2 * sum(colours) == len(chips)
     if len(chips) > _LARGEST_SEARCH or topology.kind == "switch" or not is_even:
@@ -205,7 +204,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the closed paths that begin with `path`, in ascending order."""
+    """Yield closed paths from `path` on through all of `left`, in ascending order."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):

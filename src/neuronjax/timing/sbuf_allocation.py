@@ -1,7 +1,7 @@
 """Decides which values stay in SBUF between the regions of a block.
 
 The regions are visited once, in order. Values that later regions read stay while they
-fit; the one with the furthest next use is evicted first, and saved to HBM once. Whole
+fit; the value with the furthest next use is evicted first, and saved to HBM once. Whole
 operands that do not fit beside the tiles are loaded once per block of rows.
 """
 
@@ -73,7 +73,8 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values that are read tile by tile when made, and never exist as a whole.
+        #: Values that are read tile by tile as they are computed, and never exist as
+        #: a whole.
         self.passed_on: set[int] = set()
         #: Values written directly into a slice in HBM, whose update moves nothing.
         self.in_place: set[int] = set()
@@ -155,7 +156,7 @@ class SbufAllocation:
             blocks = ceil(region.lhs_bytes / rows)
             unit.passes = max(1, min(region.tiles(self.core), blocks))
         parts = parts_read(fused, region)
-        streams = n == 0 and region.is_lone_matmul  # nothing before it hides a load
+        streams = n == 0 and region.is_lone_matmul  # nothing before it can hide a load
         for value in (*region.whole, *region.streamed):
             if value not in self.sbuf:
                 batches = region.batches.get(value, 1)
@@ -183,8 +184,8 @@ class SbufAllocation:
         A computed value has the layout that its readers need, unless reductions along
         its rows, or scalars per row, bind the rows to the partitions. Values from HBM
         have the layout of their tensor. The array transposes a wrong layout once for
-        all readers: on trn3 matmuls whose operands both have the contracted axis last
-        take the time of both transposes in addition. Return the values to transpose."""
+        all readers: on trn3 a matmul whose operands both have the contracted axis last
+        takes longer by both transposes. Return the values to transpose."""
         region, bound, reads = unit.region, self.bound, self.fused.reads
         turned: set[int] = set()
         found: dict[tuple[int, int], None] = {}
@@ -273,7 +274,8 @@ class SbufAllocation:
         self._lies_in_hbm(n, value)
 
     def _lies_in_hbm(self, n: int, value: int) -> None:
-        """Note that a value is in HBM from unit n to its last use, or the end."""
+        """Note that a value is in HBM from unit n to its last use, or for good if it is
+        a result."""
         last = len(self.units) if value in self.results else n
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
@@ -292,7 +294,7 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Remove dead values, then evict by furthest next use until the rest fits."""
+        """Remove dead values, then evict until the others and `needed` fit."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -310,7 +312,7 @@ class SbufAllocation:
         *,
         after: int,
     ) -> None:
-        """Save the values with the furthest next use until the rest fits."""
+        """Save values, the furthest next use first, until the rest fits in `room`."""
         for value in sorted(values, key=lambda v: (-self._next(v, after), v)):
             if total <= room:
                 break
@@ -318,7 +320,6 @@ class SbufAllocation:
             self._save(n, unit, value, "spill_save")
 
     def _keep(self, n: int, value: int, size: int | None = None) -> None:
-        """Keep a value in SBUF from unit n until its last use."""
         size = self.fused.sizes[value] if size is None else size
         last = max(n, self.last_use.get(value, n))
         self.sbuf.add(value, size, _NEVER if value in self.kept_results else last)
@@ -354,7 +355,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader reads each tile when it is made."""
+        """Return whether a value's only reader reads each tile as it is computed."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -441,7 +442,7 @@ class SbufAllocation:
     # -- control flow ------------------------------------------------------------------
 
     def _control(self, n: int, unit: Unit) -> None:
-        """Plan control flow: operands and results not in SBUF are in HBM."""
+        """Plan control flow: operands and results that are not in SBUF are in HBM."""
         self.plan_inner(unit)
         (step,) = unit.region.steps
         carried = sum(self.fused.sizes[step.results[p]] for p in unit.resident)

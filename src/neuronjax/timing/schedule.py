@@ -2,11 +2,11 @@
 
 Regions follow each other in program order; each engine and the DMA rings work in the
 order of issue. Inside a region tiles follow each other at the interval of the busiest
-queue: the total is the time of one tile through all steps, plus that interval for every
-other tile. A region of one tile streams parts of it: a step starts on its producer's
-first part, and ends no sooner than the producer's end plus the time of its own last
-part. Loads are issued before the engines need them. Every iteration of a loop takes the
-time from one to the next. A branch takes the time of its longest block, and an Spmd
+queue: the total is the time of one tile through all steps, plus the interval for every
+other tile. A region of one tile streams parts of the tile: a step starts on its
+producer's first part, and ends no sooner than the producer's end plus the time of the
+step's last part. Loads are issued before the engines need them. Iterations of a loop
+start at equal intervals. A branch takes the time of its longest block, and an Spmd
 block the time of one device, since all devices run the same program.
 """
 
@@ -54,7 +54,7 @@ def schedule(
     memory plan, if it is already made; `placement` is that of `Policy.placement`.
 
     Raises:
-        InvalidProgramError: a collective of a device that the placement lacks.
+        InvalidProgramError: a collective of a device that is not in the placement.
     """
     plan = plan or plan_memory(program, core)
     return _Schedule(program, core, target, dict(trips or {}), plan, placement).run()
@@ -110,7 +110,6 @@ class _Schedule:
     def _block(
         self, plan: BlockPlan, state: QueueState, arguments: list[tuple[float, float]]
     ) -> list[tuple[float, float]]:
-        """Schedule a block, and return when its results are ready."""
         fused = plan.fused
         times: _Times = dict(zip(fused.arguments, arguments, strict=True))
         for unit in plan.units:
@@ -140,7 +139,6 @@ class _Schedule:
             self._steps(prices, state, times)
 
     def _steps(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule the loads, steps and stores of a region or of one row block."""
         arrived = self._load(prices, state, times)
         self._tables(prices, state)
         run = self._tiled if prices.pieces > 1 else self._streamed
@@ -148,7 +146,7 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule equal row blocks: one with events, one to find the period."""
+        """Schedule equal row blocks: one with events, another to find the period."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -189,7 +187,7 @@ class _Schedule:
     def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
         """Issue the loads of a region, and return when each value is ready.
 
-        Loads for one step arrive together; loads of whole operands are issued first."""
+        Loads for one step end together; loads of whole operands are issued first."""
         if not prices.loads:
             return {}
         move_on = self.recorder.move
@@ -304,7 +302,6 @@ class _Schedule:
         return after_idle_seconds(self.core, busy)
 
     def _store(self, prices: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Issue the writes of a region."""
         for move in prices.stores:
             first, end = times.get(move.movement.value, (0.0, 0.0))
             if prices.pieces > 1:
@@ -347,7 +344,6 @@ class _Schedule:
         self._write(unit, [m for m in stores if m.movement.value in made], state, times)
 
     def _region_moves(self, unit: Unit, state: QueueState, times: _Times) -> None:
-        """Issue the saves and loads around control flow and collectives."""
         if not unit.movements:
             return
         prices = self.pricing.moves(unit)
@@ -359,7 +355,6 @@ class _Schedule:
     def _write(
         self, unit: Unit, moves: Sequence[PricedMove], state: QueueState, times: _Times
     ) -> None:
-        """Issue writes of values that are ready, one after the other."""
         for move in moves:
             start = max(state.dma, times[move.movement.value][1])
             state.dma = start + move.seconds
@@ -375,7 +370,7 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """Schedule one iteration with events, and one more to find the period."""
+        """Schedule one iteration with recorded events, and one to find the period."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:
@@ -459,5 +454,5 @@ class _Schedule:
 
 
 def _reach(state: QueueState, results: list[tuple[float, float]]) -> float:
-    """Return the end of an iteration's last action."""
+    """Return the time at which the last action of an iteration ends."""
     return max([state.end, state.dma, *(e for _, e in results)])

@@ -1,10 +1,10 @@
 """Computes the cost of served tokens from prefill and decode with a KV cache.
 
 A copy of the program serves `batch` sequences at a time. Each call of prefill processes
-the prompts of `prefill_batch` sequences, and gives their first tokens; one call of
-decode gives one more token for all sequences. A full copy alternates: for each batch of
-requests all their prefills, then `output_tokens - 1` decodes (continuous batching mixes
-the order, not the sum). Queues and the host's work are left out.
+the prompts of `prefill_batch` sequences, and gives each its first token; one call of
+decode gives each of all sequences one more token. A full copy repeats all prefills of a
+batch of requests, then `output_tokens - 1` decodes (continuous batching changes the
+order, but not the sum). Queues and the host's work are left out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Traffic:
 
         Raises:
             InvalidProgramError: a number below 1, an answer of fewer than 2 tokens, a
-                utilization that is no share, a batch that is not whole prefills.
+                utilization not between 0 and 1, a batch that is not a multiple of
+                `prefill_batch`.
         """
         check_utilization(self.utilization)
         least = {"prompt_tokens": 1, "output_tokens": 2, "batch": 1, "prefill_batch": 1}
@@ -90,7 +91,7 @@ class ServingCost:
         hbm_capacity_bytes: the HBM of a device.
         weights_bytes: the weights in `hbm_bytes`.
         kv_cache_bytes: the KV cache in `hbm_bytes`, of all sequences.
-        max_batch: sequences whose cache a device could hold.
+        max_batch: the most sequences whose cache a device can hold.
         kwh_per_million_tokens: energy for prompts and answers together, at the
             utilization, from the caller's watts; None without watts.
     """
@@ -131,7 +132,7 @@ class ServingCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedMemory:
-    """The HBM of one of the devices that hold a served program; see `ServingCost`."""
+    """The use of HBM on a device that holds a served program; see `ServingCost`."""
 
     needed_bytes: int
     capacity_bytes: int
@@ -139,7 +140,8 @@ class ServedMemory:
     kv_cache_bytes: int
 
     def max_batch(self, batch: int) -> int | None:
-        """Return how many sequences fit; None if calls have no KV cache."""
+        """Return how many sequences fit, if `kv_cache_bytes` is for `batch` sequences;
+        None without a KV cache."""
         if not self.kv_cache_bytes:
             return None
         rest = self.capacity_bytes - (self.needed_bytes - self.kv_cache_bytes)
@@ -161,10 +163,10 @@ def serving_cost(
 ) -> ServingCost:
     """Return the cost of serving on a machine.
 
-    Seconds are those of one call, including its launch; `watts` is the average power of
-    the whole machine."""
+    Seconds are the time of one call, including its launch; `watts` is the average power
+    of the whole machine."""
     decodes = traffic.output_tokens - 1
-    # The time of one copy for one request.
+    # The seconds of one copy for one request.
     prefill = prefill_seconds / traffic.prefill_batch
     decode = decodes * decode_seconds / traffic.batch
     full = traffic.batch * (prefill + decode)

@@ -33,7 +33,7 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the bytes in SBUF of a whole operand, or of two members of a batch."""
+    """Return the bytes in SBUF of a whole operand, or of two of its batch parts."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -57,7 +57,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts into which a step alone can be tiled."""
+    """Return the row counts into which a step can be tiled that shares no region."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -74,7 +74,7 @@ def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
 
 
 def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
-    """Return the row counts of a matmul's result, and those of its two operands."""
+    """Return the row counts of a matmul's result, left operand and right operand."""
     if step.sides is not None:
         return step.sides
     d = dimensions(step)
@@ -83,7 +83,8 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
     free = len(lhs) - len(d.lhs_batch) - len(d.lhs_contract)
     left = rows_of(lhs, _leading(lhs, set(d.lhs_contract)))
     if set(d.lhs_contract) == set(range(len(lhs) - len(d.lhs_contract), len(lhs))):
-        # The rows' order does not matter: it only permutes the result's rows.
+        # The order of these rows does not matter, since it only permutes the result's
+        # rows.
         left |= {prod(s for n, s in enumerate(lhs) if n not in d.lhs_contract)}
     others = set(range(len(rhs))) - set(d.rhs_batch)
     right = rows_of(rhs, _leading(rhs, others))
@@ -97,7 +98,7 @@ def _contracted_rows(
 ) -> frozenset[int]:
     """Return the row count that a matmul contracts; empty if it contracts no rows.
 
-    An operand of `inside` must begin with the batch and contracted axes, in order."""
+    An operand in `inside` must begin with the batch axes, then the contracted axes."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -115,7 +116,7 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's left (0) or right (1) operand without scales."""
+    """Return the shape of a matmul's left (0) or right (1) operand, without scales."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
@@ -135,7 +136,7 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
 
 class _Grouping:
     """The grouping of a block's steps: each step joins the latest region that computes
-    one of its operands, or starts a new one."""
+    one of its operands, or starts a new region."""
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core
@@ -190,7 +191,7 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a batched matmul's result has the size of a matmul's result in
-        the region. Gradients of scores do; they are combined with the scores."""
+        the region. Gradients of scores have it, and are combined with scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -235,9 +236,9 @@ class _Grouping:
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a matmul over the rows can add up tile by tile.
 
-        Kernels for the gradients of attention do so: for batched matmuls whose operands
-        would otherwise leave SBUF. The sums stay in SBUF; neither their memory nor the
-        time of VectorE's additions is counted."""
+        As in kernels for gradients of attention, batched matmuls add up if their
+        operands would otherwise leave SBUF. The sums stay in SBUF; neither their memory
+        nor the time of VectorE's additions is counted."""
         fused = self.fused
         if len(step.operands) != 2 or not dimensions(step).lhs_batch:
             return False
@@ -256,7 +257,7 @@ class _Grouping:
 
     def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
         """Return the row counts of a region with a reduction over its rows, whose tiles
-        are folded as they are made; None if the step is no such reduction.
+        are folded as they are made; None if the step is no reduction over the rows.
 
         The largest magnitude that scales a tensor is found this way, before the tensor
         leaves SBUF; the results of the partitions are folded last."""
@@ -280,7 +281,7 @@ class _Grouping:
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
-        """Add a step's operands from outside the region to `streamed` or to `whole`."""
+        """Add a step's operands from outside to the region's `streamed` or `whole`."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ALONE
         for position, value in enumerate(step.operands):

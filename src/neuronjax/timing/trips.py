@@ -23,8 +23,8 @@ def static_trips(
 ) -> int | None:
     """Return the trip count of a loop; None if it depends on values.
 
-    `outside` is the instruction that writes each buffer of the surrounding blocks, by
-    number."""
+    `outside` has, by buffer number, the instructions that write the buffers of the
+    surrounding blocks."""
     test = _condition(loop.condition, outside)
     if test is None:
         return None
@@ -37,17 +37,16 @@ def static_trips(
 
 
 def writers(block: Block) -> dict[int, Instruction]:
-    """Return the instruction that writes each buffer of a block, by number."""
+    """Return the instructions that write a block's buffers, by buffer number."""
     return {b.number: i for i in block.instructions for b in i.results}
 
 
 def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
-    """Return the instruction that writes each buffer of a program, by number."""
+    """Return the instructions that write a program's buffers, by buffer number."""
     return {b.number: i for i in program.walk() for b in i.results}
 
 
 def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
-    """Return the value of a constant integer scalar, else None."""
     i = written.get(view.buffer.number)
     if isinstance(i, Memset) and np.size(i.value) == 1:
         value = np.asarray(i.value)
@@ -58,7 +57,7 @@ def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
 def _condition(
     block: Block, outside: Mapping[int, Instruction]
 ) -> tuple[int, str, int] | None:
-    """Return (counter's position, direction, limit) of `counter < limit` and so on."""
+    """Return (counter's position, direction, limit) of a test `counter < limit`."""
     written = {**outside, **writers(block)}
     i = written.get(block.results[0].buffer.number)
     if not isinstance(i, Compare):

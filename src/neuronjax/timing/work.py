@@ -26,7 +26,7 @@ class Core:
     """One logical NeuronCore.
 
     Attributes:
-        chip: the chip that it is part of.
+        chip: the chip of which the core is a part.
         lnc: the number of its physical cores.
     """
 
@@ -52,16 +52,16 @@ class Core:
 
     @property
     def joining_seconds(self) -> float:
-        """Return the time that a kernel takes in addition to its instructions, once.
+        """Return the time that a kernel takes once, in addition to its instructions.
 
-        It synchronises the start and the end of several physical cores. On one core
-        nothing is added: streams of 0.6 ms are predicted within 1 % without it [KDA].
+        Several physical cores synchronise their start and end. On one core nothing is
+        added: without an addition, streams of 0.6 ms are predicted within 1 % [KDA].
         """
         return self.chip.joining_seconds if self.lnc > 1 else 0.0
 
     @property
     def around_seconds(self) -> float:
-        """Return the time that a program adds to that of its instructions, once."""
+        """Return the time that a program takes once, besides its instructions."""
         return a.PROGRAM_SECONDS.value + self.joining_seconds
 
     @property
@@ -72,7 +72,7 @@ class Core:
 
     @property
     def rows_per_tile(self) -> int:
-        """Return the number of rows that are on the partitions at a time."""
+        """Return the number of rows that fit on the partitions."""
         return self.spec.partitions * self.lnc
 
 
@@ -95,7 +95,7 @@ class Work:
         hbm_read_bytes: bytes that a kernel's transfers read from HBM.
         hbm_write_bytes: bytes that a kernel's transfers write to HBM.
         dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.
-        table: the table of ScalarE's functions that it needs; "" if any is sufficient.
+        table: the table of ScalarE that it needs; "" if every table has its function.
     """
 
     queue: Queue
@@ -156,12 +156,12 @@ class Transfer:
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Return the bytes from HBM, as `Work.hbm_read_bytes` does."""
+        """Return the bytes read from HBM; `Work` has the same property."""
         return self.bytes if self.is_read else 0
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Return the bytes to HBM, as `Work.hbm_write_bytes` does."""
+        """Return the bytes written to HBM; `Work` has the same property."""
         return 0 if self.is_read else self.bytes
 
 
@@ -173,8 +173,8 @@ class Event(NamedTuple):
         name: opcode, or kind of transfer.
         source: the Work or Transfer of the event.
         instruction: index into `Timeline.instructions`, -1 for none.
-        count: how often it happens: trips of the loops around it. Start and end are
-            those of the first time.
+        count: how often it happens: trips of the loops around it. The start and end are
+            of the first time.
         wait_seconds: how long the queue was idle before it, waiting for operands.
         pieces: the number of its equal tiles; the first begins at the start, the last
             ends at the end, and other events of the queue run between them.

@@ -44,6 +44,15 @@ def test_elsewhere_is_as_here(monkeypatch):
         np.testing.assert_array_equal(others["again"], more["again"])
 
 
+@pytest.mark.parametrize(("most_here", "left"), [(1_000_000, 1), (0, 0)])
+def test_arguments_are_taken_before_a_result_is_asked_for(monkeypatch, most_here, left):
+    monkeypatch.setattr(values, "_MOST_HERE", most_here)
+    runs = iter(RUNS)
+    results = values.computed(candidate(X, 2.0), runs, 60.0)
+    assert len([*runs]) == left
+    assert next(results)[0].shape == X.shape
+
+
 def test_an_error_comes_back_after_the_runs_before_it(monkeypatch):
     monkeypatch.setattr(values, "_MOST_HERE", 0)
     wrong = values.ValuesRun((X[:8], 2.0))

@@ -139,7 +139,7 @@ def create(config: GPTConfig, seed: int = 0) -> tuple[nnx.GraphDef, nnx.State]:
 
 
 def loss(graphdef: nnx.GraphDef, params: nnx.State, tokens: jax.Array) -> jax.Array:
-    """Return the mean cross entropy, in nats, of predicting tokens from those before.
+    """Return the mean cross entropy, in nats, of predicting tokens from earlier tokens.
 
     Structure and parameters come from `create`; T tokens make T - 1 predictions.
     """

@@ -81,8 +81,8 @@ def train(
 
     Yields:
         After every step its loss in nats per character and the seconds that it took on
-        this computer, those of compilation included; with the last step also the loss
-        on text that was held out.
+        this computer, compilation included; with the last step also the loss on text
+        that was held out.
     """
     train_step, loss_of = functions(recipe)
     step, evaluate = jit(train_step), jit(loss_of)
@@ -103,7 +103,7 @@ def train(
 
 @functools.cache
 def functions(recipe: TrainingRecipe) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the train step and the loss of a recipe, the same for all seeds."""
+    """Return the train step and the loss of a recipe, which suit all seeds."""
     shapes = nnx.eval_shape(lambda: model.GPT(recipe.model, nnx.Rngs(0)))
     loss_of = functools.partial(model.loss, nnx.graphdef(shapes))
     optimizer = recipe.optimizer()

@@ -49,7 +49,7 @@ class _Waypoint:
 @dataclass
 class DumpWalk:
     """A run of a program, lowered as `side`, beside the tensors of a dump; `samples` is
-    as at `nj.tolerance`."""
+    that of `nj.tolerance`."""
 
     program: Program
     side: Side
@@ -131,7 +131,7 @@ class DumpWalk:
         return self._device(point)
 
     def _device(self, point: _Waypoint) -> Held:
-        """Return the device's own values, with which the walk continues."""
+        """Return the values that the device saved, with which the walk continues."""
         array, dtype = point.array, point.match.value.value.type.dtype
         if not is_float(dtype):
             return Held(array.astype(dtype), array.shape)
@@ -151,8 +151,8 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def with_storage(
     held: Held, array: np.ndarray, dtype: np.dtype, model: ErrorModel
 ) -> Held:
-    """Return a value with the error of saving it in the format of `array`, if this is
-    coarser than `dtype`."""
+    """Return a value with the error of saving it in the format of `array`, if that
+    format is coarser than `dtype`."""
     stored = array.dtype.name
     if not {stored, dtype.name} <= FORMATS.keys():
         return held
@@ -178,7 +178,7 @@ class _Behind:
 
     def look(self, key: Key) -> _Origin:
         """Return the nearest saved tensors and arguments on which a value depends, and
-        the ops that compute it from these, without moves, in program order."""
+        the ops in between that compute, in program order."""
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}

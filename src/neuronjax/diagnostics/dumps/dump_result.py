@@ -1,4 +1,4 @@
-"""What `compare_dump` returns: tensors, their values, and the first that is wrong."""
+"""The result of `compare_dump`: tensors, their values, and the first that is wrong."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class DumpedTensor:
         place: the op that makes it; None for an argument.
         checked: which elements are not legal, and how far they are outside.
         since: the tensors and arguments from which the emulator computed the value.
-        ops: the ops that compute it from these, in the order of the program; one of
-            them is wrong if the tensor is outside.
+        ops: the ops that compute the value from `since`, in program order; one of these
+            is wrong if the tensor is not legal.
     """
 
     tensor: str
@@ -57,7 +57,7 @@ class DumpComparison(Displayed):
     Attributes:
         name: the name of the function.
         target: the name of the target.
-        setting: target, logical core, numerics and SDK, as every report begins.
+        setting: the first line of every report: target, logical core, numerics and SDK.
         policy: what is cast, and how.
         tensors: the tensors that are values of the program, in the order of execution.
         unmatched: the other tensors, with the reason why no value matches.
@@ -79,7 +79,7 @@ class DumpComparison(Displayed):
 
     @property
     def first(self) -> DumpedTensor | None:
-        """Return the first tensor that is not legal; None if all are."""
+        """Return the first tensor that is not legal, or None."""
         return next(iter(self.outside), None)
 
     @property

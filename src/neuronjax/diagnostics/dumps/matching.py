@@ -56,9 +56,9 @@ def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
     """Return every value that runs once, in the order of execution, with its names.
 
     Arguments have the program's names, outputs their paths. Other values are named by
-    module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second of this
-    name; or by the op alone where the program names no modules. The last value that a
-    module computes also has the name of the module.
+    module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second value of
+    this name; or by the op alone where the program names no modules. The last value
+    that a module computes also has the name of the module.
     """
     body = program.entry.body
     found = [
@@ -96,7 +96,7 @@ def _name_by_module(values: Sequence[NamedValue]) -> None:
     for value in values:
         assert value.path is not None
         location, op = value.path.location, value.path.op.name.rpartition(".")[2]
-        # A module's name alone means its forward pass; others are "mlp (backward)".
+        # A module's name alone means the forward pass, not "mlp (backward)".
         module = location.part if location.phase == "forward" else location.label
         plain = [] if read_name_stack(value.path.scope).names else [op]
         for name in dict.fromkeys([*plain, op if module == TOP else f"{module}/{op}"]):
@@ -127,7 +127,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A saved tensor that is no value of the program, and why."""
+    """A saved tensor that is no value of the program, and the reason."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -144,8 +144,8 @@ def matched(
     tensors without a match.
 
     Raises:
-        InvalidProgramError: `given` names a tensor or a value that is not there, or one
-            of another shape.
+        InvalidProgramError: `given` names a missing tensor or value, or pairs different
+            shapes.
     """
     pairs = {
         t: (_given(t, name, tensors, values), "given") for t, name in given.items()
@@ -216,7 +216,8 @@ def _fits(array: np.ndarray, value: NamedValue) -> bool:
 
 
 def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
-    """Return the value so named; if none, those whose name ends in it or is its end."""
+    """Return the value called `name`, or else the values with a name that ends in
+    `name` or is an end of it."""
     ends: list[NamedValue] = []
     for value in values:
         for own in map(normal, value.names):
@@ -265,7 +266,7 @@ def _once_each(
     pairs: Mapping[str, tuple[NamedValue, str]],
     reasons: dict[str, str],
 ) -> list[Match]:
-    """Return the matches without a second tensor for the same value."""
+    """Return at most one match per value; any other tensor gets a reason."""
     owners: dict[int, str] = {}
     matches = []
     for tensor, (value, how) in pairs.items():

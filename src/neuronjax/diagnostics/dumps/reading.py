@@ -1,6 +1,6 @@
 """Read tensors by name from mappings, `.npy`, `.npz`, `.safetensors` and folders.
 
-Files are untrusted: none is unpickled, and what a header declares is checked.
+Files are untrusted: nothing is unpickled, and what a header declares is checked.
 """
 
 from __future__ import annotations

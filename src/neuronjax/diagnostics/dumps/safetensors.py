@@ -107,7 +107,6 @@ def _span(
 
 
 def _are_sizes(numbers: Any) -> bool:
-    """Return whether `numbers` is a list of whole numbers >= 0, without booleans."""
     return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
 
 

@@ -1,4 +1,4 @@
-"""Compare two programs: which ops and values correspond, and which differ.
+"""Find which ops and values of two programs correspond, and which differ.
 
 `alignment.py` lists the ops of each program, pairs them and classifies the edits,
 `changed_attributes.py` describes what changed in an op, `value_runs.py` runs a program

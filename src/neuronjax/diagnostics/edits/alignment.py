@@ -1,10 +1,9 @@
 """Pair the ops of two programs, and classify the others as edits.
 
-The ops of a program form a list, in which bodies of calls and loops follow their op,
-each with a fingerprint of what it computes. The lists are aligned by the longest common
-subsequence of their fingerprints. Ops between two pairs are then paired by name and
-types (the attributes changed), then by the types of results alone (the op was
-replaced).
+Each program is a list of ops with a fingerprint of what they compute; the body of a
+call or loop follows its op. The lists are aligned by the longest common subsequence of
+their fingerprints. Ops between two pairs are then paired by name and types (the
+attributes changed), then by the types of results alone (the op was replaced).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class FlatOp:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Return its name and the types of its results."""
+        """Return the op's name and the types of its results."""
         return (self.op.name, *self.types)
 
     @property
@@ -120,7 +119,7 @@ _WAYS: tuple[_Way, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class AlignedPair:
-    """An op before and its partner after.
+    """An op of the first program and its partner in the second.
 
     Attributes:
         how: "same", "changed" (its attributes or module), "replaced" by another op, or
@@ -149,7 +148,8 @@ class Alignment:
 
     @property
     def is_edit(self) -> bool:
-        """Return whether at least half of the smaller program is in the other one."""
+        """Return whether at least half of the smaller program's ops are in the other
+        program."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")
@@ -206,8 +206,8 @@ def common(
 ) -> list[tuple[int, int]]:
     """Return index pairs of a longest common subsequence of two sequences, ascending.
 
-    Equal elements at both ends are paired; between them this is the algorithm of Hunt
-    and Szymanski (1977)."""
+    Equal elements at both ends are paired; elements between them by the algorithm of
+    Hunt and Szymanski (1977)."""
     start = _alike(left, right)
     end = _alike(left[start:][::-1], right[start:][::-1])
     common_pairs = [(n, n) for n in range(start)]
@@ -241,8 +241,8 @@ def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
 def _origin(
     value: Value, program: FlatProgram, numbers: Mapping[FlatOp, int]
 ) -> tuple | None:
-    """Return a key of what makes a value, equal for corresponding values of both
-    programs; None for an op without a partner."""
+    """Return a key that corresponding values of both programs share, or None if the op
+    that makes the value has no partner."""
     maker = program.makers.get(value)
     if maker is not None:
         result = maker.op.results.index(value)

@@ -1,9 +1,9 @@
 """The canonical text of programs and ops, which defines "the same program".
 
-It lists op by op the names, types, attributes and the flow of values, without source
-lines, symbol names, argument names, positions of constants and what depends on the
-version of MLIR. It is made from the decoded program, so two versions of jaxlib give the
-same text for one program.
+The text lists op by op the names, types, attributes and the flow of values, without
+source lines, symbol names, argument names, positions of constants and what depends on
+the version of MLIR. The text is made from the decoded program, so two versions of
+jaxlib give the same text for one program.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def _shown(program: Program) -> list[str]:
-    """Return the lines as users see them, with only the first elements of arrays."""
+    """Return the lines of a program, with only the first elements of arrays."""
     lines = []
     writer = _Writer(program.functions, value_text)
     for line, source in writer.program(program):
@@ -129,7 +129,8 @@ class _Writer:
         yield f"{indent}arguments {arguments}", ""
         for op in region.ops:
             if op.name == CONSTANT:
-                # Ops that read it are written with its content: no position matters.
+                # Ops that read a constant are written with its content, so its position
+                # does not matter.
                 value = op.attributes["value"]
                 self._values[op.results[0]] = self._canonical(value)
                 continue
@@ -139,7 +140,6 @@ class _Writer:
         yield f"{indent}results {self._read(region.results)}", ""
 
     def op(self, op: Op, skipped: Container[str] = ()) -> str:
-        """Return the line of an op, without the skipped attributes."""
         attributes = " ".join(
             f"{name}={self._canonical(value)}"
             for name, value in sorted(op.attributes.items())

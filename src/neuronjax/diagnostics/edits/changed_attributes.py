@@ -45,14 +45,12 @@ def _change(then: Any, now: Any) -> str:
 
 
 def _are_alike(a: Any, b: Any) -> bool:
-    """Return whether both are arrays of one type."""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return False
     return a.shape == b.shape and a.dtype == b.dtype
 
 
 def _is_one_number(array: np.ndarray) -> bool:
-    """Return whether an array has elements, all with the same bits."""
     raw = array.tobytes()
     return raw == raw[: array.itemsize] * array.size != b""
 

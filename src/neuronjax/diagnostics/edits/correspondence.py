@@ -70,7 +70,8 @@ class Correspondence:
         # Value of the second run -> the corresponding value of the first.
         self._partners: dict[RunValue, RunValue] = {}
         self._taken: set[RunValue] = set(returned.values())
-        # The same, but values of the first run that must first be added over devices.
+        # Value of the second run -> the values of the first run whose sum over devices
+        # corresponds to it.
         self._partial: dict[RunValue, Sequence[RunValue]] = {}
         self._pairs: dict[FlatOp | None, AlignedPair] = {}
         if alignment.is_edit:
@@ -141,11 +142,10 @@ class Correspondence:
         return beside.errors.relative_l2 > self._tolerance
 
     def _beside(self, others: Iterable[RunValue], value: RunValue) -> list[RunValue]:
-        """Return those of `others` that can be compared with a value."""
         return [o for o in others if values_beside(o, value) is not None]
 
     def _partner(self, value: RunValue) -> RunValue | None:
-        """Return the first run's value that should equal one of the second, or None."""
+        """Return the first run's value that should equal `value`, or None."""
         alike = self._candidates(value)
         aligned = self._aligned(value)
         if aligned in alike:

@@ -1,4 +1,4 @@
-"""What `compare(f, against=g)` returns: edits, the first op that differs, outputs."""
+"""The result of `compare(f, against=g)`: edits, the first op that differs, outputs."""
 
 from __future__ import annotations
 
@@ -75,11 +75,12 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstDifference:
-    """The first value, in the order of `against`, that both compute and that differs.
+    """The first value, in the order of `against`, that both programs compute and that
+    differs.
 
     Attributes:
         before, after: the ops that make it in the two programs.
-        output: its path if both programs return it; else None.
+        output: path of the value if both programs return it; else None.
         type: the type of the whole value, with the parts of devices gathered.
         is_edit: whether the op or a constant that it reads was edited; else its
             operands differ.
@@ -89,8 +90,8 @@ class FirstDifference:
         index: the index of the element that differs most.
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
-        equal_behind: the nearest of these ops on which it depends, in both programs.
-        because: the edits on which it depends, its own included.
+        equal_behind: the nearest equal ops on which the op depends, in both programs.
+        because: the edits on which the value depends, its op's included.
     """
 
     before: EditedOp
@@ -126,8 +127,8 @@ class OutputDifference:
 
     Attributes:
         path: its path in the pytree of the results.
-        errors: of `against` relative to the function; None where types differ or one of
-            them does not have the output.
+        errors: of `against` relative to the function; None where types differ or one
+            program does not have the output.
         note: why there are no errors, or "".
     """
 
@@ -148,7 +149,7 @@ class ProgramComparison(Displayed):
     Attributes:
         names: the names of the two functions.
         target: the name of the target.
-        setting: target, logical core, numerics and SDK, as every report begins.
+        setting: the first line of every report: target, logical core, numerics and SDK.
         policy: the policy under which both were emulated.
         tolerance: relative L2 error up to which values are the same; 0 for equal bits.
         pairs: number of pairs of ops in the alignment.
@@ -257,7 +258,7 @@ class ProgramComparison(Displayed):
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
-        """Yield the edits, first those on which the difference depends."""
+        """Yield the edits, beginning with the causes of the first difference."""
         if not self.edits:
             return
         count = f"ops in both programs: {self.pairs}; edits: {len(self.edits)}"
@@ -278,7 +279,6 @@ class ProgramComparison(Displayed):
 
 
 def _text(edits: Sequence[Edit]) -> str:
-    """Return the edits of one source line as text."""
     edit, *others = edits
     if not others:
         effect = ", with the same values" if edit.differs is False else ""

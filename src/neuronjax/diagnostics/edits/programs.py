@@ -163,8 +163,8 @@ class _Describing:
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
-        """Return the first difference of an op that computes, else of one that moves
-        numbers. `paths` are those of the second program's results."""
+        """Return the first difference. Ops that compute precede ops that move numbers.
+        `paths` name the second program's results."""
         off = [match for match in self._found.values() if match.differs]
         if not off:
             return None
@@ -223,7 +223,6 @@ def _behind(
 
 
 def _farthest(left: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
-    """Return the index of the element with the largest difference."""
     with np.errstate(all="ignore"):
         a, b = left.astype(np.float64), right.astype(np.float64)
         same = (a == b) & (np.signbit(a) == np.signbit(b))
@@ -241,9 +240,10 @@ def _read_text(value: Value, program: FlatProgram) -> str:
 
 
 def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
-    """Return an op as reports name it, "argument" if no op has made a value.
+    """Return an op as reports name it, "argument" if `op` is None.
 
-    A constant gets the line of its reader: JAX gives it that of the whole call."""
+    A constant gets the line of the op that reads it, since JAX gives constants the line
+    of the whole call."""
     if op is None:
         return EditedOp(number=-1, op="argument", module=TOP, source="", result="")
     shown = _reader(op, program) if op.op.name == CONSTANT else op
@@ -259,7 +259,7 @@ def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
 
 
 def _reader(op: FlatOp, program: FlatProgram) -> FlatOp:
-    """Return the first op that computes with a value, or the op itself."""
+    """Return the first op that computes with the result of `op`, or `op` itself."""
     values = set(op.op.results)
     for other in program.ops[op.number + 1 :]:
         if values.isdisjoint(other.op.operands):

@@ -64,7 +64,7 @@ class RunValue:
 
     @property
     def root(self) -> RunValue:
-        """Return the value whose elements this one shows, in another order or shape."""
+        """Return the value of which this one is a view, reordered or reshaped."""
         value = self
         while value.name in _SHOWING and value.reads:
             value = value.reads[0]
@@ -125,7 +125,8 @@ class Beside(NamedTuple):
         errors: the errors of all parts, added up.
         before, after: both arrays, gathered from the devices; where both are split
             alike, the parts on the first device on which they differ.
-        device: this device; None outside of a mesh, or where parts are gathered.
+        device: the number of that device; None outside of a mesh, or where parts are
+            gathered.
     """
 
     errors: Errors
@@ -219,7 +220,7 @@ class _GatheringWalk(ParallelWalk):
         self._run = run
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of an array, recorded as the value of the whole."""
+        """Return a part of an array, recorded as part of the array's value."""
         piece = super().cut(value, part)
         self._run.hold(piece, self._run.value(np.asarray(value)))
         return piece

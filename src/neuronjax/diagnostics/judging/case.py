@@ -31,7 +31,7 @@ from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 LARGE_INPUTS = 1 << 22
 
 #: Number of runs with drawn errors for references that are run less often, and for all
-#: seeds but the first (on which mutants are tried). It makes bounds twice as wide.
+#: seeds but the first (on which mutants are tried). Bounds become twice as wide.
 _FEWER_SAMPLES = 10
 
 #: Functions that the loops of a reference call with their iterable or condition. They
@@ -43,7 +43,6 @@ class _Asking(ast.NodeTransformer):
     """Rewrites loops to call `FOR` or `WHILE`."""
 
     def visit_For(self, node: Any) -> Any:
-        """Change `for x in y` to `for x in FOR(y)`, in comprehensions too."""
         self.generic_visit(node)
         node.iter = self._asked(FOR, node.iter)
         return node
@@ -51,7 +50,6 @@ class _Asking(ast.NodeTransformer):
     visit_comprehension = visit_For
 
     def visit_While(self, node: ast.While) -> ast.While:
-        """Change `while x` to `while WHILE(x)`."""
         self.generic_visit(node)
         node.test = self._asked(WHILE, node.test)
         return node
@@ -65,7 +63,6 @@ class _AskingLoader(SourceFileLoader):
     """Imports a file with rewritten loops, without a bytecode file."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the compiled code of the rewritten file."""
         tree = _Asking().visit(ast.parse(Path(self.path).read_bytes()))
         return compile(tree, self.path, "exec", dont_inherit=True)
 
@@ -76,7 +73,7 @@ class ReferenceFailed(InvalidProgramError):
 
 @contextlib.contextmanager
 def _reference_runs(path: Path) -> Iterator[None]:
-    """Name the reference and its line in exceptions of the block."""
+    """Name the reference and its line in exceptions raised in the block."""
     try:
         yield
     except NeuronJaxError:
@@ -131,7 +128,8 @@ class ReferenceCase:
         return tuple(map(_own, self.drawn(seed)))
 
     def drawn(self, seed: int) -> tuple[Any, ...]:
-        """Return the reference's arguments, drawn with a seed, to read only."""
+        """Return the reference's arguments, drawn with a seed; they must not be
+        changed."""
         return self._of_seed("inputs", seed, self._draw)
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
@@ -145,7 +143,7 @@ class ReferenceCase:
         return self._newest[what][1]
 
     def is_large(self, seed: int, most: int = LARGE_INPUTS) -> bool:
-        """Return whether the reference is too large to be run often."""
+        """Return whether the reference's inputs have more than `most` elements."""
         return sum(np.size(x) for x in self.drawn(seed)) > most
 
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
@@ -163,7 +161,8 @@ class ReferenceCase:
         return self.answer(self.inputs(seed))
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-        """Return the reference's results of `inputs`, which it may change."""
+        """Return the reference's results of `inputs`, which the reference may
+        change."""
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 
@@ -172,10 +171,10 @@ class ReferenceCase:
     ) -> tuple[Tolerance, ...]:
         """Return a tolerance for each result that holds for any order of addition.
 
-        An FP32 product may be three BF16 products, as in public kernels. Functions are
-        those of the emulator, which also runs the kernel. `relative` is the allowed
-        relative L2 error, None to derive it. If `is_later`, as for a second seed, fewer
-        drawn runs suffice.
+        An FP32 product may be three BF16 products, as in public kernels. Elementary
+        functions are the emulator's, which the kernel uses too. `relative` is the
+        allowed relative L2 error, or None to derive tolerances. If `is_later`, as for a
+        second seed, fewer drawn runs suffice.
         Raises:
             UnimplementedError: a function of the reference has no rule.
             InvalidProgramError: the reference takes numbers out of its arrays.

@@ -58,7 +58,7 @@ def ignored_arguments(
     program = candidate.kernel.program
     for n in _unreached(program):
         if _matters(case, seeds[0], n):
-            text = f"no result depends on argument {n}; the reference's do"
+            text = f"no result depends on argument {n}; the reference's results do"
             yield Problem(rule="input-ignored", message=text, remedy="compute with it")
 
 
@@ -125,7 +125,7 @@ def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
     other[number] = case.inputs(seed + 1)[number]
     try:
         after = case.answer(other)
-    except ReferenceFailed:  # its inputs depend on each other
+    except ReferenceFailed:  # the reference's inputs depend on each other
         return True
     return any(
         not np.array_equal(b, a, equal_nan=True)

@@ -16,9 +16,9 @@ def compared(
 ) -> SeedVerdict:
     """Return the comparison of every result with its tolerance.
 
-    The relative L2 error is that of the worst result. The verdict shows one element:
-    the one with the largest multiple of its bound if bounds of elements decide, else
-    the one with the largest error.
+    The relative L2 error is that of the worst result. The verdict shows the element
+    with the largest multiple of its bound if bounds of elements decide, else the
+    element with the largest error.
     """
     shapes = [a.shape for a in actual], [t.value.shape for t in allowed]
     if shapes[0] != shapes[1]:
@@ -48,11 +48,11 @@ def compared(
 def decided(
     done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
 ) -> tuple[bool | None, str]:
-    """Return whether every seed is right, None if the tolerance cannot decide; and the
-    reason why it cannot, else ""."""
+    """Return whether every seed is right, and "". If the tolerance cannot decide,
+    return None and the reason."""
     if not all(s.correct for s in done):
         return False, ""
-    # An error above the allowed one comes from elements without a bound.
+    # An error above the allowed error comes from elements without a bound.
     most = max(max(s.allowed, s.relative_l2) for s in done)
     if most > DECIDES:
         return None, (

@@ -64,7 +64,7 @@ class Guard:
         folder: the folder in which files may change.
         hidden: files that may not be read, with their names in a verdict.
         sealed: names in `folder` that the candidate may not write.
-        found: what was refused, once each.
+        found: the refused actions, each once.
         finished: whether the candidate has ended, so that `sealed` no longer applies.
     """
 
@@ -126,7 +126,7 @@ class Guard:
 
 @functools.lru_cache(1024)  # a candidate may raise events of any name
 def _refused(event: str) -> str:
-    """Return which forbidden action an event is; "" for allowed events."""
+    """Return the name of the forbidden action that an event is, or ""."""
     return next((what for e, what in _REFUSED.items() if event.startswith(e)), "")
 
 

@@ -1,10 +1,10 @@
 """Test a tolerance: which wrong kernels would it have caught?
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
-an input. Others are runs of the reference with one change. Their arrays (`_Heard`)
-intercept every NumPy function, so that one place of the source computes something else:
-a sum drops its last term, an addition becomes a subtraction, or a loop omits its last
-iteration. One more kind of mutant replaces an input by its mean.
+an input. Others are runs of the reference with one change. In these runs, arrays
+(`_Heard`) intercept every NumPy function, so that one place of the source computes
+something else: a sum drops its last term, an addition becomes a subtraction, or a loop
+omits its last iteration. One more kind of mutant replaces an input by its mean.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ def _judged(
 
 
 def _is_same(wrong: np.ndarray, right: np.ndarray) -> bool:
-    """Return whether arrays are equal up to a rounding of the dtype."""
     step = 2.0**-23 if wrong.dtype.itemsize > 2 else 2.0**-7
     a, b = wrong.reshape(-1), right.reshape(-1)
     return all(
@@ -138,7 +137,7 @@ def _wrong(
 class _ChangedRun:
     """One run of a reference, with a change at one place or none.
 
-    `usual` are the `turns` of the unchanged run; for that run itself it is empty.
+    `usual` is `turns` of the unchanged run; it is empty for the unchanged run itself.
 
     Attributes:
         turns: number of executions of each place that a mutant can change, in the order
@@ -174,7 +173,7 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Count an execution at a place of the reference; return the place or None."""
+        """Count and return the reference's current place, or None outside of it."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
@@ -185,7 +184,7 @@ class _ChangedRun:
         return site
 
     def _for(self, over: Iterable[Any]) -> Iterator[Any]:
-        """Yield the values of a loop; leave out the last one in the changed place."""
+        """Yield the values of a loop, without the last value in the changed place."""
         turns, is_changed = iter(over), False
         for turn in turns:
             for following in turns:
@@ -251,7 +250,7 @@ class _Heard(np.ndarray):
 
 
 def _plain(x: Any) -> Any:
-    """Return intercepted arrays as plain ones, also in lists and tuples."""
+    """Return intercepted arrays as plain arrays, also in lists and tuples."""
     if isinstance(x, _Heard):
         return x.view(np.ndarray)
     return type(x)(map(_plain, x)) if type(x) in (tuple, list) else x

@@ -24,10 +24,10 @@ class PatchedError(Exception):
 
 @contextlib.contextmanager
 def none_made() -> Iterator[None]:
-    """Check that the block replaces no function of the packages.
+    """Check that the `with` block replaces no function of NumPy, neuronjax or builtins.
 
     Raises:
-        PatchedError: the block replaced one.
+        PatchedError: the block replaced a function.
     """
     before = _functions()
     yield

@@ -22,7 +22,7 @@ from neuronjax.nki.releases.uses import uses_of_file
 RULE = "nki-release"
 #: Id of the advice that the emulator applies rules of a newer release.
 NEWER_RULE = "nki-newer-rule"
-#: Id of problems from behaviour of a chip or compiler against the documentation.
+#: Id of problems with behaviour that contradicts the documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 
@@ -85,7 +85,7 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return "limits", "hazards" or "advice", and the problem of a meeting or None."""
+    """Return the kind of `m`, "limits", "hazards" or "advice", and any problem."""
     d = m.difference
     if m.holds_in(release):
         emulated = m.older and OLDER in release.styles  # by the rules of `release`

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import secrets
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 
@@ -26,18 +28,18 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.initialised import surely_writes
 from neuronjax.report.quantities import binary
 
-#: Limits on kernels that are run; a kernel that exceeds one is refused.
+#: Limits on kernels that are run; a kernel that exceeds a limit is refused.
 MOST_BYTES = 8 << 30
 MOST_INSTRUCTIONS = 20_000_000
 
 
 def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...]:
-    """Return the requested seeds, and a random one that no candidate can know.
+    """Return the requested seeds, and a random seed that no candidate can know.
 
     The random seed is left out if the program contains fewer numbers than a result has
     elements: such a program cannot hold results prepared for known seeds.
     """
-    numbers = sum(s.size for s in program.storages if s.initial is not None)  # data
+    numbers = sum(s.size for s in program.storages if s.initial is not None)
     numbers += sum(len(i.parameters) for i in program.body.walk())
     if numbers < min((r.size for r in program.results), default=0):
         return tuple(asked)
@@ -70,8 +72,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Return whether tiles reuse memory of earlier tiles. They do so alike in a second
-    run, so unwritten elements hold the same numbers in both runs."""
+    """Return whether tiles reuse memory of earlier tiles, so that unwritten elements
+    hold the same numbers in a second run."""
     return _all_bytes(program) > MOST_BYTES
 
 
@@ -79,12 +81,13 @@ def seeds(
     case: ReferenceCase,
     candidate: TracedCandidate,
     wanted: Sequence[int],
-    allowed: float | None,
+    allow: Callable[[], float | None],
     seconds: float,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
-    """Return a comparison for every seed up to the first that fails, and the problem.
+    """Return a comparison for every seed up to the first that fails, and any problem.
 
-    `allowed` is the relative L2 error; None for tolerances from the reference. Programs
+    `allow` is called in a thread while the kernel runs for the first time. It returns
+    the allowed relative L2 error; None derives tolerances from the reference. Programs
     that may not end get `seconds` s. If the program may read memory that it has not
     written, the first seed runs a second time, in other memory: a result that differs
     depends on the memory's earlier content.
@@ -95,26 +98,30 @@ def seeds(
     if not surely_writes(program):
         other = FreshMemory(1.0, 3, shared=shares_memory(program))
     returned = values.computed(candidate, _runs(case, wanted, other), seconds)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as thread:
+        warnings.simplefilter("ignore")
+        allowed = thread.submit(contextvars.copy_context().run, allow)
+        try:
             for seed in wanted:
-                tolerances = case.tolerances(seed, allowed, is_later=seed != wanted[0])
-                expected = tuple(map(_held, tolerances))
-                actual = case.results(next(returned), expected)
-                done.append(compared(seed, actual, tolerances))
-                if seed == wanted[0] and other is not None:
+                result, is_later = next(returned), seed != wanted[0]
+                limits = case.tolerances(seed, allowed.result(), is_later=is_later)
+                expected = tuple(map(_held, limits))
+                actual = case.results(result, expected)
+                done.append(compared(seed, actual, limits))
+                if not is_later and other is not None:
                     again = case.results(next(returned), expected)
                     if count := _differing(actual, again):
                         return tuple(done), (_from_memory(count, candidate),)
-    except ReferenceFailed:
-        raise
-    except NeuronJaxError as error:
-        rule = "time" if isinstance(error, values.EndlessError) else "run"
-        return tuple(done), (Problem.of_error(rule, error),)
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        message = f"its results do not fit the reference's: {error}"
-        return tuple(done), (Problem(rule="results", message=message),)
+        except ReferenceFailed:
+            raise
+        except NeuronJaxError as error:
+            allowed.result()  # raises if the reference failed, not the candidate
+            rule = "time" if isinstance(error, values.EndlessError) else "run"
+            return tuple(done), (Problem.of_error(rule, error),)
+        except (TypeError, ValueError, AttributeError, IndexError) as error:
+            allowed.result()
+            message = f"its results do not fit the reference's: {error}"
+            return tuple(done), (Problem(rule="results", message=message),)
     return tuple(done), ()
 
 

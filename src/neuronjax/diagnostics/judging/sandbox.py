@@ -25,9 +25,9 @@ from neuronjax.ir.json_text import json_object
 
 #: The module that forks; it is not imported here.
 _MODULE = "neuronjax.diagnostics.judging.nursery"
-#: Message of that module: a child's process id; later its status as of `os.waitpid`.
+#: A message of `_MODULE`: a child's process id; later its status as of `os.waitpid`.
 WORD = struct.Struct("=i")
-#: A request to that module consists of a child's module, this separator and a folder.
+#: A request to `_MODULE` consists of a child's module, this separator and a folder.
 SEPARATOR = b"\0"
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
@@ -38,7 +38,7 @@ _PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a child ended.
+    """The end of a child process.
 
     Attributes:
         how: "" if the child did its work; else one clause: "did not end within 5 s".
@@ -56,7 +56,7 @@ class Ended:
         return self.how.startswith(_LATE)
 
     def described(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in a file; None if there is no valid one."""
+        """Return the JSON object in a file; None if it is missing or invalid."""
         try:
             return json_object(self.files[name])
         except (KeyError, ValueError):
@@ -72,13 +72,13 @@ def run_child(
 ) -> Ended:
     """Run the `main` of a module of this package in a new folder.
 
-    The process that forks lives until this one ends; see `nursery`.
+    The process that forks lives until this process ends; see `nursery`.
 
     Args:
         module: name of the module.
         job: the child's task, given as job.json in its working folder.
         wanted: names of files in that folder that are read when the child has ended.
-        limits: after their seconds the child and all that it started are killed.
+        limits: after `limits.seconds` the child and its process group are killed.
         given: more files for the working folder.
     """
     with tempfile.TemporaryDirectory(
@@ -161,7 +161,6 @@ class _Nursery:
         return WORD.unpack(received)[0] if len(received) == WORD.size else None
 
     def close(self) -> None:
-        """End the nursery and its child."""
         self._wire.close()
         self._process.wait()
 
@@ -177,7 +176,6 @@ def prepare() -> None:
 
 
 def _present() -> _Nursery:
-    """Return this process's nursery; start one if there is none."""
     global _nursery
     if _nursery is None or _nursery.owner != os.getpid():
         _nursery = _Nursery()

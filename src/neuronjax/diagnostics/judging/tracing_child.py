@@ -1,8 +1,8 @@
 """The child that traces a candidate; untrusted code runs only here.
 
-It is given the types of arguments but not their values, and leaves the traced program.
-So a candidate that computes by other means than instructions has no data to compute
-with. It is a fork of `nursery`, in a folder that holds job.json.
+The child is given the types of arguments but not their values, and leaves the traced
+program. So a candidate that computes by other means than instructions has no data to
+compute with. The child is a fork of `nursery`, in a folder that holds job.json.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _module(path: Path) -> types.ModuleType:
 
 
 def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
-    """Return the kernel `wanted`; if None, one of a usual name or the only one."""
+    """Return the kernel `wanted`. If None, look for a usual name or a single kernel."""
     held = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
     names = [wanted] if wanted else [n for n in NAMES if hasattr(module, n)]
     if not names and len(held) == 1:

@@ -1,12 +1,13 @@
 """Run a traced candidate: in this process, or in a child if it may not end.
 
-A device loop whose condition is data may never end, and XLA cannot be interrupted.
-So such programs, and long ones, run in a process that can be killed.
+A device loop whose condition is data may never end, and XLA cannot be interrupted. Such
+programs, and long programs, run in a process that can be killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from neuronjax.diagnostics.judging import types_file, values_child, values_file
@@ -66,7 +67,8 @@ def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
     """Yield the kernel's results in every run. `seconds` is the time limit of all runs
-    together, if they may not end.
+    together, if they may not end. The call itself takes the first of `runs`; or all,
+    if they are executed in a child.
     Raises:
         EndlessError: the runs did not end in time.
         NeuronJaxError: a run breaks a limit.
@@ -74,8 +76,12 @@ def computed(
     body = candidate.kernel.program.body
     lines = list(_may_not_end(body))
     if lines or executed(body) > _MOST_HERE:
-        yield from _elsewhere(candidate, runs, seconds, next(iter(lines), ""))
-        return
+        return _elsewhere(candidate, [*runs], seconds, next(iter(lines), ""))
+    later = iter(runs)
+    return _here(candidate, itertools.chain([next(later)], later))
+
+
+def _here(candidate: TracedCandidate, runs: Iterable[ValuesRun]) -> Iterator[Any]:
     kernels = {USUAL_MEMORY: candidate.kernel}
     for run in runs:
         if run.memory not in kernels:
@@ -84,7 +90,7 @@ def computed(
 
 
 def _elsewhere(
-    candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float, line: str
+    candidate: TracedCandidate, runs: Sequence[ValuesRun], seconds: float, line: str
 ) -> Iterator[Any]:
     program, tree, dtypes = candidate.kernel.stored
     text, arrays = values_file.stored(

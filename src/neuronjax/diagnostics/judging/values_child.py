@@ -1,7 +1,7 @@
 """The child that runs a traced candidate's instructions, but none of its Python code.
 
-It is a fork of `nursery`, in a folder that holds the program and the arguments. It
-writes the file with the results' tree last.
+The child is a fork of `nursery`, in a folder that holds the program and the arguments,
+and writes the file with the results' tree last.
 """
 
 from __future__ import annotations

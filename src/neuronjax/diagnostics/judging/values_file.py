@@ -1,8 +1,8 @@
 """Arguments and results of a kernel as two files: JSON, and the bits of the arrays.
 
-The JSON has the tree as in `types_file`, with a slot per array, and dtypes' names. A
-`.npz` has the n-th array as unsigned integers of its width. Arrays are read into NumPy
-copies.
+The JSON has the tree as in `types_file`, with a slot per array, and the names of the
+dtypes. A `.npz` has the n-th array as unsigned integers of its width. Arrays are read
+into NumPy copies.
 """
 
 from __future__ import annotations

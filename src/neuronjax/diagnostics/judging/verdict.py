@@ -22,7 +22,7 @@ from neuronjax.report.tables import Displayed, as_text
 SCHEMA = "neuronjax.verdict/1"
 #: The verdicts, best first, with the command's exit status for each.
 EXIT_STATUS = {"accepted": 0, "undecided": 3, "refused": 1}
-#: A tolerance that accepts a larger relative L2 error cannot decide.
+#: A tolerance that accepts a relative L2 error above this limit cannot decide.
 DECIDES = 0.1
 
 
@@ -33,9 +33,9 @@ class SeedVerdict:
     Attributes:
         seed: seed of the inputs.
         correct: whether every result is within its tolerance.
-        relative_l2: error of the worst result; inf if it is not finite where the
-            reference is. With derived tolerances, the reference is the float64 one,
-            which is not rounded after every function.
+        relative_l2: error of the worst result; inf if a result is not finite where the
+            reference is. With derived tolerances, the reference is computed in float64,
+            without rounding after every function.
         allowed: the largest error that passes. With derived tolerances, an element
             without a bound counts as wrong by its whole size.
         worst: the element that is furthest off, relative to its bound if tolerances are
@@ -103,13 +103,13 @@ class VerdictTimes:
 
     Attributes:
         predicted_ms: time of one call.
-        low_ms, high_ms: range that holds four of five measured kernels like it.
-        speedup: the baseline's predicted time over this; None without a baseline.
+        low_ms, high_ms: 80 % interval of the time, judged by similar measured kernels.
+        speedup: the baseline's predicted time over `predicted_ms`; or None.
         engine_activity: share of the time in which each queue works.
         hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
         mfu: FLOP of the kernel's matmuls, as a share of TensorE's peak in that time.
         instructions: number of executed instructions.
-        changes: the changes that would save most: what, and at most how many ms.
+        changes: the changes that would save most, and at most how many ms each.
     """
 
     predicted_ms: float
@@ -127,7 +127,7 @@ class VerdictTimes:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class KernelVerdict(Displayed):
-    """Whether a kernel is correct, legal and safe, and how fast it would be.
+    """The verdict on a kernel: is it correct, legal and safe, and how fast?
 
     Attributes:
         candidate: path of its file.

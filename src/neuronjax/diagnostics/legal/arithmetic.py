@@ -83,7 +83,7 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return integer or boolean results; an element is doubtful if an operand's is."""
+    """Return integer or boolean results, doubtful where an operand is doubtful."""
     results = in_float64(i, [h.values for h in x], at)
     compared = []
     for values, buffer in zip(results, i.results, strict=True):
@@ -96,7 +96,7 @@ def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
     return compared
 
 
-# -- functions of two ------------------------------------------------------------------
+# -- functions of two operands ---------------------------------------------------------
 
 _EXACT_PRODUCT = ElementRule(
     lambda f, x, r: (np.abs(x[1]), np.abs(x[0])), error="exact"
@@ -214,7 +214,7 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
         results = of_exact(i, x, at)
         if held.x.shape == held.shape:
             return results
-        # An axis of size 1 that is yet to be broadcast stays so.
+        # An axis of size 1 that is yet to be broadcast stays of size 1.
         index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
         return [Held(results[0].x[index], held.shape)]
     dtype = i.results[0].type.dtype
@@ -272,7 +272,7 @@ def _(i: ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return the bits of an exact operand; every bit of an inexact one is doubtful."""
+    """Return the bits of an exact operand; those of an inexact operand are doubtful."""
     results = of_exact(i, x, at)
     if x[0].is_exact:
         return results
@@ -325,7 +325,7 @@ _RULES = {name: RULES.get(f) or _rule(name, f) for name, f in UNARY.items()}
 
 
 def applied(name: str, x: Tracked) -> Tracked:
-    """Return an elementary function of `x`, by the name in StableHLO or CHLO."""
+    """Return the function of StableHLO or CHLO called `name`, applied to `x`."""
     if name == "rsqrt":  # so that an error shared by a row stays shared
         return np.reciprocal(np.sqrt(x))  # type: ignore[return-value]
     return elementwise(UNARY[name], _RULES[name], x)

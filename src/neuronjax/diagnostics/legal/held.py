@@ -28,8 +28,8 @@ class Held:
     """A value of the program, with its error.
 
     Attributes:
-        x: tracked if it is a float or doubtful. Its shape is `shape`, or has axes of
-            size 1 that are yet to be broadcast.
+        x: the elements, `Tracked` if they are floats or doubtful. Its shape is `shape`,
+            or has axes of size 1 that are yet to be broadcast.
         shape: the shape that the program declares.
         hard: absolute error bound of a number that was just rounded: the bound of its
             earlier errors plus the largest error of that rounding. It has the shape of
@@ -201,7 +201,7 @@ UNIFORM = np.float32(3**-0.5)
 
 
 def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
-    """Return half of the distance between neighbouring numbers of a format."""
+    """Return half of the distance between numbers of a format, at magnitudes `size`."""
     _, exponent = np.frexp(size)
     return np.ldexp(np.float32(format.unit), exponent - 1) + np.float32(format.smallest)
 
@@ -222,7 +222,7 @@ def without_needless_errors(x: Tracked) -> Tracked:
 
 
 def is_power_of_two(held: Held) -> bool:
-    """Return whether all elements are exact powers of two; products are then exact."""
+    """Return whether all elements are exact powers of two, so products are exact."""
     if not held.is_exact or not isinstance(held.x, Tracked):
         return False
     mantissa, _ = np.frexp(held.x.value)

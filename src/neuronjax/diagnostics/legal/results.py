@@ -179,7 +179,7 @@ class LegalCheck(Displayed):
         if not wrong:
             text = Text("legal: every element is within its bound", style="green")
             if vague := [o.path for o in self.outputs if o.power >= 1]:
-                text.append(f"; undecided, zeros pass too: {', '.join(vague)}", "red")
+                text.append(f"; zeros would pass too: {', '.join(vague)}", "red")
             return text
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"
@@ -227,9 +227,9 @@ class LegalResults(Displayed):
         """Return which elements of outputs exceed their bounds, and by how much.
 
         An Inf or a NaN is legal where the reference has the same, or where the bound is
-        Inf; a number in its place is not. The L2 norm of all errors has a bound too,
-        which is sharper than the bounds of single elements. `outputs` have the
-        structure that the function returns, and any dtypes.
+        Inf; a finite number in its place is not legal. The L2 norm of all errors has a
+        bound too, which is sharper than the bounds of single elements. `outputs` have
+        the structure that the function returns, and any dtypes.
 
         Raises:
             InvalidProgramError: another number of outputs, or another shape.
@@ -258,7 +258,7 @@ class LegalResults(Displayed):
                 "power": NUMBER,
             },
             (_row(o) for o in self.outputs),
-            caption="power: an output whose numbers are all off by this share fails",
+            caption="power: an output fails if all its numbers are off by this share",
             width=80,
             min_width=None,
         )

@@ -69,7 +69,7 @@ def folded(op: str, x: Tracked, axes: tuple[int, ...]) -> Tracked:
 
 
 def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Reduce integers; a result is doubtful if one of its elements is."""
+    """Reduce integers; a doubtful element makes its result doubtful."""
     [values] = in_float64(i, [h.values for h in x], at)
     if not any(map(is_doubtful, x)):
         return [Held(values, values.shape)]

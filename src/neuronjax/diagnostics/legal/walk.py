@@ -132,7 +132,7 @@ class LegalWalk(OpWalk):
             lane.arrays[at[value]] = held
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return the number that decides a branch or a loop; refuse a doubtful one."""
+        """Return the number that decides a branch or loop; raise if it is doubtful."""
         [held] = lane.read([view])
         if is_doubtful(held) and not held.is_exact:
             raise UnsupportedError(

@@ -1,7 +1,7 @@
 """Rules about dtypes that the chip lacks, checked where they enter the program.
 
-An op is reported only where none of its operands has the dtype already; arguments of
-the program are reported as such. `hardware/chips.py` says which chip has which dtype.
+An op is reported only where none of its operands has the dtype already; the program's
+arguments are reported too. `hardware/chips.py` says which chip has which dtype.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ integers narrower than 8 bits are not supported
     )
 )
 
-# Their results are made by ops inside, which are checked themselves.
+# Ops inside these make their results, and are checked themselves.
 _HANDED_ON = frozenset(
     {"func.call", "stablehlo.composite", "stablehlo.case", "stablehlo.if"}
 )

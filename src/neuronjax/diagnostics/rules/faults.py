@@ -1,7 +1,7 @@
 """Rules about numerical faults that are certain before a run, named as in `compare`.
 
-They use only constants, bounds of integers and trip counts. They find a constant that
-its format cannot hold, an epsilon that becomes zero, whole numbers in a float that
+The rules use only constants, bounds of integers and trip counts. They find a constant
+that its format cannot hold, an epsilon that becomes zero, whole numbers in a float that
 cannot hold them, and a sum in a loop that stops growing. `compare` and the statistics
 of a run find faults that depend on the data.
 """
@@ -122,7 +122,7 @@ def _guarded(context: OpContext, value: Value) -> set[str]:
         if user.name in _SPREADS:
             guards |= _guarded(context, user.results[0])
         elif user.name in _DIVIDES:
-            # The nonzero operand: a divisor, the base of a power, or the only operand.
+            # What must not be 0: a divisor, the base of a power, or the only operand.
             of_two = user.name == "stablehlo.divide" and len(user.operands) > 1
             if user.operands[of_two] is value:
                 guards.add(user.name)

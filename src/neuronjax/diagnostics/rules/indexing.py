@@ -50,7 +50,6 @@ def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
 
 
 def _outside(context: OpContext) -> Answer:
-    """Find an index that is certainly out of bounds."""
     limits = _limits(context.op)
     fact = context.fact(context.op.operands[1])
     if not limits:
@@ -67,7 +66,6 @@ def _outside(context: OpContext) -> Answer:
 
 
 def _unproven(context: OpContext) -> Answer:
-    """Return whether an index may be out of bounds."""
     limits, fact = _limits(context.op), context.fact(context.op.operands[1])
     if fact.value is not None or not limits or fact.within(0, min(limits)):
         return False

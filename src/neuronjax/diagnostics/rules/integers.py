@@ -92,7 +92,7 @@ _FIXED_DIVISION = (2, 30)
 
 
 def _division(context: OpContext) -> Answer:
-    """Find wrong divisions: before SDK 2.30 all, later some by 64-bit constants."""
+    """Find wrong divisions: all before SDK 2.30, later some by 64-bit constants."""
     op, type = context.op, context.op.results[0].type
     if context.settings.sdk < _FIXED_DIVISION:
         return _number(type)
@@ -119,7 +119,6 @@ def _float_to_int(context: OpContext) -> Answer:
 
 
 def _is_integral(producer: Op) -> bool:
-    """Return whether an op makes whole numbers."""
     name = producer.name.removeprefix("stablehlo.")
     if name == "convert":
         return is_integer(producer.operands[0].type.dtype)

@@ -1,7 +1,7 @@
 """Rules about whole programs: memory, instruction count, 64-bit mode.
 
 The number of instructions is an estimate: tiles of the engines, with counted loops
-unrolled, as the compiler does it. It ignores fusion, so it is a rough upper bound.
+unrolled, as the compiler does it. Without fusion, it is a rough upper bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FREE = frozenset(
 
 
 def instructions(context: OpContext) -> int:
-    """Return the engine instructions of an op, over all trips of the loops around it.
+    """Return the number of engine instructions of an op, in all trips of its loops.
 
     ASSUMPTION: a tile of 128 rows by 512 elements for every engine.
     """

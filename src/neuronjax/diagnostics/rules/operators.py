@@ -1,8 +1,9 @@
 """Rules about single operators: random numbers, powers, precision, custom calls.
 
 `LISTED` is the compiler's own list of operators, in StableHLO's names. The list is
-stale (it lacks sorting, loops and convolution, which other documents describe), so what
-it lacks is an info, or a warning where no document mentions the operator at all.
+stale (it lacks sorting, loops and convolution, which other documents describe), so an
+operator that it lacks is an info, or a warning where no document mentions the operator
+at all.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _calls(pattern: str, context: OpContext) -> bool:
 
 
 def _threefry(context: OpContext) -> Answer:
-    """Find threefry; a program whose draws use rbg uses it only to derive keys."""
+    """Find threefry; where draws use rbg, threefry only derives keys."""
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())

@@ -49,13 +49,13 @@ def error_bounds(
     largest slope over all values of an operand, and any outcome of a comparison, an
     index or a `where` that the errors can cause is allowed. Probabilistic: roundings to
     nearest are independent and symmetric; an element of a correct kernel then exceeds
-    its bound with a probability of at most `failure`. (For 1e-12 the probability that
-    one of 1e9 elements does is 1e-3.) Assumed: a kernel's order of addition is
-    independent of the signs of the terms (`contraction.py`); elementary functions have
-    the measured error (`model.SILICON`), half of which is common to all elements; and
-    two elements that the reference combines share roundings only where it broadcasts,
-    contracts or assigns. A kernel with another but mathematically equal algorithm is
-    sure to pass only where its roundings are no larger.
+    its bound with a probability of at most `failure`. (With 1e-12, one of 1e9 elements
+    exceeds its bound with a probability of 1e-3.) Assumed: a kernel's order of addition
+    is independent of the signs of the terms (`contraction.py`); elementary functions
+    have the measured error (`model.SILICON`), half of which is common to all elements;
+    and two elements that the reference combines share roundings only where it
+    broadcasts, contracts or assigns. A kernel with another but mathematically equal
+    algorithm is sure to pass only where its roundings are no larger.
 
     The bound of the norm of all errors is sharper than those of single elements:
     independent errors add in squares there.
@@ -154,7 +154,7 @@ def tolerance_of(x: Tracked) -> Tolerance:
 
 
 def _squares(error: np.ndarray | None, counts: np.ndarray) -> float:
-    """Return the sum of the squares of the elements that count."""
+    """Return the sum of the squares of `error` where `counts`."""
     if error is None:
         return 0.0
     return sum_of_squares(np.where(counts, error, np.float32(0.0)).reshape(-1))

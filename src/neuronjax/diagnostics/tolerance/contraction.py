@@ -123,7 +123,7 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Return the shared errors that a sum along an axis leaves unchanged; the rest."""
+    """Return shared errors that a sum along an axis leaves unchanged, and the rest."""
     views = {s: t.scale for s, t in shared.items() if t.is_relative}
     same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
     kept = {s: t for s, t in shared.items() if s in same}
@@ -131,7 +131,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return the error of the result, whose elements along the axis share it."""
+    """Return the error of the result, shared by its elements along the axis."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 
@@ -154,7 +154,6 @@ class _Factor(NamedTuple):
     joint: np.ndarray | None
 
     def of(self, part: Any) -> _Factor:
-        """Return some rows or columns of the operand."""
         cut: Any = (None if x is None else x[part] for x in self[2:])
         return _Factor(self.unit, self.scaled[part], *cut)
 
@@ -162,7 +161,7 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return matrices of a stack, and a mask of lines along an axis with one value.
+    """Return the matrices `x[stack]`, and a mask of lines along `axis` with one value.
 
     Shared errors in `loose` are treated as correlated.
     """
@@ -180,7 +179,7 @@ def _factor(
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
-    """Return values, the scale of their roundings, and propagated operand errors."""
+    """Return products, the scale of their roundings, and propagated operand errors."""
     n = a.scaled.shape[-1]
     unit = a.unit * b.unit
     sums = np.float32(model.of_sums(n + min(CHUNK, n)))
@@ -203,8 +202,9 @@ def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
     """Return two errors of scaled values: the part (n u^2 / 3) * Q of the squared
-    rounding error (see above), and the scale of propagated operand errors. If those
-    exist, it contains the first part, which is 0; if not, it may be None."""
+    rounding error (see above), and the scale of propagated operand errors. If operands
+    have errors, the scale includes the rounding error, and the first result is 0; else
+    the scale may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
@@ -320,7 +320,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def dot(a: Any, b: Any) -> Any:
-    """Return `numpy.dot`: contract the last axis with the second to last one."""
+    """Return `numpy.dot`: contract the last axis with the second to last axis."""
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return np.multiply(a, b)
     return tensordot(a, b, ([np.ndim(a) - 1], [max(0, np.ndim(b) - 2)]))

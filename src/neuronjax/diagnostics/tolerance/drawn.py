@@ -71,7 +71,7 @@ class Draw:
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return a value plus one draw of its errors, which then has no errors."""
+        """Return a value plus one draw of its errors, as a value without errors."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -79,7 +79,7 @@ class Draw:
         error: np.ndarray | float = 0.0
         if x.own is not None:
             error = self._of_each(x.own) * self._numbers(x.shape)
-        if x.joint is not None:  # half of it is drawn once for all elements
+        if x.joint is not None:  # half of its variance is common to all elements
             common, single = self._numbers(()), self._numbers(x.shape)
             size = self._of_each(x.joint)
             error = error + size * (np.float32(0.5**0.5) * (common + single))
@@ -148,7 +148,7 @@ class Spread:
         scale = np.sqrt(self._squares / self.count)
         known = scale[np.isfinite(scale)]
         floor = _FLOOR * float(np.median(known)) if known.size else 0.0
-        # Where a number may jump, a legal run may be as far off as a sampled one.
+        # Where a number may jump, a legal run may be as far off as a sampled run.
         elements = np.maximum(quantile * np.maximum(scale, floor), self._largest)
         norm = quantile * math.sqrt(self._norm / self.count)
         narrow = np.where(
@@ -191,7 +191,7 @@ def sharpened(
         failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.
         ways: factor by which the errors of another algorithm for the same result may
-            exceed those of this one.
+            exceed those of this algorithm.
         is_batched: whether `run` executes several runs together. If a first part of
             `usual` runs narrows no norm's bound, the rest is left out.
     """

@@ -42,7 +42,7 @@ Arrays = tuple[np.ndarray, ...]
 
 @dataclasses.dataclass(frozen=True)
 class ElementRule:
-    """How one function propagates errors.
+    """The rule by which a function propagates errors.
 
     Attributes:
         slopes: maps result, operands and their largest errors to slopes.
@@ -87,7 +87,7 @@ def _chosen(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
 
 
 def _function(name: str, slope: Callable[..., Any], absolute: bool = False) -> Any:
-    """Return the rule of one operand from slope(result, operand, largest error)."""
+    """Return a rule for one operand, with `slope`(result, operand, largest error)."""
     return ElementRule(
         lambda f, x, r: (slope(f, x[0], r[0]),), name, absolute, is_curved=True
     )
@@ -145,8 +145,8 @@ RULES: dict[Any, ElementRule] = {
 _QUOTIENTS = (np.divide, np.reciprocal)
 _SELECT = ElementRule(_chosen, error="exact")
 
-# (function, index of an operand, whether its shared error is relative) -> (whether that
-# of the result is relative, factor on the error). Other shared errors become `joint`.
+# (function, index of an operand, whether its shared error is relative) -> (whether the
+# result's error is relative, factor on the error). Other shared errors become `joint`.
 _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
     (np.add, 0, False): (False, 1.0),
     (np.add, 1, False): (False, 1.0),
@@ -168,7 +168,7 @@ _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
 def _add_term(
     terms: dict[int, Shared], source: int, new: Shared, joint: list[np.ndarray]
 ) -> None:
-    """Add a shared error to those of a result, or to `joint` if the kinds differ."""
+    """Add a shared error to `terms`, or to `joint` if the kinds of error differ."""
     old = terms.get(source)
     if old is None:
         terms[source] = new
@@ -180,7 +180,7 @@ def _add_term(
 
 
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
-    """Return a broadcast operand's error as one that elements share; None if the
+    """Return a broadcast operand's error as an error that elements share; None if the
     function has no rule for it."""
     if (function, place, False) in _HANDED_ON:
         is_relative, scale = False, np.asarray(x.part(...).scale())
@@ -196,14 +196,13 @@ def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
 class _Operand:
     """An operand broadcast to the result's shape, with errors sorted for propagation.
 
-    `shared` are shared errors that become correlated ones."""
+    `shared` are shared errors that become correlated errors."""
 
     array: Tracked
     shared: Sequence[Shared] = ()
 
     @property
     def is_correlated(self) -> bool:
-        """Return whether there is a correlated error."""
         return self.array.has_joint or bool(self.shared)
 
     def of(self, block: Any, dtype: Any) -> ErrorParts:
@@ -333,7 +332,7 @@ class _Step:
     stored: Roundoff
 
     def taken(self, x: list[ErrorParts]) -> tuple[np.ndarray, Any, Any]:
-        """Return values, independent and correlated errors."""
+        """Return values for operands `x`, with independent and correlated errors."""
         values = tuple(p.value for p in x)
         f = self.function(*values)
         size = np.abs(f)
@@ -404,7 +403,7 @@ for _of, _rule in RULES.items():
 
 
 def select(condition: Any, a: Any, b: Any) -> Tracked:
-    """Return `numpy.where` of three arguments; a doubtful condition allows both."""
+    """Return `numpy.where(condition, a, b)`; a doubtful condition allows `a` or `b`."""
     return elementwise(np.where, _SELECT, condition, a, b)
 
 

@@ -27,7 +27,7 @@ _MAKERS = (
 
 
 class _ArrayType(type):
-    """A stand-in for `np.ndarray` that makes tracked arrays, also its instances."""
+    """A stand-in for `np.ndarray` of which tracked arrays are results and instances."""
 
     model: ErrorModel
 
@@ -48,7 +48,7 @@ def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
 
 
 class NumpyStandIn:
-    """A stand-in for NumPy whose functions that make arrays return tracked ones."""
+    """A stand-in for NumPy whose functions that make arrays track them."""
 
     def __init__(self, model: ErrorModel) -> None:
         self.model = model
@@ -82,7 +82,7 @@ def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:
 def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]:
     """Return replacements for the names of a function's module that mean NumPy.
 
-    A callable without globals gets none, and is called unchanged.
+    A callable without globals gets no replacement, and is called unchanged.
     """
     whole, changed = NumpyStandIn(model), {}
     for name, thing in getattr(function, "__globals__", {}).items():

@@ -28,9 +28,9 @@ class Judged:
             depend on numbers that differ by less than their bounds.
         worst: index of the element whose error is the largest multiple of its bound;
             None for an empty result.
-        times_bound: that multiple.
+        times_bound: the error at `worst` over its bound.
         furthest: index of the element with the largest error, whatever its bound.
-        relative_l2: norm of errors over that of the reference, where bounded.
+        relative_l2: norm of errors over norm of the reference, of bounded elements.
         relative_l2_bound: bound of `relative_l2`.
         distance: relative L2 error of all elements against the reference in FP32.
         is_within: whether the norm of the errors is within its bound.
@@ -190,8 +190,8 @@ def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 class _BlockErrors(NamedTuple):
-    """Errors of a block: `off` against the FP32 reference, `error` of elements with a
-    bound, `times` as multiples of it. `undecided` counts elements without a bound."""
+    """Errors of a block: `off` against the FP32 reference, `error` of bounded elements,
+    `times` over the bound. `undecided` counts elements without a bound."""
 
     off: np.ndarray
     error: np.ndarray
@@ -201,8 +201,6 @@ class _BlockErrors(NamedTuple):
 
 @dataclasses.dataclass
 class _Tally:
-    """Counts over the blocks so far."""
-
     refused: int = 0
     non_finite: int = 0
     undecided: int = 0

@@ -43,7 +43,8 @@ SILICON: Mapping[str, float] = MappingProxyType(
         "exp": 4e-6,
         # VectorE and GpSimd divide in FP32; taken as two roundings.
         "reciprocal": 1.2e-7,
-        # ASSUMPTION: no public measurement; as coarse as the coarsest measured.
+        # ASSUMPTION: no public measurement; as coarse as the coarsest measured
+        # function.
         "other": _UNMEASURED,
     }
 )
@@ -67,7 +68,7 @@ class Roundoff:
         name: name of the format.
         unit: relative error bound, half of the distance between neighbours at 1.
         smallest: absolute error of a number that underflows.
-        largest: the largest finite number; a larger one has no bound.
+        largest: the largest finite number; a larger number has no bound.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Roundoff:
 
 
 # A number as the sum of two BF16 numbers. Kernels multiply such numbers by three BF16
-# matmuls in place of an FP32 one, and leave out the smallest of the four products.
+# matmuls in place of an FP32 matmul, and leave out the smallest of the four products.
 BF16X3 = Roundoff("bf16x3", 2.0**-16, 2.0**-126, FLOAT32.max_finite)
 
 
@@ -85,7 +86,7 @@ BF16X3 = Roundoff("bf16x3", 2.0**-16, 2.0**-126, FLOAT32.max_finite)
 def roundoff(precision: Any) -> Roundoff:
     """Return the roundoff of a format: "fp32", "bf16", "bf16x3", a name or a dtype.
 
-    Formats with FP32's exponents flush subnormals to zero; with the others a number
+    Formats with FP32's exponents flush subnormals to zero; with other formats a number
     loses at most half of the smallest subnormal.
 
     Raises:
@@ -122,7 +123,7 @@ def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorModel:
-    """How a correct kernel rounds.
+    """The rounding of a correct kernel.
 
     Attributes:
         stored: rounding of every result of an operation.
@@ -162,7 +163,7 @@ class ErrorModel:
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:
-        """Return the coarser one of the promised precision and the declared dtype."""
+        """Return the coarser of the promised precision and the declared dtype."""
         declared = getattr(dtype, "name", "")
         if declared not in FORMATS:
             return self.stored

@@ -42,7 +42,7 @@ def _of_one(function: Any) -> Any:
 
 
 def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
-    """Return several arrays as one; shared errors become correlated ones."""
+    """Return several arrays as one; shared errors become correlated errors."""
     arrays = list(arrays)
     model = model_of(arrays)
     parts = [as_tracked(x, model) for x in arrays]

@@ -2,8 +2,8 @@
 
 A softmax of [16, 4096, 4096] goes through five arrays of that shape, each with its
 errors. Stored, they exceed the memory of most machines, and writing them takes longer
-than computing them. A pending result computes any part of it and stores nothing. It is
-stored as a whole when `value`, `own` or `joint` is read.
+than computing them. A pending result computes any part of it and stores nothing. The
+result is stored as a whole when `value`, `own` or `joint` is read.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Pending(Tracked):
     has_own = property(lambda self: self._has[0])
     has_joint = property(lambda self: self._has[1])
 
-    # These attributes compute all of it; `settle` sets attributes of the same names.
+    # These attributes compute the whole array; `settle` sets attributes of the same
+    # names.
     value = functools.cached_property(lambda self: self.settle().value)
     own = functools.cached_property(lambda self: self.settle().own)
     joint = functools.cached_property(lambda self: self.settle().joint)

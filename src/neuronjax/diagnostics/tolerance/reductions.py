@@ -39,7 +39,7 @@ def _last(x: Any, axis: Axis) -> Any:
 
 
 def _lines(x: Tracked, axis: Axis) -> Tracked:
-    """Return `x` with the reduced axes last; keep it pending if it has them there."""
+    """Return `x` with the reduced axes last; keep `x` pending if they are last."""
     is_last = _axes(x.ndim, axis) == (x.ndim - 1,)
     return x if is_last else _last(x, axis)
 

@@ -1,8 +1,8 @@
 """Several runs of a reference in one array: every element has a number for each run.
 
 For NumPy such an element is one structured value, so functions that move elements move
-those of all runs, with the shapes, axes and indices of the reference. Functions that
-compute get the runs as a last axis.
+the numbers of all runs, with the shapes, axes and indices of the reference. Functions
+that compute get the runs as a last axis.
 """
 
 from __future__ import annotations

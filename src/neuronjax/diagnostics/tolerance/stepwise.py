@@ -1,6 +1,6 @@
 """Rules of functions with steps: comparisons, roundings to integers, conversions.
 
-Where a step is closer to an operand than its error bound, the result is doubtful.
+A result is doubtful where a step is within the error bound of an operand.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
 
 
 def _compared(function: Any, a: Any, b: Any) -> Any:
-    """Compare arrays; the result is plain if all differ by more than their bounds."""
+    """Compare; the result is plain if all elements differ by more than their bounds."""
     model = model_of((a, b))
     return _between(function, as_tracked(a, model), as_tracked(b, model))
 

@@ -6,9 +6,9 @@ since they add differently in a sum:
 
 - `own`: independent between elements, such as a rounding of each; adds in squares.
 - `joint`: correlated in an unknown way; adds linearly.
-- `shared`: one signed error of many elements, such as that of a row's mean. It passes
-  through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an error common
-  to all of exp does.
+- `shared`: one signed error of many elements, such as that of a row's mean. A shared
+  error passes through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an
+  error common to all of exp does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from neuronjax.numerics.float_format import get_format
 #: Arrays of more elements hold values in FP32; their rounding is in the error.
 LARGE_ELEMENTS = 1 << 22
 
-#: Rules work on blocks of so many elements, which stay in a processor's cache.
+#: Rules work on blocks of this many elements, which stay in a processor's cache.
 BLOCK_ELEMENTS = 1 << 15
 
 UFUNCS: dict[Any, Callable[..., Any]] = {}
@@ -46,7 +46,7 @@ REMEDY = "give an explicit tolerance for this reference"
 
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
-#: A library of NumPy that links its OpenBLAS; another BLAS is left as it is.
+#: A library of NumPy that links NumPy's BLAS; `_blas` changes only an OpenBLAS.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
 #: OpenBLAS's number of threads before each running call of `in_threads`. The last call
 #: to end restores the first number, in whichever order calls of several threads end.
@@ -219,7 +219,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         if self.is_exact and self.size == 1:
             return bool(_value(self))
-        raise _leaves("decides a branch of Python and is closer than its bound")
+        raise _leaves("decides a branch of Python, and its errors may change that")
 
     def __getitem__(self, key: Any) -> Any:
         key, doubt = _plain(key)
@@ -234,7 +234,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key: Any, new: Any) -> None:
         if self.is_rearranged:
             raise _leaves("is assigned to after it was reshaped or transposed")
-        for pending in list(UNSETTLED.values()):  # it may depend on this array
+        for pending in list(UNSETTLED.values()):  # each may depend on this array
             pending.settle()
         key, doubt = _plain(key)
         new = as_tracked(new, self.model)
@@ -401,7 +401,7 @@ def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[A
 def over_blocks(
     work: Callable[[Any], Any], shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS
 ) -> list[Any]:
-    """Return the results of `work` for every block in order, in threads if many."""
+    """Return `work`'s results for every block, in order; many blocks use threads."""
     return in_threads(work, list(blocks(shape, elements)), _FEWEST_FOR_THREADS)
 
 
@@ -423,8 +423,8 @@ def in_threads(
 
 
 def _blas(verb: str, *count: int) -> int:
-    """Get or set OpenBLAS's number of threads, which wait in a busy loop and slow other
-    threads down. A NumPy with another library is left as it is."""
+    """Get or set the number of OpenBLAS's threads, which wait in a busy loop and slow
+    other threads down. Do nothing for any other BLAS."""
     name = f"scipy_openblas_{verb}_num_threads64_"
     return getattr(_BLAS, name, lambda *_: 0)(*count)
 

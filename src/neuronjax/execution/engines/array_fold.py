@@ -160,7 +160,7 @@ def _add_cells(
 def _exact(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return the same sums for cells of one row, with products of any size."""
+    """Return `_rounded` for cells of one row, with products of any size."""
 
     def step(total: jax.Array, row: tuple) -> tuple[jax.Array, None]:
         a, b = row
@@ -184,7 +184,7 @@ def _by_cell(x: Matrix, order: FoldOrder) -> jax.Array:
 
 
 UP, DOWN = np.float32(2.0**60), np.float32(2.0**-60)
-# Below SMALL, a product that underflows may still change the total; above, it is lost.
+# A product that underflows can change only a total below SMALL.
 SMALL = np.float32(2.0**-100)
 LARGE = np.float32(2.0**100)
 
@@ -192,14 +192,12 @@ LARGE = np.float32(2.0**100)
 def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.Array:
     """Return a * b + total, rounded once, whether or not the compiler contracts it.
 
-    A product in range is exact; it is sealed and then added. If the product is out of
-    range, factor and total are first scaled by 2^60 or 2^-60, where the total is small
-    or large enough for the product to matter. Elsewhere the smaller of product and
-    total is too small to change the sum.
+    A product in range is exact; it is sealed and then added. If a product out of range
+    can change the sum, `a` and `total` are first scaled by 2^60 or 2^-60.
     """
     plain = total + seal(a * b, zero)
-    # The seal keeps XLA from scaling `b` instead where `b` is smaller than `a`: zero
-    # times a number that has overflowed would be a NaN.
+    # Without the inner seal XLA might scale `b` instead of `a`: if `b` overflows and
+    # `a` is zero, the product would be a NaN.
     low = total * UP + seal(seal(a * UP, zero) * b, zero)
     high = total * DOWN + seal(seal(a * DOWN, zero) * b, zero)
     # A product underflows only if |a| < 1, and overflows only if |a| > 1. A NaN may be
@@ -207,7 +205,7 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
     size, magnitude = jnp.abs(a), jnp.abs(plain)
     is_low = (jnp.abs(total) < SMALL) & (magnitude < SMALL) & (size < 1)
     is_high = ~(magnitude <= LARGE) & (size > 1)
-    # Beyond 2^188 even the scaled product overflows; an infinite total ignores it.
+    # A product beyond 2^188 overflows even when scaled; an infinite total stays.
     is_kept = jnp.isinf(total) & jnp.isfinite(a) & jnp.isfinite(b)
     high = jnp.where(is_kept, total, high * UP)
     return jnp.where(is_low, low * DOWN, jnp.where(is_high, high, plain))
@@ -216,17 +214,16 @@ def fused(a: jax.Array, b: jax.Array, total: jax.Array, zero: jax.Array) -> jax.
 def in_range(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """Return whether every nonzero product is certainly finite and normal. If all
     magnitudes of an operand lie between 2^-(d+1) and 2^(d+1), products with an operand
-    of distance d' lie within a factor 2^(d+d'+2) of one. Both exponents are biased by
+    of distance d' lie within a factor 2^(d+d'+2) of one. Each `distance` is biased by
     127."""
     return distance(lhs) + distance(rhs) <= 126 - 2 + 2 * 127
 
 
 def distance(x: jax.Array) -> jax.Array:
-    """Return the biased exponent of the number, or reciprocal, that is farthest from
-    one."""
+    """Return the largest biased exponent of the numbers and their reciprocals."""
     smallest, one, infinity = map(jnp.int32, (0x00800000, 0x3F800000, 0x7F800000))
     bits = lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
-    # A NaN counts as infinite and a subnormal as zero.
+    # Zeros and subnormals count as one, since their products are zero; NaN as infinite.
     bits = jnp.where(bits < smallest, one, jnp.minimum(bits, infinity))
     # 2 * one - bits is the code of the reciprocal, apart from its significand. The
     # maximum of floats is faster than that of integers.

@@ -1,6 +1,6 @@
 """Blocks of scalar instructions, executed on all elements of arrays at once.
 
-Each lane is a run of its own (`jax.vmap` of the runner), so a body may contain any
+`jax.vmap` of the runner executes a body for each element, so a body may contain any
 instruction, including loops and branches. GpSimdE reduces and maps with such blocks.
 """
 
@@ -30,7 +30,7 @@ def on_elements(body: Block, captured: Sequence[jax.Array], r: Registers) -> Bod
     """Return a function `(step, *arrays) -> arrays` that runs a body on every element.
     The body takes one scalar per array, then the captured values, which are the same
     for all elements. The uint32 scalar `step` numbers the uses of the body by this
-    instruction. All arrays and results have one shape."""
+    instruction. All arrays and results have the same shape."""
     if r.run is None:
         raise InternalError("an instruction with a body needs a runner")
     run = r.run

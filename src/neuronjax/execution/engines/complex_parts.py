@@ -64,7 +64,7 @@ def ratio(a: Parts, b: Parts, zero: jax.Array) -> Parts:
 
 
 def write_parts(parts: Parts, i: Instruction, r: Registers) -> Arrays:
-    """Round each part once to the result type, with its own key if stochastically."""
+    """Round each part once to the result type; parts have different rounding keys."""
     keys = [r.key, *(fold(r.key, jnp.uint32(n)) for n in range(1, len(parts)))]
     return tuple(
         write(x, i, r._replace(key=key)) for x, key in zip(parts, keys, strict=True)

@@ -52,13 +52,12 @@ class Registers(NamedTuple):
 def execute(
     instruction: Instruction, operands: Sequence[jax.Array], registers: Registers
 ) -> Arrays:
-    """Return one array per result; an engine registers each class of instruction."""
+    """Return one array per result, by the function of the instruction's class."""
     raise InternalError(f"no engine executes {instruction.name}")
 
 
 def write(x: jax.Array, instruction: Instruction, registers: Registers) -> jax.Array:
-    """Round a float32 result once, to the format and in the way that the instruction
-    states."""
+    """Round a float32 result once, to the instruction's format and by its rounding."""
     dtype = instruction.results[0].type.dtype
     rounding = instruction.rounding
     bits = None

@@ -54,7 +54,7 @@ def as_int32(indices: jax.Array) -> jax.Array:
 
 def index_vectors_last(indices: jax.Array, dimension: int) -> jax.Array:
     """Return indices with the index vector as the last axis, as `lax` expects.
-    StableHLO may omit the axis; then `dimension` is the rank."""
+    If StableHLO omits the axis, `dimension` is the rank of `indices`."""
     if dimension == indices.ndim:
         return indices[..., None]
     return jnp.moveaxis(indices, dimension, -1)
@@ -183,7 +183,7 @@ def im2col(i: Im2col, x: Sequence[jax.Array], r: Registers) -> Arrays:
     if positions == prod(window.strides) == 1:
         patches = base
     elif copies and has_host_kernels():
-        from neuronjax.execution.host_kernels.patches import copied  # it needs llvmlite
+        from neuronjax.execution.host_kernels.patches import copied  # needs llvmlite
 
         patches = copied(base, window, counts)
     else:

@@ -1,10 +1,10 @@
 """GpSimdE: Fourier transforms of any length, by mixed radices and Bluestein's method.
 
 A length is split into factors of 4 as long as possible, then 2, then odd primes in
-rising order. What is left when the primes exceed `LARGEST_RADIX` is the last factor; it
-is transformed by Bluestein's convolution of the next power of two. One axis is
-transformed by Stockham's self-sorting algorithm, decimation in frequency: with L = p m
-the length of the transforms still to do,
+rising order. A product of primes above `LARGEST_RADIX` is the last factor; it is
+transformed by Bluestein's convolution of the next power of two. One axis is transformed
+by Stockham's self-sorting algorithm, decimation in frequency: with L = p m the length
+of the transforms still to do,
 
     y[k, j] = (sum over q of x[m q + j] W_p^(q k)) W_L^(j k),   W_n = exp(-2 pi i / n)
 
@@ -91,8 +91,8 @@ def _is_real_bin(n: int) -> np.ndarray:
 
 
 def _half(x: Parts, n: int) -> Parts:
-    """Return the first half of the last axis; bins that are real by symmetry get
-    exactly 0."""
+    """Return the first half of the last axis; bins that are real by symmetry get an
+    imaginary part of exactly 0."""
     re, im = each(lambda a: lax.slice_in_dim(a, 0, n // 2 + 1, axis=-1), x)
     return (re, jnp.where(_is_real_bin(n), np.float32(0), im))
 
@@ -116,7 +116,7 @@ def _inverse(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
 
 
 def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
-    """Return the transform over the axes, the last one first."""
+    """Return the transform over the axes, the last axis first."""
     for axis in reversed(axes):
         shape = x[0].shape
         batch, n, rest = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -171,7 +171,7 @@ def _twiddled(blocks: Blocks, length: int, zero: jax.Array) -> Blocks:
 
 def _radix(p: int) -> Callable[[Parts, jax.Array], Blocks]:
     """Return the function that transforms axis 1 of [batch, p, m, rest] for a factor p.
-    It returns blocks that are concatenated along that axis."""
+    Its result is blocks, concatenated along that axis."""
     if p > LARGEST_RADIX:
         return _bluestein
     return {2: _radix_2, 4: _radix_4}.get(p, _odd_radix)
@@ -193,7 +193,6 @@ def _times_i(x: Parts) -> Parts:
 
 
 def _radix_2(x: Parts, zero: jax.Array) -> Blocks:
-    """Return a + b, a - b."""
     a, b = _split(x)
     return [_sum(a, b), difference(a, b)]
 
@@ -296,7 +295,7 @@ def _rounded(x: np.ndarray) -> jax.Array:
 def roots_of_unity(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return cos and sin of 2 pi k / n, k = 0 ... n - 1, in float64. The angle is
     reduced to 0 ... pi / 4 with integers. Sines and cosines are Taylor sums of single
-    IEEE operations, so every host computes the same ones."""
+    IEEE operations, so every host computes the same values."""
     octant, rest = np.divmod(8 * np.arange(n, dtype=np.int64), n)
     x = np.where(octant % 2, n - rest, rest) / n * (np.pi / 4)
     square = x * x

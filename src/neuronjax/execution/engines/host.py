@@ -1,7 +1,7 @@
 """Functions that the host computes instead of the core because the policy says so.
 
 The JAX primitive is bound in the surrounding trace: on a CPU it is LAPACK's routine, on
-a GPU cuSOLVER's. No promise of equal bits holds for it.
+a GPU cuSOLVER's. Its bits may differ between hosts.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def reads(dtype: object) -> bool:
 
 def largest_magnitude(x: jax.Array) -> jax.Array:
     """Return the largest magnitude, a scalar; 0 if there are no elements."""
-    from neuronjax.execution.host_kernels import scaling  # it needs llvmlite
+    from neuronjax.execution.host_kernels import scaling  # needs llvmlite
 
     if not x.size:
         return jnp.zeros((), jnp.float32)
@@ -34,8 +34,8 @@ def largest_magnitude(x: jax.Array) -> jax.Array:
 
 
 def casts(i: TensorScalar) -> bool:
-    """Return whether a kernel executes an instruction: a product rounded to FP8. Its
-    scale must not be NaN; a power of two made from an amax never is."""
+    """Return whether a kernel executes an instruction: a product rounded to FP8. It
+    assumes that the scale is not NaN, as of a scale made from an amax."""
     dtype = i.results[0].type.dtype
     if i.op != "multiply" or i.rounding != "rne" or i.write_format is not None:
         return False
@@ -46,7 +46,7 @@ def casts(i: TensorScalar) -> bool:
 
 def scaled(i: TensorScalar, x: jax.Array, scale: jax.Array) -> jax.Array:
     """Return the elements times the scale, rounded once."""
-    from neuronjax.execution.host_kernels import scaling  # it needs llvmlite
+    from neuronjax.execution.host_kernels import scaling  # needs llvmlite
 
     fmt = get_format(i.results[0].type.dtype)
     if not x.size:

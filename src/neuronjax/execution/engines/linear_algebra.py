@@ -8,8 +8,8 @@ later columns at once, which is a vector operation. So an element is the left fo
 in the order in which the columns are finished. Each product is rounded to FP32 before
 it is subtracted; the result is divided by the diagonal (not multiplied by a
 reciprocal). A transposed, upper or right-hand problem is solved as the lower left-hand
-one of the rearranged matrices; an upper one starts at its last column. Complex numbers
-are in `complex_parts`. This is a model: the vendor has no such routine.
+problem of the rearranged matrices; an upper problem starts at its last column. Complex
+numbers are in `complex_parts`. This is a model: the vendor has no such routine.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ They are computed in FP32 and rounded once. A float result of at most 16 bits, w
 argument of the same dtype and under rounding to nearest even, is correctly rounded.
 With `transcendentals="scalar_engine"` the functions that ScalarE has are its piecewise
 cubics (`numerics.scalar_engine`), rounded once; other functions stay the same. With
-"host" they are XLA's, and no promise holds. The argument ranges that the hardware's own
-functions accept are in `hardware.activation_functions`.
+"host" they are XLA's, and bits may differ between hosts. The argument ranges that the
+hardware's own functions accept are in `hardware.activation_functions`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GpSimdE: scatters, in row-major order of the indices.
 
 A window that is not wholly inside the tensor is dropped, as in XLA. Windows are written
-one after another, so the last of several that assign an element wins.
+one after another, so the last of several windows that assign an element wins.
 """
 
 from __future__ import annotations

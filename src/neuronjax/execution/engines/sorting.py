@@ -36,8 +36,8 @@ def _key(x: jax.Array, total: bool, descending: bool) -> jax.Array:
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
     if x.dtype.kind not in "iu":
-        # FP4 is compared as FP32: it has no integers of its width, and widening keeps
-        # its order.
+        # FP4 is compared as FP32, because no integers have its width; FP32 keeps the
+        # order.
         bits = wide(x) if get_format(x.dtype).width < 8 else x
         x = total_order(bits if total else _canonical(wide(x)))
     return ~x if descending else x
@@ -50,8 +50,8 @@ def _canonical(x: jax.Array) -> jax.Array:
 
 
 def _as_integers(x: jax.Array) -> jax.Array:
-    """Return floats of 8 bits as bytes, because XLA's sort does not know all such
-    formats."""
+    """Return floats of 8 bits as bytes, because XLA does not sort all formats of 8
+    bits."""
     return to_codes(x) if x.dtype.kind not in "iub" and x.dtype.itemsize == 1 else x
 
 
@@ -79,7 +79,7 @@ def top_k(i: TopK, x: Sequence[jax.Array], r: Registers) -> Arrays:
 @execute.register
 def sort_block(i: SortBlock, x: Sequence[jax.Array], r: Registers) -> Arrays:
     """Sort by Batcher's bitonic network, all pairs of a stage at once. If a comparator
-    calls two elements equal, or each less than the other, their order stays. Only
+    calls two elements equal, or each less than the other, their order is kept. Only
     exchanges happen, so the result is a permutation for any comparator."""
     count = len(x) - i.captures
     tensors, captured = x[:count], x[count:]

@@ -6,10 +6,10 @@ with a fold of its own, added in the order hi.hi, hi.lo, lo.hi, lo.lo (the split
 documented). In model "fp32_4pass_rows32" a pass folds every 32 rows and adds these sums
 in order; in "fp32_4pass" it folds all rows.
 
-`contract` computes the bits of XLA's loop with a kernel compiled for the host's
-processor. The kernel is one operation of the program and reads BF16 and FP8 as they are
-stored, in any memory order. XLA's loop is used on an accelerator, without llvmlite, in
-`exportable` and with NEURONJAX_HOST_KERNELS=0 in the environment.
+`contract` computes the bits of XLA's loop (`array_fold.folded`) by a kernel compiled
+for the host's processor. The kernel is one operation of the program and reads BF16 and
+FP8 as they are stored, in any memory order. XLA's loop is used on an accelerator,
+without llvmlite, in `exportable` and with NEURONJAX_HOST_KERNELS=0 in the environment.
 
 PSUM of NeuronCore-v4 can also add in BF16: the sum so far is read as FP32, the result
 of the tile is added in FP32, and the new sum is rounded to BF16, to nearest or
@@ -61,8 +61,7 @@ from neuronjax.numerics.widening import from_codes, widen_finite
 
 # From this number of columns on, transposing the result takes longer than it saves.
 FEW_COLUMNS = 32
-#: Most rows of a pass, since a kernel keeps panels of them in memory; longer sums are
-#: rare.
+#: The largest number of rows that a pass of a kernel has, as their panels need memory.
 MOST_ROWS = 1 << 14
 
 
@@ -259,9 +258,9 @@ def contract(
     """Return the sums of the tiles, added in order, float32 [batch, M, N]. Operands
     have any float format, with or without scales, of at most 12 significant bits unless
     there are four passes. If `canonical`, zeros become +0 and NaNs one bit pattern, as
-    when they leave PSUM. `start` is the contents of PSUM before, float32 [batch, M, N];
-    None if there are none."""
-    from neuronjax.execution.host_kernels.fold import fold  # it needs llvmlite
+    when they leave PSUM. `start` is the earlier contents of PSUM, float32 [batch, M,
+    N], or None."""
+    from neuronjax.execution.host_kernels.fold import fold  # needs llvmlite
 
     if 0 in (lhs.batch, lhs.free, rhs.free, lhs.k):
         nothing = jnp.zeros((lhs.batch, lhs.free, rhs.free), jnp.float32)
@@ -273,15 +272,15 @@ def contract(
 
 
 def by_kernel(psum: Psum) -> bool:
-    """Return whether a host kernel adds up all tiles from operands as stored."""
+    """Return whether a host kernel adds up all tiles, from operands as stored."""
     return psum.format is None and has_host_kernels()
 
 
 def accumulate(
     lhs: Matrix, rhs: Matrix, order: FoldOrder, psum: Psum, start: Any = None
 ) -> jax.Array:
-    """Return [batch, M, N]: the results of tiles and passes, added up as in PSUM, which
-    holds `start` before, or nothing."""
+    """Return [batch, M, N]: `start`, the earlier contents of PSUM if any, plus the
+    results of tiles and passes, added as PSUM adds them."""
     if by_kernel(psum):
         return contract(lhs, rhs, order, canonical=True, start=start)
     shape = (lhs.batch, lhs.free, rhs.free)
@@ -390,7 +389,7 @@ def quantize(i: QuantizeMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 
 def _quantized_on_host(i: QuantizeMx, x: jax.Array) -> Arrays:
-    from neuronjax.execution.host_kernels.quantize import quantize  # it needs llvmlite
+    from neuronjax.execution.host_kernels.quantize import quantize  # needs llvmlite
 
     if x.dtype not in (jnp.float32, jnp.bfloat16):
         x = widen_finite(x)

@@ -87,7 +87,7 @@ def _gathered(
     k_axis = 3 + compressed.axis
     source = jnp.moveaxis(moving.rows(), 0, 1)  # [batch, K, free]
     k = source.shape[1]
-    source = _zero_padded(source, 1, k + 1)  # row K fills the last tile
+    source = _zero_padded(source, 1, k + 1)  # row K, zeros, fills the last tile
     sides = (source.shape[0], compressed.values.shape[3 - k_axis], moving.free)
 
     def multiply(total: jax.Array, step: tuple) -> tuple[jax.Array, None]:

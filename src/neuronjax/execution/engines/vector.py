@@ -77,7 +77,7 @@ def high_product(x: jax.Array, y: jax.Array) -> jax.Array:
     first = a_high * b_low + ((a_low * b_low) >> half)
     second = a_low * b_high + (first & low)
     high = a_high * b_high + (first >> half) + (second >> half)
-    if info.min < 0:  # a negative x is its code less 2^bits
+    if info.min < 0:  # a negative x is its code minus 2^bits
         nothing = jnp.zeros((), word)
         high = high - jnp.where(x < 0, b, nothing) - jnp.where(y < 0, a, nothing)
     return lax.bitcast_convert_type(high, x.dtype)
@@ -110,9 +110,9 @@ INTEGERS: dict[str, Function] = {
     "shift_right_logical": lax.shift_right_logical,
     "shift_right_arithmetic": lax.shift_right_arithmetic,
 }
-# XLA's constant folding of these gives other numbers than its code computes: it counts
-# -32 leading zeros of an int32 -1. Every other integer op may be folded, which indices
-# need: `test_constant_operands` tests them all.
+# XLA's constant folding of these ops gives other numbers than its code computes, such
+# as -32 leading zeros of an int32 -1. All others may be folded, as indices need:
+# `test_constant_operands` tests them.
 FOLDED_WRONGLY = frozenset({"count_leading_zeros"})
 BOOLEANS: dict[str, Function] = {
     **INTEGERS,
@@ -136,7 +136,7 @@ EXACT: dict[str, Function] = {
     "round_nearest_even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
     "round_nearest_afz": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
 }
-# These work on the operand's own dtype.
+# Operations that read the operand in its own dtype.
 BITWISE: dict[str, Function] = {
     "is_finite": lax.is_finite,
     "next_after": lax.nextafter,

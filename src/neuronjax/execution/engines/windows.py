@@ -124,9 +124,9 @@ def _fold(
     body: Body,
     first: jax.Array,
 ) -> Arrays:
-    """Return the left fold of every window over positions [P, rank]. The step that the
-    body gets is the number of the position, counted from `first`; where a tile is added
-    to the result, that of the tile's first position."""
+    """Return the left fold of every window over positions [P, rank]. The body's step is
+    the number of the position, counted from `first`. When a tile is added to the
+    result, the step is the number of the tile's first position."""
     places = positions * np.array(window.window_dilations, np.int32)
     seen = lambda place: tuple(_seen(b, place, counts, window.strides) for b in bases)  # noqa: E731
 
@@ -149,14 +149,14 @@ def _seen(
     counts: Sequence[int],
     strides: Sequence[int],
 ) -> jax.Array:
-    """Return elements at one position of all windows: a strided part of the base."""
+    """Return the element at `place` of every window: a strided part of `base`."""
     extents = _extents(counts, strides)
     part = lax.dynamic_slice(base, list(place), extents)
     return lax.slice(part, [0] * len(extents), extents, strides)
 
 
 def _extents(counts: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the distance from a window's first element to its last, inclusive."""
+    """Return the number of elements from the first window's start to the last's."""
     return [(c - 1) * stride + 1 for c, stride in zip(counts, strides, strict=True)]
 
 
@@ -188,7 +188,7 @@ def _running_fold(
     reverse: bool,
     body: Body,
 ) -> Arrays:
-    """Return the running results along an axis; backwards, the body's arguments are
+    """Return the running results along an axis; if `reverse`, the body's arguments are
     swapped."""
     rows = [jnp.moveaxis(a, axis, 0) for a in inputs]
     start = tuple(
@@ -240,9 +240,8 @@ def _select_and_scatter(
     keeps: Body,
     combine: Body,
 ) -> jax.Array:
-    """Add each window's source value to the element that the window selects. An element
-    collects from its windows in row-major order, which is the reverse order of the
-    positions inside the window."""
+    """Add each window's source value to the element that the window selects. Windows
+    are added in row-major order."""
     if not source.size:
         return jnp.broadcast_to(init, operand.shape)
     base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))
@@ -276,7 +275,7 @@ def _selected(
     places: jax.Array,
     keeps: Body,
 ) -> jax.Array:
-    """Return the number of the position that a window selects; -1 for padding."""
+    """Return the number of the position that each window selects; -1 for padding."""
     seen = functools.partial(_seen, counts=counts, strides=strides)
 
     def step(carry: tuple, row: tuple) -> tuple[tuple, None]:
@@ -294,6 +293,6 @@ def _selected(
 
 
 def _spread(x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
-    """Return one value per window at the windows' distances, with zeros between."""
+    """Return the windows' values, spread out by `strides` with zeros between them."""
     config = [(0, 0, stride - 1) for stride in strides]
     return lax.pad(x, jnp.zeros((), x.dtype), config)

@@ -139,7 +139,7 @@ def _strides(name: str, x: jax.Array | None, k_first: bool) -> dict[str, int]:
 
 
 def _part(size: int, most: int, multiple: int) -> int:
-    """Return the length of the fewest equal parts of at most `most`, rounded up to a
-    multiple."""
+    """Cut `size` into the fewest equal parts of at most `most`, and return a part's
+    length, rounded up to a multiple of `multiple`."""
     part = -(-size // -(-size // most))
     return -(-part // multiple) * multiple

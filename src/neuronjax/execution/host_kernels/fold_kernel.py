@@ -105,12 +105,12 @@ class FoldKind:
 
     @property
     def name(self) -> str:
-        """The name of the call's target."""
+        """Return the name of the call's target."""
         return "_".join(["neuronjax_fold", *map(str, dataclasses.astuple(self))])
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The names of the call's operands in order; the result follows them."""
+        """Return the names of the call's operands in order; the result follows them."""
         names: list[str] = []
         for side in ("lhs", "rhs"):
             scaled = getattr(self, f"{side}_scaled")
@@ -139,7 +139,7 @@ def write(
     module: ir.Module, lanes: int, kind: FoldKind, registers: RegisterTile
 ) -> str:
     """Return, as text, the module of one kind of kernel."""
-    del lanes  # `registers` has them
+    del lanes  # `registers` has the number of lanes
     block = _FoldBuilder(module, kind, registers).block()
     arguments = len(kind.operands)
     return handler.build(module, kind.name, block, arguments, 1, len(FOLD_FIELDS))
@@ -155,8 +155,8 @@ def scratch_bytes(registers: RegisterTile, depth: int, block: tuple[int, int]) -
 
 
 class _BlockOperand(NamedTuple):
-    """One operand of a block: its `first` row, how many rows are `there`, and its
-    panels: their width, their number, and the floats of one and of all (of a half)."""
+    """One operand of a block: the `there` rows from row `first` on, in `panels` panels
+    of `width` rows. A panel has `floats` floats, the panels of a half have `whole`."""
 
     operand: PanelOperand
     first: Value
@@ -267,8 +267,8 @@ class _FoldBuilder:
 
     def _merge(self) -> ir.Function:
         """Build `void (ptr sums, ptr before, ptr out, i64 stride, i64 rows, i64
-        columns, i1 first, i1 last)`, which adds sums to those before, if there are any.
-        With `last` zeros become +0 and NaNs one NaN, as when they leave PSUM."""
+        columns, i1 first, i1 last)`, which adds sums to earlier sums, if any. With
+        `last` zeros become +0 and NaNs one NaN, as when they leave PSUM."""
         types = (POINTER, POINTER, POINTER, I64, I64, I64, I1, I1)
         function = self._function("merge", VOID, types)
         sums, before, out, stride, rows, columns, first, last = function.args
@@ -445,8 +445,8 @@ class _FoldBuilder:
 def _add_cell(c: Code, total: Value, pairs: list[tuple], exact: bool) -> Value:
     """Return a running sum plus the sum of one cell. Exact products may be added by
     fused multiply-adds, which then round as two operations do; other products are
-    rounded first. The product of a cell of one row is not rounded; unless products are
-    exact, `_fused_first` rounds that sum before it is flushed."""
+    rounded first. A cell of one row always takes a fused multiply-add, by
+    `_fused_first` if the product may be inexact."""
     (a, b), *rest = pairs
     if not rest:
         return c.fused(a, b, total) if exact else _fused_first(c, a, b, total)

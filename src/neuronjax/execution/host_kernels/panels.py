@@ -85,8 +85,8 @@ class PanelPacker:
 
     @property
     def _by_vectors(self) -> bool:
-        """Whether rows are copied as vectors; not with a code table or with scales
-        along K."""
+        """Return whether rows are copied as vectors; not with a code table or with
+        scales along K."""
         x = self.operand
         is_plain = x.stored != "table" and x.scales is None
         return is_plain and self.width % self.lanes == 0
@@ -136,7 +136,7 @@ class PanelPacker:
         return functools.reduce(c.and_, conditions)
 
     def _transpose(self) -> None:
-        """Transpose squares of as many rows as lanes, then the rows that are left."""
+        """Transpose squares of as many rows as lanes, and copy the remaining rows."""
         c, lanes = self.c, self.lanes
         squares = c.sdiv(self.left, int64(lanes))
         with c.loop(squares) as s, c.loop(self.width // lanes) as g:
@@ -170,8 +170,8 @@ class PanelPacker:
                     c.mul(p, self.cell_stride), c.mul(int64(j), self.row_stride)
                 )
                 inside = c.icmp_signed("<", row, self.left)
-                # A row that does not exist is read from the first row, and the result
-                # is not used.
+                # In place of a row that does not exist the first row is read; the
+                # result is not used.
                 k = c.add(self.k0, c.select(inside, row, int64(0)))
                 at = c.add(
                     c.mul(p, int64(self.rows_per_cell * self.width)),

@@ -140,8 +140,8 @@ class _Quantizer:
     def _strided(
         self, at: Value, to: Value, count: Value, stride: Value, lanes: int
     ) -> None:
-        """Write `lanes` blocks side by side (0: one), with `stride` between their
-        elements."""
+        """Write `lanes` blocks side by side, with `stride` between their elements; a
+        `lanes` of 0 is one block without vectors."""
         c = self._c
         kind = ir.VectorType(I32, lanes) if lanes else I32
         nothing = ir.Constant(kind, [0] * lanes if lanes else 0)

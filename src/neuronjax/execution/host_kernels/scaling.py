@@ -46,7 +46,7 @@ from neuronjax.numerics.host_kernels.handler import (
 
 Value = Any
 QUIET_NAN = 0x7FC00000
-#: Most parts of a row; a second call finds the largest of their maxima.
+#: Most parts of a row; a second call finds the largest of the parts' maxima.
 MOST_PARTS = 64
 
 

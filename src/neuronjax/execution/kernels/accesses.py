@@ -31,7 +31,7 @@ class AccessBox(NamedTuple):
         extents: the size of the window in each dimension.
         steps: the distances between the window's elements that are used.
         source: the dimension of the array for each dimension of the view; None if the
-            latter has one element or repeats one.
+            view's dimension has one element or repeats an element.
         shape: the shape of the view.
         repeats: whether elements repeat (a stride of 0).
     """
@@ -151,7 +151,7 @@ class AccessPlan(NamedTuple):
 
     @property
     def static(self) -> Pattern:
-        """The pattern, with stride 0 for a dimension that is placed at run time."""
+        """Return the pattern, with stride 0 for a dimension placed at run time."""
         if self.kind != "vector":
             return self.pattern
         return ((0, self.pattern[0][1]), *self.pattern[1:])

@@ -29,8 +29,8 @@ FEWEST_REGISTERS = 16
 
 
 class _Numbered(Mapping[Storage, PoolSlot]):
-    """Storages as slot 0 of pools, which every instruction numbers from 0 on in order
-    of appearance. So equal instructions on other storages are the same step."""
+    """The storages of one instruction, each as slot 0 of a pool. Pools are numbered in
+    order of appearance, so equal instructions on other storages are the same step."""
 
     def __init__(self) -> None:
         self.storages: dict[Storage, int] = {}

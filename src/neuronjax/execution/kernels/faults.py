@@ -22,7 +22,7 @@ from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Register
 if TYPE_CHECKING:
     from neuronjax.execution.kernels.splitting import KernelStep
 
-# The state has under this key 0, or 1 + the number of the first faulty instruction.
+# The key under which the state has 1 + the first faulty instruction's number, or 0.
 KEY = "fault"
 PROGRAM_BITS = 24
 

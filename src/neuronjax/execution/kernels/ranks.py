@@ -2,7 +2,7 @@
 
 The pools of all ranks are stacked. Between collectives one rank runs after the other. A
 collective (engine "cc") runs for all ranks at once, under a `vmap` over the axis `AXIS`
-of ranks, so that it can gather the data of the others. Op by op there is a machine per
+of ranks, so that it can gather the data of all ranks. Op by op there is a machine per
 rank.
 """
 
@@ -152,7 +152,7 @@ class RankedMachine:
         return jnp.asarray(np.stack(values))
 
     def register(self, register: Register) -> int:
-        """Return the value of a register; refuse one that differs among the ranks."""
+        """Return the value of a register, which must be equal on all ranks."""
         values = {machine.register(register) for machine in self.machines}
         if len(values) > 1:
             raise UnsupportedError(

@@ -5,8 +5,8 @@ inside: the shortest period that repeats anywhere is folded first, everywhere, t
 next, so nested loops are recovered. The number of repetitions is not part of a
 signature, so triangular loops fold too. A list that stays long because its iterations
 differ (tiles at the edge of a mask) becomes a dispatch: a loop over positions that
-contains each kind of element once. `tabulate` then makes of equal elements one node
-with a table of rows. Offsets need not be affine.
+contains each kind of element once. `tabulate` then makes one node, with a table of
+rows, of equal elements. Offsets need not be affine.
 """
 
 from __future__ import annotations

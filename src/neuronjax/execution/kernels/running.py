@@ -47,8 +47,8 @@ class FreshMemory(NamedTuple):
 
     Attributes:
         of_floats, of_integers: the value of every element.
-        shared: whether a tile may take the place of an earlier one and start with its
-            values.
+        shared: whether a tile may reuse an earlier tile's memory and start with what
+            that tile left there.
     """
 
     of_floats: float = np.nan
@@ -70,7 +70,7 @@ class KernelPlan:
         results: how each result is read: an `AccessPlan` and the integers of its row.
         written: the numbers of the arguments that the kernel writes.
         registers: the number of registers.
-        core: the core.
+        core: the core that executes it.
         ranks: the number of ranks, 0 for a kernel on its own.
         memory: the contents of memory at the start.
     """
@@ -87,7 +87,7 @@ class KernelPlan:
 
     @property
     def checks_bounds(self) -> bool:
-        """Whether a runtime index may turn out to be an error; never with ranks."""
+        """Return whether a runtime index may be an error; never with ranks."""
         return not self.ranks and any(faults.KEY in writes(n) for n in self.nodes)
 
 

@@ -62,7 +62,8 @@ class _Liveness:
                 self.loop(item.body)
 
     def loop(self, body: KernelBlock) -> None:
-        """Extend the live range of a storage that exists before a loop to its end."""
+        """Extend to a loop's end the live ranges of storages that exist before the
+        loop."""
         start, ordinal = self.position, min((i.ordinal for i in body.walk()), default=0)
         self.block(body)
         used = {a.storage for i in body.walk() for a in i.every_access}
@@ -80,15 +81,15 @@ class _Liveness:
 def assign(
     program: KernelProgram, shared: bool = True
 ) -> tuple[list[SlotPool], dict[Storage, PoolSlot]]:
-    """Return the pools, and pool and slot of every storage; slots are reused if
-    `shared`."""
+    """Return the pools, and the pool and slot of every storage; if `shared`, storages
+    may use a slot one after another."""
     liveness = _Liveness()
     liveness.block(program.body)
     end = liveness.position
     for access in program.results:
         liveness.use(access.storage, end)
     for storage in list(liveness.ranges):
-        if storage.memory == "shared_hbm":  # it belongs to all programs of a grid
+        if storage.memory == "shared_hbm":  # all programs of a grid use it
             liveness.use(storage, 0)
             liveness.use(storage, end)
     places: dict[Storage, PoolSlot] = {}

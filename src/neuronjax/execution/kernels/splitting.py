@@ -59,7 +59,7 @@ class Conditional(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Equal neighbours; the element itself holds their number."""
+    """A run of equal neighbours, whose number is in the element."""
 
 
 class Dispatch(NamedTuple):
@@ -96,7 +96,7 @@ class Element:
 
 
 class Numbering:
-    """A numbering of hashable things; equal things get equal numbers."""
+    """A numbering of hashable objects; equal objects get equal numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
@@ -162,8 +162,7 @@ class Splitter:
     ) -> tuple[KernelStep, int]:
         items = tuple(sorted(i.attributes.items())) if i.attributes else ()
         register = i.writes_register is not None
-        # Plans take long to hash. They are kept alive, so their identity can stand in
-        # for them.
+        # Plans take long to hash. They are kept alive, so `id` can replace the hash.
         ids = (tuple(map(id, outputs)), tuple(map(id, inputs)))
         look = (i.name, i.engine, items, ids, i.forms, i.reads_outputs, register)
         if look in self._steps:

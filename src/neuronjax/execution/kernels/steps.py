@@ -333,7 +333,7 @@ def execute(
     signature = step.signature
     ordinal = row.int()
     if c.rounding != "rne":
-        # Nothing else reads the key, which takes twenty operations.
+        # Only stochastic rounding reads the key, which takes twenty operations.
         c = c._replace(key=derived_key(c.key, ordinal))
     outputs = [ResolvedAccess(plan, row, state) for plan in step.outputs]
     target = row.int() if step.register else None
@@ -362,7 +362,6 @@ def execute(
 def _random_bits(
     result: jax.Array | Bits, output: int, c: TileContext
 ) -> jax.Array | None:
-    """Return the bits that round an output stochastically, or None."""
     if c.rounding == "rne" or isinstance(result, Bits):
         return None
     return random_bits(result.shape, derived_key(c.key, output + 1))

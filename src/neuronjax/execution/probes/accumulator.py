@@ -2,8 +2,8 @@
 
 Observations of loops, branches, callees and devices are kept apart while these are
 traced (`StepAccumulator.apart`), returned from them as arrays, and merged into earlier
-ones. Counters are added; amaxes are merged by their maximum, so the amax of a mesh is
-the largest of its devices.
+observations. Counters are added; amaxes are merged by their maximum, so the amax of a
+mesh is the largest of its devices.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class StepAccumulator:
     """The observations so far, in the part of the program that is being run.
 
     Attributes:
-        plan: what is measured; None if nothing is, and then there are no rows.
+        plan: what is measured; None if nothing is measured, and then there are no rows.
         previous_amaxes: float32 [amax slots], the largest of earlier steps; None if no
             scaling uses them, and then nothing is recorded.
         observed: the observations so far.
@@ -161,8 +161,9 @@ class StepAccumulator:
         return Observed({slot: self._empty(slot) for slot in slots}, amaxes)
 
     def arrays(self, arguments: Arrays, results: Arrays) -> dict[str, jax.Array]:
-        """Return the counts of a step, as `Statistics.arrays`. Arguments and results of
-        main show whether an Inf or NaN was there before, and whether it came through.
+        """Return the counts of a step, as `Statistics.arrays`. The arguments and
+        results of main show whether an Inf or NaN was in an argument, and whether one
+        is in a result.
         """
         assert self.plan is not None
         order = self.plan.order

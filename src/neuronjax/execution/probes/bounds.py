@@ -94,8 +94,8 @@ class _BoundFinder(DataFlow[_Clipped]):
         )
 
     def block(self, block: Block, arguments: Sequence[_Clipped]) -> list[_Clipped]:
-        """Analyse a block; a clip does not extend beyond its function, whose buffers
-        are known only inside it."""
+        """Analyse a block; a clip is not followed across a call, because the numbers of
+        buffers hold only inside a function."""
         given = [fact._replace(before=None) for fact in arguments]
         return [fact._replace(before=None) for fact in super().block(block, given)]
 
@@ -118,7 +118,7 @@ class _BoundFinder(DataFlow[_Clipped]):
         return super().nested(i) or [self.nothing] * len(i.results)
 
     def _bounded(self, i: Instruction) -> _Clipped:
-        """Return the fact for a minimum or maximum of a float and a constant."""
+        """Return what is known of a minimum or maximum of a float and a constant."""
         numbers = list(map(self._numbers, i.operands))
         is_float = i.results[0].type.dtype.name in FORMATS
         one_constant = any(numbers) and not all(numbers)
@@ -149,8 +149,8 @@ class _BoundFinder(DataFlow[_Clipped]):
 
 @functools.cache
 def ends_of(dtype: np.dtype) -> frozenset[End]:
-    """Return the largest magnitudes of a format of 8 bits or fewer. For a float they
-    include those of other formats with the same bits: float8_e4m3fn is clipped at 240
+    """Return the largest magnitudes of a format of 8 bits or fewer. For a float dtype
+    they include those of formats with the same fields: float8_e4m3fn is clipped at 240
     for a core whose format has no larger number."""
     if dtype.itemsize > 1 or dtype.name not in FORMATS | INTEGERS:
         return frozenset()

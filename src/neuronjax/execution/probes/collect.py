@@ -38,7 +38,7 @@ KINDS: Mapping[str, str] = {
 """What can be measured."""
 
 DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("add", "result"))
-#: Kinds whose elements are not counted.
+#: The kinds of probes that do not count elements.
 WATCHED = frozenset(("finite", "integer"))
 
 _SELECTORS = ("op", "param", "scope", "source")
@@ -50,7 +50,7 @@ class Collect:
     """A selection of statistics that a run returns with its results (`neuronjax.jit`).
 
     The patterns are regular expressions, found anywhere in the text (`re.search`); all
-    that are given must match, as those of a `Rule`.
+    given patterns must match, as in a `Rule`.
 
     Attributes:
         kinds: names from `KINDS`; the default is all but "add" and "result", which
@@ -63,8 +63,8 @@ class Collect:
         bins: the number of bins of an exponent histogram; they cover the range of the
             format, and the outer two hold what is below and above it.
         every: measure one of `every` blocks of 128 neighbouring elements (or MX
-            blocks); 8 measures an eighth. Counts are of what was measured; amax is a
-            lower bound.
+            blocks); 8 measures an eighth. Counts are those of the measured blocks; amax
+            is a lower bound.
 
     Raises:
         InvalidProgramError: an unknown kind, a pattern that is no regular expression, a
@@ -111,11 +111,11 @@ class Collect:
 
     @property
     def selectors(self) -> Mapping[str, str]:
-        """The patterns that are given, by selector."""
+        """Return the given patterns, by selector."""
         return {s: p for s in _SELECTORS if (p := getattr(self, s)) is not None}
 
     def matches(self, probe: Probe) -> bool:
-        """Return whether a probe is wanted."""
+        """Return whether the kinds and all patterns select a probe."""
         texts = dict(
             op=(probe.op,),
             param=probe.params,
@@ -152,7 +152,7 @@ class Probe:
         shape: the shape of the result.
         params: the paths of the program's arguments from which its operands descend.
         module: the part of the model that it belongs to, or "".
-        functions: the functions it was written in, the outermost first.
+        functions: the functions that contain the source line, the outermost first.
         phase: "forward", "backward", "optimizer"; "" if unknown.
         compared: whether the numbers before the rounding are seen, so that overflow,
             underflow, saturation and effective bits are known.
@@ -173,7 +173,7 @@ class Probe:
     shape: tuple[int, ...]
     number: int = 0
     params: tuple[str, ...] = ()
-    # These depend on where a program is called, so equal probes may differ in them.
+    # These fields depend on where a program is called; equal probes may differ in them.
     module: str = field(default="", compare=False)
     functions: tuple[str, ...] = field(default=(), compare=False)
     phase: str = field(default="", compare=False)
@@ -186,7 +186,7 @@ class Probe:
 
     @property
     def location(self) -> Location:
-        """The location of the instruction, without what differs between its calls."""
+        """Return the instruction's location, without what differs between its calls."""
         file, _, line = self.source.rpartition(":")
         return Location(
             scope=self.scope,
@@ -199,27 +199,27 @@ class Probe:
 
     @property
     def function(self) -> str:
-        """The operation: "add", "exponential", "nc_matmul"."""
+        """Return the operation: "add", "exponential", "nc_matmul"."""
         return self.op.rpartition(".")[2]
 
     @property
     def counted(self) -> bool:
-        """Whether its elements are counted."""
+        """Return whether its elements are counted."""
         return self.kind not in WATCHED
 
     @property
     def is_update(self) -> bool:
-        """Whether this sum should not lose its addend."""
+        """Return whether it is a fault if this op loses its update."""
         return self.kind == "update" or self.advances
 
     @property
     def never_zero(self) -> bool:
-        """Whether every zero in its result has underflowed."""
+        """Return whether every zero in its result has underflowed."""
         return self.function in NEVER_ZERO and not self.compared
 
     @property
     def key(self) -> str:
-        """A name that is unique in the program."""
+        """Return a name that is unique in the program."""
         place = self.source.rpartition("/")[2] or "?"
         return f"{self.kind}:{place}:{self.op}:{self.scope}#{self.number}"
 

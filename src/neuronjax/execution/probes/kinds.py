@@ -44,7 +44,7 @@ _ARITHMETIC = (
     TensorTensor,
     TensorTensorScan,
 )
-# These are elementwise, so the same instruction can also write its result in FP32.
+# Elementwise operations: the same instruction can also write its result in FP32.
 _WIDENED = frozenset({"add", "subtract", "multiply", "divide"})
 
 
@@ -56,7 +56,7 @@ class PlanFacts(NamedTuple):
         states: the writes of the next values of states.
         bounds: the clips of quantizers, by identity.
         kinds: the selected kinds.
-        chosen: the numbers of the buffers that only selects read, which may drop them.
+        chosen: the numbers of the buffers that only selects read; these may drop a NaN.
     """
 
     provenance: Provenance
@@ -168,8 +168,8 @@ def _is_counter(i: Instruction, facts: PlanFacts) -> bool:
 
 
 def _of_fp32(i: Instruction, facts: PlanFacts) -> str:
-    """Return the kind of an FP32 result. Its elements are counted if that was selected.
-    Otherwise it is watched only if it may make Inf or NaN."""
+    """Return the kind of an FP32 result: "finite" if its elements are not counted, but
+    the instruction may make an Inf or NaN."""
     kind = "add" if _is_sum(i) else "result"
     function = getattr(i, "op", getattr(i, "function", ""))
     scales = function == "divide" and facts.is_constant(i.operands[1])
@@ -184,7 +184,7 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
     if id(i) in facts.states.running or facts.advances(i):
         return True
     kept, shape = i in facts.states, i.results[0].type.shape
-    # Adding a constant, an epsilon, only guards a division; a NaN is no epsilon.
+    # Adding a constant, such as an epsilon, only guards a division, unless it is NaN.
     guards = any(n == n for v in i.operands for n in facts.provenance.numbers(v))
     if not kept and (guards or not shape):
         return False
@@ -247,8 +247,8 @@ def _changed(i: Instruction, provenance: Provenance) -> tuple[int, ...]:
 
 
 def _updated(i: Instruction, facts: PlanFacts) -> tuple[int, ...]:
-    """Return which operands a sum may update: the one that is a state or an argument of
-    the program if exactly one is, else both. A difference updates its first operand."""
+    """Return which operands a sum may update: the only one that is a state or an
+    argument of the program, else both. A difference updates its first operand."""
     if not _is_sum(i) or facts.advances(i):
         return ()
     if i in facts.states and id(i) in facts.states.sums:

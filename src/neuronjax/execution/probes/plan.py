@@ -2,8 +2,8 @@
 
 Casts, MX quantizations and matmuls are instructions of their own, so their operands and
 results are visible. For an elementwise operation that rounds, the same instruction with
-an FP32 buffer gives the unrounded result. For all others only the written result is
-known.
+an FP32 buffer gives the unrounded result. For all other instructions only the written
+result is known.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ProbePlan:
         collect: Collect,
         argument_names: Sequence[str] = (),
     ) -> None:
-        """Find the probes; callees are searched when they are first called. Names are
-        unused unless main has one for each argument.
+        """Find the probes; callees are searched when they are first called.
+        `argument_names` is used only if it has a name for each argument of main.
 
         Raises:
             InvalidProgramError: the patterns of `collect` select nothing.
@@ -96,8 +96,7 @@ class ProbePlan:
         return self._known[slot]
 
     def wide(self, i: Instruction) -> Instruction | None:
-        """Return the instruction that writes in FP32 what this one rounds, if there is
-        one."""
+        """Return the instruction that writes the result of `i` in FP32, or None."""
         return self._wide.get(id(i))
 
     def before(self, i: Instruction) -> int | None:
@@ -183,7 +182,7 @@ class ProbePlan:
         return placed
 
     def _clear_different(self, slot: int, here: Location) -> None:
-        """Clear module or phase of a shared probe if this call has another one."""
+        """Clear the module or phase of a shared probe if it differs at this call."""
         known = self._locations.setdefault(slot, here)
         self._known[slot] = dataclasses.replace(
             self._known[slot],
@@ -193,7 +192,7 @@ class ProbePlan:
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:
-    """Return the probes with numbers that distinguish equal ones."""
+    """Return the probes with numbers that distinguish equal probes."""
     equal: Counter[str] = Counter()
     numbered = []
     for probe in probes:
@@ -238,8 +237,8 @@ _Sources = frozenset[int]
 def upstream(
     program: InstructionProgram, own: Slots, called: Callable[[Call], Slots]
 ) -> set[tuple[int, int]]:
-    """Return pairs of slots: a measured result, and one that is computed from it. `own`
-    has the slots of instructions by identity; `called` returns the slots at a call."""
+    """Return pairs of slots of measured results, the second computed from the first.
+    `own` has slots by instruction identity; `called` returns the slots at a call."""
     finder = _UpstreamFinder(program.functions, own, called)
     finder.block(program.main, [finder.nothing] * len(program.main.arguments))
     return finder.pairs

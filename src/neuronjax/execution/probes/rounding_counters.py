@@ -144,7 +144,7 @@ def count_rounding(
     scales: jax.Array | None = None,
 ) -> Counters:
     """Count what rounding did to a written array. `before` has the numbers before
-    rounding; pass `after` for it if they are not known. Of an MX array `after` has the
+    rounding; if they are not known, pass `after` twice. Of an MX array `after` has the
     elements and `scales` the scales, in float8_e8m0fnu. `operands` are those of a sum
     whose updates are counted, or the state before its step."""
     return _kernel(layout)(before, after, tuple(operands), scales)
@@ -256,17 +256,17 @@ class _Cut:
 
     @property
     def per_line(self) -> int:
-        """The number of rows of a line; the last one may not be full."""
+        """Return the number of rows of a line; the last row may not be full."""
         return -(-self.length // self.width)
 
     @property
     def kept(self) -> int:
-        """The number of rows that are measured."""
+        """Return the number of rows that are measured."""
         return -(-self.lines * self.per_line // self.every)
 
     @property
     def elements(self) -> int:
-        """The number of elements of the tensor in the rows that are measured."""
+        """Return the number of elements of the tensor in the rows that are measured."""
         rows = np.arange(0, self.lines * self.per_line, self.every)
         last = int(np.sum(rows % max(self.per_line, 1) == self.per_line - 1))
         return self.kept * self.width - last * (-self.length % self.width)
@@ -282,7 +282,7 @@ class _Cut:
 
     @property
     def filled(self) -> np.ndarray | bool:
-        """The mask [rows, width] of elements that are not padding; True for all."""
+        """Return the mask [rows, width] without padding; True if nothing is padded."""
         if self.length % self.width == 0:
             return True
         places = np.arange(self.per_line * self.width) < self.length
@@ -349,8 +349,8 @@ def _stagnation(
 
 def _stays(state: jax.Array, x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
     """Return which elements of a state x = state + step, before rounding, have a step,
-    and which of these have none in y. The rounding of two products and their sum in
-    FP32 does not count as a step."""
+    and which of these lose it in y. The rounding of two products and their sum in FP32
+    does not count as a step."""
     step = jnp.where(x > state, x - state, state - x)
     updates = (step > _ROUNDED) & (_magnitude(state) < _INF)
     return {"updates": updates, "stagnant": updates & (y == state)}
@@ -406,7 +406,7 @@ def _packed(flags: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def _reduced(words: Sequence[jax.Array]) -> list[jax.Array]:
-    """Return the sums of the rows, and the maxima for the last word, in one pass."""
+    """Return each row's sum, or maximum for the last word, in one pass."""
 
     def combine(first: tuple, second: tuple) -> tuple:
         sums = [a + b for a, b in zip(first[:-1], second[:-1], strict=True)]

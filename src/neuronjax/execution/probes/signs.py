@@ -15,22 +15,21 @@ MOSTLY = 0.5
 GONE = 0.9
 #: A fault counts if at least this share of numbers is lost or clipped.
 FEW = 0.05
-#: Near their singularity these functions return Inf, and amplify a small error.
+#: Near a singularity these functions return Inf and amplify small errors.
 SINGULAR = frozenset(
     "log log_plus_one divide rsqrt sqrt power tan atan2 cbrt acos acosh atanh asin "
     "erf_inv lgamma digamma remainder cholesky triangular_solve".split()
 )
-#: These functions and squares turn finite FP32 numbers into Inf or NaN, unless they
-#: scale by a constant. Sums and products do so only for numbers already near the end of
-#: the range.
+#: These functions turn finite FP32 numbers into Inf or NaN, and so do squares. A
+#: division by a constant, a sum or a product does so only near the end of the range.
 MAKERS = SINGULAR | {"exponential", "exponential_minus_one", "sinh", "cosh"}
-#: These functions are zero only by underflow; float64 underflows below this argument.
+#: These functions are zero only if they underflow: in float64, below this argument.
 NEVER_ZERO = frozenset(("exponential", "logistic"))
 LOWEST_EXPONENT = -745.0
 
 
 class Finiteness(NamedTuple):
-    """Whether an array has elements that are Inf or NaN, and elements that are NaN."""
+    """Two flags of an array: whether it has Inf or NaN, and whether it has NaN."""
 
     nonfinite: Any
     nan: Any

@@ -29,8 +29,7 @@ from neuronjax.ir.provenance import Provenance
 from neuronjax.ir.traversal import DataFlow, Functions, entries
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-#: Smallest decay factor of a state; by a smaller one the state loses more than by
-#: rounding.
+#: Smallest decay factor of a state; a smaller factor loses more than rounding does.
 _LEAST_DECAY = 0.5
 #: An argument of main, or of the body of a loop or mesh: its owner's identity and its
 #: number.
@@ -137,7 +136,7 @@ class _StateFinder(DataFlow[_Carried]):
         return facts
 
     def returning(self, owner: int, block: Block) -> None:
-        """Analyse a block that takes states as arguments and returns the next ones."""
+        """Analyse a block with states as arguments and the next states as results."""
         outs = self._given_states(owner, block)
         for out, view in zip(outs, block.results, strict=True):
             self.returned.update(

@@ -1,9 +1,9 @@
 """`Statistics`: what the writes of a run did to its numbers, probe by probe.
 
 It is a pytree of a plain dict of arrays with the same structure for every call of a
-program, so a training loop or `lax.scan` can carry it and `merge` those of its steps.
-Counts have 64 bits, in pairs of words; adding the arrays would lose the carry. Outside
-a trace it returns Python numbers; `diagnostics.statistics` draws it.
+program, so a training loop or `lax.scan` can carry it and `merge` the statistics of its
+steps. Counts have 64 bits, in pairs of words; adding the arrays would lose the carry.
+Outside a trace its methods return Python numbers; `diagnostics.statistics` draws it.
 """
 
 from __future__ import annotations
@@ -76,11 +76,10 @@ class Statistics(Shown):
 
     Attributes:
         arrays: "counts" uint32 [sites, counters, 2], low word first; "amax" float32
-            [sites], the largest number, of kind "finite" Inf and NaN included; "steps"
-            uint32, calls; "signs" uint32 [sites, signs, 2], steps that show a fault and
-            the first of them;
-            with histograms "exponents" uint32 [sites, bins, 2] and "scales" uint32 [MX
-            sites, 256, 2], by E8M0 code.
+            [sites], the largest number, or for kind "finite" the largest value, Inf and
+            NaN included; "steps" uint32, calls; "signs" uint32 [sites, signs, 2], steps
+            that show a fault and the first of them; with histograms "exponents" uint32
+            [sites, bins, 2] and "scales" uint32 [MX sites, 256, 2], by E8M0 code.
         sites: the probes, in the order of the program.
         collect: the selection.
         setting: target, logical core, policy and SDK, in words.
@@ -132,7 +131,7 @@ class Statistics(Shown):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """One dict per probe, in the order of the program.
+        """Return one dict per probe, in the order of the program.
 
         It holds the probe's description, its counters, amax and effective bits, with
         None for unknown values; "faults" by kind: in how many "steps", and "since"
@@ -260,7 +259,6 @@ def _known(probe: Probe, counts: dict[str, int]) -> dict[str, Any]:
 
 
 def _unknown(probe: Probe) -> set[str]:
-    """Return the counters that a probe cannot know."""
     unknown = set() if probe.compared else set(COMPARED)
     unknown -= {"underflow"} if probe.never_zero else set()
     unknown -= {"saturated"} if probe.ends else set()

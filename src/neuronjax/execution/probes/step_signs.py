@@ -90,8 +90,8 @@ def _broken(
     results: Sequence[jax.Array],
 ) -> jax.Array:
     """Return whether a result is not finite although the arguments are. Of the results
-    that no probe measures, those of at most `SMALL` elements, such as a loss, are
-    examined; larger ones are only if there is no other result."""
+    that no probe measures, only those of at most `SMALL` elements, such as a loss, are
+    examined; if all results are larger and unmeasured, all are examined."""
     known = [place for place in plan.results if place is not None]
     others = [x for x, n in zip(results, plan.results, strict=True) if n is None]
     small = [x for x in others if x.size <= SMALL]
@@ -110,7 +110,7 @@ def first_step(signs: jax.Array) -> jax.Array:
 
 
 def merged_signs(x: jax.Array, y: jax.Array, before: jax.Array) -> jax.Array:
-    """Merge the step counts and first steps of two runs; x is of `before` steps."""
+    """Merge the step counts and first steps of two runs; `x` covers `before` steps."""
     later = jnp.where(y[..., 0] > 0, y[..., 1] + before, NEVER)
     since = jnp.where(x[..., 0] > 0, x[..., 1], later)
     return jnp.stack([x[..., 0] + y[..., 0], since], axis=-1)

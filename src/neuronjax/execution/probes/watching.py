@@ -1,10 +1,10 @@
 """Watch a whole result in one pass: its largest magnitude, or whether it wraps around.
 
-For floats this is the largest magnitude: as bits of float32, Inf is above all numbers
-and NaN above Inf, so one maximum says whether an array is finite. For integers it is
-whether a sum, product or conversion exceeds its type. The true result is computed in
-FP32, to a relative error of 2^-22; a result that has wrapped around, or saturated in a
-sum, is off by half the range of its type or more.
+For floats `watch` returns the largest magnitude: as bits of float32, Inf is above all
+numbers and NaN above Inf, so one maximum says whether an array is finite. For integers
+it returns whether a sum, product or conversion exceeds its type. The true result is
+computed in FP32, to a relative error of 2^-22; a result that has wrapped around, or
+saturated in a sum, is off by half the range of its type or more.
 """
 
 from __future__ import annotations

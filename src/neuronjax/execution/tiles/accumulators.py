@@ -1,9 +1,9 @@
 """Reductions along the free axis, and the registers in which engines accumulate.
 
-An accumulator is one FP32 per partition. An instruction folds its values into it one
-after the other: register = op(register, value) (nki.isa, "Accumulator behavior"). The
-folded values are in FP32, not yet rounded for the write. A reduction without a register
-(`tensor_reduce`) uses VectorE's tiles of 512 if the order matters.
+An accumulator is one FP32 per partition. An instruction folds its values into the
+accumulators one after the other: register = op(register, value) (nki.isa, "Accumulator
+behavior"). The folded values are in FP32, not yet rounded for the write. A reduction
+without a register (`tensor_reduce`) uses VectorE's tiles of 512 if the order matters.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDENTITIES = {
     "abs_max": np.float32(0),
     "abs_min": np.float32(np.inf),
 }
-# Any order gives the same bits.
+# Operators that give the same bits in any order.
 _ORDER_FREE = {"maximum": lax.reduce_max, "minimum": lax.reduce_min}
 _TILED = ("add", "multiply")
 

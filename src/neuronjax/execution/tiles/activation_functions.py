@@ -81,12 +81,10 @@ def _normal(x: _Rounded) -> _Rounded:
 
 
 def _gaussian(x: _Rounded, scale: np.float32) -> _Rounded:
-    """Return exp(scale x^2)."""
     return (x * x * scale).through("exponential")
 
 
 def _gelu_dx(x: _Rounded) -> _Rounded:
-    """Return the derivative of gelu."""
     bell = _gaussian(x, np.float32(-0.5)) * _DENSITY
     return _normal(x) + (x * bell).where(jnp.isinf(x.array), 0)
 

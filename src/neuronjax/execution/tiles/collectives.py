@@ -109,7 +109,7 @@ def collective_permute_implicit(i: Signature, x: Operands, c: TileContext) -> Re
 def collective_permute_implicit_reduce(
     i: Signature, x: Operands, c: TileContext
 ) -> Results:
-    """Store the sum of the rank's operands in their dtype, then send it on."""
+    """Round the sum of the rank's operands to their dtype, then send the sum."""
     channels = len(x) // 2
     sums = [
         _combined(i.attributes["op"], x[n], x[channels + n], c) for n in range(channels)
@@ -125,7 +125,7 @@ def _combined(op: str, a: jax.Array, b: jax.Array, c: TileContext) -> jax.Array:
 
 
 def _successors(rings: Groups) -> Groups:
-    """Return (sender, receiver) pairs: each rank of a ring sends to the next one."""
+    """Return (sender, receiver) pairs: each rank of a ring sends to the next rank."""
     pairs: list[tuple[int, int]] = []
     for ring in rings:
         pairs += zip(ring, (*ring[1:], ring[0]), strict=True)
@@ -134,8 +134,8 @@ def _successors(rings: Groups) -> Groups:
 
 @executes("collective_permute_implicit_current_processing_rank_id")
 def current_processing_rank_id(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return the rank whose data this rank has after t steps: the t-th before it in its
-    ring."""
+    """Return the rank whose data this rank has after t steps: the t-th before this rank
+    in its ring."""
     rings = i.attributes["rings"]
     size = len(rings[0])
     table = np.zeros((sum(map(len, rings)), size), np.int32)

@@ -1,7 +1,7 @@
 """GpSimdE: gathers, bounds of segments, nonzero elements, largest elements of a snake.
 
 A GpSimd core sees 16 partitions, whose elements, column by column, are a snake. VectorE
-shuffles within quadrants of 32. Values are moved, not computed.
+shuffles within quadrants of 32 partitions. Values are moved, not computed.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _taken(rows: jax.Array, picks: jax.Array) -> jax.Array:
 
 @executes("sequence_bounds")
 def sequence_bounds(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return where the elements with the same id begin and end (exclusive), or n and -1
-    for padding, whose id is 0."""
+    """Return where the elements with the same id begin and end (exclusive). Padding,
+    whose id is 0, gets the number of all elements and -1."""
     ids = flat(x[0])[0].astype(jnp.int32)
     n = ids.shape[0]
     place = jnp.arange(n, dtype=jnp.int32)

@@ -73,8 +73,8 @@ def _passed_through(
         raise TypeError("the front end lets only equal widths through")
     bits = rows if rows.dtype == word else lax.bitcast_convert_type(rows, word)
     ones = moving.reshape(k, -1) != 0
-    # The first one is found by a maximum over falling counts. For a constant, such as
-    # an identity matrix, XLA folds a maximum in a tenth of the time of an argmax.
+    # A column's first one is the maximum of falling counts. For a constant, such as an
+    # identity matrix, XLA folds a maximum in a tenth of an argmax's time.
     down = jnp.arange(k, 0, -1, dtype=jnp.int32)
     left = jnp.where(ones, down[:, None], 0).max(axis=0)
     taken = jnp.take(bits, k - left, axis=0, mode="clip")

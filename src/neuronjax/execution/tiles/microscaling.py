@@ -81,7 +81,7 @@ def _view(i: Signature, operand: int) -> OperandView:
 def _operand(
     words: jax.Array, view: OperandView, scales: Sequence[jax.Array]
 ) -> Matrix:
-    """Return the dequantized values; a cell holds the four of its partition."""
+    """Return the dequantized values; a cell holds the four values of its partition."""
     partitions, free = view.shape[0], prod(view.shape[1:])
     fmt = _FORMATS[view.dtype]
     words = words.reshape(partitions, free)
@@ -90,7 +90,7 @@ def _operand(
 
 
 def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
-    """Return uint8 [P / 8, F] from one tensor, or from one per quadrant."""
+    """Return uint8 [P / 8, F] from one tensor, or from a tensor per quadrant."""
     codes = [lax.bitcast_convert_type(s, jnp.uint8) for s in scales]
     rows = [x.reshape(x.shape[0], free) for x in codes]
     quadrants = range(0, partitions, QUADRANT)

@@ -52,7 +52,7 @@ class OperandView(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The static part of an instruction; equal ones run by the same code.
+    """The static part of an instruction; equal signatures run by the same code.
 
     Attributes:
         name: the name of the nki.isa function.

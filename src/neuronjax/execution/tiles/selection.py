@@ -27,7 +27,7 @@ _LEAST = np.float32(FP32_MIN)
 @executes("tensor_copy_predicated")
 def tensor_copy_predicated(i: Signature, x: Operands, c: TileContext) -> Results:
     """Copy src where the predicate holds, and keep dst elsewhere. The bits do not
-    change if both have one dtype."""
+    change if both have the same dtype."""
     src, predicate = x
     chosen = (flat(predicate) != 0) != i.attributes["reverse_pred"]
     old = flat(c.previous[0])

@@ -76,14 +76,14 @@ def max8(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_find_index8")
 def nc_find_index8(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Return the first index of each value; equal values take later ones, in order."""
+    """Return the index of each value; the n-th of equal values takes the n-th match."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x)
     return (_indices(_matches(data, values, later=False)),)
 
 
 @executes("nc_match_replace8")
 def nc_match_replace8(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Replace matches; of equal values the last one replaces the first match."""
+    """Replace matches; the last of equal values replaces their first match."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x[:2])
     matches = _matches(data, values, later=True)
     replaced = jnp.where(matches.any(axis=1), x[2], data)

@@ -197,8 +197,8 @@ def _over_chips(group: Group, outer: FoldPlan) -> FoldPlan:
 
 
 def _rdh(group: Group) -> FoldPlan:
-    """Return the plan in which chips pair by the bits of their numbers. Within a node
-    the highest bit comes first (ASSUMPTION: as in IN's figure of the all-gather), over
+    """Return the plan that pairs chips by the bits of their numbers. Within a node the
+    highest bit comes first (ASSUMPTION: as in IN's figure of the all-gather), over
     nodes the lowest [IX]. ASSUMPTION: chips are numbered in the order of the group."""
     chips = len(group.by_chip)
     in_node = len(group.by_node) == 1
@@ -229,7 +229,7 @@ _FLAT = (
 
 
 def _parts(group: Group) -> tuple[Group, Group]:
-    """Return the group on its first node, and that of the first ranks of all nodes."""
+    """Return the group's part on its first node, and each node's first rank."""
     inner = group.among(group.by_node[0])
     return inner, group.among(ranks[0] for ranks in group.by_node)
 
@@ -244,7 +244,7 @@ def _asymmetric(group: Group) -> str:
 
 def _pair(inside: Algorithm, between: Algorithm) -> Algorithm:
     """Return reduce-scatter in the node, all-reduce over nodes, all-gather [IX] as one
-    algorithm. Its plan has two stages, because the all-gather adds nothing."""
+    algorithm. The plan has two stages, because the all-gather adds nothing."""
     name = f"{inside.name}+{between.name}"
 
     def refuses(op: str, group: Group) -> str:

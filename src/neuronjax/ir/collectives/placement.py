@@ -50,8 +50,8 @@ class Group:
 
     @property
     def fault(self) -> str:
-        """The reason why no network joins the group, or "". On several nodes it must
-        have one rank each, or ranks on the same logical cores of all
+        """The reason why no network joins the group, or "". A group on several nodes
+        must have one rank on each, or ranks on the same logical cores of each
         (internode-collective-comm.rst). Chips need not be neighbours (ASSUMPTION:
         messages pass through other chips)."""
         cores = {tuple(self.locals[r] for r in ranks) for ranks in self.by_node}
@@ -148,7 +148,7 @@ def _node(target: Target) -> tuple[int, tuple[int, ...]]:
         return target.instance.chips, _torus(target.topology)
     like = [i for i in INSTANCES.values() if i.chip == target.chip]
     built = [(i.chips, _torus(i.topology)) for i in like if i.hosts == 1]
-    servers = [(i.chips // i.hosts, ()) for i in like]  # of chips only in UltraServers
+    servers = [(i.chips // i.hosts, ()) for i in like]  # chips of UltraServers
     return max(built, default=max(servers, default=(1, ())))
 
 

@@ -1,6 +1,6 @@
 """Select the algorithm of a reduction over devices.
 
-It depends on size and group, as intranode-collective-comm.rst [IN] and
+The algorithm depends on size and group, as intranode-collective-comm.rst [IN] and
 internode-collective-comm.rst [IX] say, unless the user names one: for the call, in the
 policy, or in the environment variable NEURONJAX_CC_ALGORITHM, in this order. All groups
 of an instruction run one algorithm with one fold plan (ASSUMPTION), so an algorithm
@@ -109,7 +109,7 @@ def select(
 
 
 def _preferred(op: str, size_bytes: int, group: Group) -> Iterator[str]:
-    """Yield names in the order of preference; the last one runs if any does."""
+    """Yield names in the order of preference; the last can run where any other can."""
     if op == ALL_REDUCE and (group.size - 1) * size_bytes < SINGLE_STEP_BYTES:
         yield "single_step_mesh"
     row = next(r for r in _RANGES if size_bytes < r.below_bytes)

@@ -9,7 +9,7 @@ from neuronjax.nki.tensor import NkiTensor
 
 
 def assign(dst: NkiTensor, value: Any) -> None:
-    """Copy a tensor or a number into a view; do nothing for the view itself.
+    """Copy a tensor or a number into a view, unless `value` is the view itself.
 
     The copy is a `tensor_copy` within SBUF and PSUM, and a `dma_copy` to or from HBM.
     """

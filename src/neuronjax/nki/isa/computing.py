@@ -1,4 +1,4 @@
-"""Checks of arithmetic and reductions beyond their rows in `ir.nki_instructions`."""
+"""Checks of arithmetic and reductions that `ir.nki_instructions` cannot express."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def tensor_scalar(call: Request) -> Any:
 
 @instruction
 def tensor_reduce(call: Request) -> Any:
-    """Check that the axes are the last free ones, and the number of elements in dst."""
+    """Check that the axes are the last free dimensions, and dst's element count."""
     dst, data, axis = call.of("dst", "data", "axis")
     kept = _kept_axes(call, axis, data.ndim)
     function = call.attributes["op"]

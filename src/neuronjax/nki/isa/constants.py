@@ -37,7 +37,7 @@ class reduce_cmd(enum.Enum):
 
 
 class dge_mode(enum.Enum):
-    """The place where DMA descriptors are generated."""
+    """The unit that generates DMA descriptors."""
 
     unknown = 0
     swdge = 1

@@ -1,4 +1,4 @@
-"""Checks of `core_barrier` and `sendrecv` beyond their rows in `ir.nki_instructions`.
+"""Checks of `core_barrier` and `sendrecv` that `ir.nki_instructions` cannot express.
 
 The cores are the programs of a launch `kernel[2](...)`. Both must reach the same
 instructions in the same order; see `lockstep` and `linking`.
@@ -112,7 +112,7 @@ def _check_gpsimd(call: Request, src: NkiTensor) -> None:
 
 
 def _check_pair(call: Request, program: int, peer: _Post) -> None:
-    """Refuse a core whose source sends elsewhere, or sends a tile that does not fit."""
+    """Refuse a peer that sends to another core, or a tile that does not fit."""
     source = call.values["recv_from_rank"]
     if peer.send_to != program:
         call.refuse(
@@ -124,7 +124,6 @@ def _check_pair(call: Request, program: int, peer: _Post) -> None:
 
 
 def _overlap(a: Access, b: Access) -> bool:
-    """Return whether two views share an element."""
     if a.storage is not b.storage or a.dynamic or b.dynamic:
         return False
     first, second = (relative_elements(v.pattern) + v.offset for v in (a, b))

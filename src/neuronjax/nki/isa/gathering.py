@@ -1,4 +1,4 @@
-"""Checks of gathers, top-k and shuffles beyond their rows in `ir.nki_instructions`."""
+"""Checks of gathers, top-k and shuffles that `ir.nki_instructions` cannot express."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nc_n_gather(call: Request) -> Any:
 
 @instruction
 def sequence_bounds(call: Request) -> Any:
-    """Refuse segment_ids of several partitions, and a dst of another size."""
+    """Refuse segment_ids of several partitions, and a dst not twice their size."""
     dst, segment_ids = call.of("dst", "segment_ids")
     if segment_ids.shape[0] != 1 or dst.size != 2 * segment_ids.size:
         call.refuse(

@@ -1,4 +1,4 @@
-"""Checks of `nc_matmul`, `nc_transpose` beyond their rows in `ir.nki_instructions`."""
+"""Checks of matrix products that `ir.nki_instructions` cannot express."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE_ARRAY = (128, 128)
 
 @instruction
 def nc_matmul(call: Request) -> Any:
-    """Determine whether the product accumulates, and the rows per cell of the array."""
+    """Determine whether the product accumulates, and the rows per cell of TensorE."""
     for name in ("dst", "stationary", "moving"):
         call.values[name] = on_tensor_engine(call.values[name])
     position, size, mode = call.of("tile_position", "tile_size", "perf_mode")
@@ -34,7 +34,7 @@ def nc_matmul(call: Request) -> Any:
 
 
 def check_product(call: Request, rows: int = 1) -> None:
-    """Refuse shapes other than [K, M], [K, N] and [M, N], with `rows` rows per cell."""
+    """Refuse shapes other than [K, M], [K, N] and [M, N]; a cell holds `rows` rows."""
     dst, stationary, moving = call.of("dst", "stationary", "moving")
     (k, *stationary_free), (rows_moved, *moving_free) = stationary.shape, moving.shape
     m, n = prod(stationary_free) // rows, prod(moving_free) // rows

@@ -88,7 +88,7 @@ def _check_partitions(call: Request, name: str) -> None:
 
 
 def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the position and size of the part of the array in use."""
+    """Return the position and the size of the part of TensorE in use."""
     position, size = call.of("tile_position", "tile_size")
     if bool(position) != bool(size):
         asked = f"tile_position={position}, tile_size={size}"
@@ -128,5 +128,4 @@ def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
 
 
 def _is_gathered(t: NkiTensor) -> bool:
-    """Return whether a view was made by `.indirect()`."""
     return t.dynamic is not None and t.dynamic.kind == "indirect"

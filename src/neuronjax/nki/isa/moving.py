@@ -1,4 +1,4 @@
-"""Checks of selections, copies and DMA beyond their rows in `ir.nki_instructions`."""
+"""Checks of selections, copies and DMA that `ir.nki_instructions` cannot express."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from neuronjax.nki.isa.request import GPSIMD_WORDS, VECTOR_WORDS, Request, instr
 
 @instruction
 def rng(call: Request) -> Any:
-    """Refuse a dst in PSUM for GpSimd, which does not reach it."""
+    """Refuse a dst in PSUM, which GpSimd does not reach."""
     return call.emit(_reaching(call, "vector"))
 
 

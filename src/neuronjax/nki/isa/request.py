@@ -40,11 +40,11 @@ GPSIMD_WORDS, LFSR_WORDS, VECTOR_WORDS = 6, 1, 24
 
 
 class Request:
-    """A call of one of the functions, whose arguments are checked against its row.
+    """A call of an instruction's function, with arguments checked against its row.
 
     Attributes:
         spec: the instruction's row.
-        values: the arguments by name; a function may replace them by views of them.
+        values: the arguments by name; an `@instruction` may replace some by views.
         attributes: the static arguments by name.
 
     Raises:
@@ -75,8 +75,7 @@ class Request:
         refuse(f"nisa.{self.spec.name}", what, remedy)
 
     def _key(self) -> Hashable:
-        """Return a value that is equal for calls with the same outcome of the checks.
-        An argument's first entry determines how many entries the argument has."""
+        """Return a value that is equal for calls whose checks have one outcome."""
         values = self.values
         parts: list[Hashable] = [self.spec.name]
         for name, is_static in _checked_arguments(self.spec.name):
@@ -141,7 +140,7 @@ class Request:
                 )
 
     def check_place(self, name: str, value: Any, memories: Sequence[str]) -> None:
-        """Refuse all but a tensor in one of the memories; () allows every memory."""
+        """Refuse a value that is no tensor in `memories`; () allows all of them."""
         if not isinstance(value, NkiTensor):
             self.refuse(f"{name} is {value!r}", f"{name} must be a tensor")
         memory = value.storage.memory
@@ -179,7 +178,7 @@ class Request:
             self.attributes = {**self.attributes, name: value}
 
     def member(self, what: str, value: Any, legal: tuple[str, ...]) -> str:
-        """Return the name of a member of an enumeration, or of an engine."""
+        """Return the name of a member of an enumeration, if it is one of `legal`."""
         name = value.name if isinstance(value, enum.Enum) else str(value)
         if name not in legal:
             self.refuse(f"{what} {name}", f"one of {', '.join(legal)}")
@@ -200,7 +199,7 @@ class Request:
                 self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
 
     def _check_column(self, name: str, value: Any, partitions: int) -> None:
-        """Refuse all but numbers, registers and vectors of an element per partition."""
+        """Refuse all but numbers, registers and vectors (one element per partition)."""
         if isinstance(value, NkiTensor):
             if value.shape[0] != partitions or value.size != partitions:
                 remedy = f"a number or a tensor of shape ({partitions}, 1)"
@@ -268,7 +267,6 @@ class Request:
         return completed
 
     def _accumulates(self) -> bool:
-        """Return whether the instruction uses the accumulators."""
         idle = self.attributes["reduce_cmd"] == "idle"
         return not idle or self.values["reduce_res"] is not None
 
@@ -305,7 +303,7 @@ def _by_value(value: Any) -> Any:
 
 
 class _Checked(NamedTuple):
-    """The outcome of checking a request, which equal requests share."""
+    """The outcome of the checks of a request; requests with equal `_key` share it."""
 
     attributes: Mapping[str, Any]  # static ones, by name
     of_bits: bool  # whether an operator works on bits
@@ -325,7 +323,6 @@ def _checked_arguments(name: str) -> tuple[tuple[str, bool], ...]:
 
 @functools.cache
 def _operands(name: str) -> tuple[OperandSpec, ...]:
-    """Return the arguments that become operands of the instruction."""
     roles = ("input", "output", "both")
     return tuple(o for o in SPECS[name].operands if o.role in roles)
 
@@ -366,7 +363,8 @@ _ISSUES: dict[str, Issue] = {}
 
 
 def instruction(*given: Any) -> Any:
-    """Register a function for the instructions of these names, or of its own name."""
+    """Register a function to call instead of `Request.emit` for the named instructions,
+    by default for its own name."""
     if callable(given[0]):
         _ISSUES[given[0].__name__] = given[0]
         return given[0]
@@ -379,7 +377,7 @@ def instruction(*given: Any) -> Any:
 
 
 def made(spec: InstructionSpec) -> Callable[..., Any]:
-    """Return the function of an instruction, with its documentation."""
+    """Return the function of `nki.isa` for an instruction, with its documentation."""
     name, issue = spec.name, _ISSUES.get(spec.name, Request.emit)
     function = function_of_row(spec, _NAMES, lambda given: issue(Request(name, given)))
     function.__module__ = "neuronjax.nki.isa"

@@ -14,7 +14,7 @@ _GENERATIONS = {
 
 
 def get_nc_version() -> nc_version:
-    """Return the generation of the target's cores, the newest for a projected chip."""
+    """Return the generation of the target's cores; the newest for a projected chip."""
     target = tracing.current().target if active.in_kernel() else chosen_target()
     return _GENERATIONS.get(target.core.name, nc_version.gen4)
 

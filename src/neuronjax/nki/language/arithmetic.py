@@ -55,12 +55,12 @@ def _with_scalar(
 
 
 def fp32_column(t: NkiTensor) -> NkiTensor:
-    """Return one element per partition in FP32, which nisa.tensor_scalar requires."""
+    """Return `t`, one element per partition, in FP32 for nisa.tensor_scalar."""
     return t if t.dtype == "float32" else copied(t, "float32")
 
 
 def copied(t: NkiTensor, dtype: Any) -> NkiTensor:
-    """Return a copy in SBUF."""
+    """Return a copy of `t` in SBUF."""
     out = ndarray(t.shape, dtype)
     tensor_copy(out, t)
     return out

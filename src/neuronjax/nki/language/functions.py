@@ -48,7 +48,6 @@ def _on_vector(name: str, meaning: str) -> Unary:
 
 
 def _named(function: Unary, name: str, meaning: str) -> Unary:
-    """Return the function with a name and documentation, usable as an operator."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = meaning
     setattr(function, ATTRIBUTE, name)
@@ -86,7 +85,7 @@ invert = _on_vector("invert", "The inverted bits of integers, on VectorE.")
 @operator
 @described(x="a tile in SBUF or PSUM")
 def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """Return a copy in SBUF; as an `op=` it is the identity."""
+    """Return a copy in SBUF; as an instruction's `op=`, `copy` is the identity."""
     return copied(x, dtype or x.dtype)
 
 
@@ -145,7 +144,7 @@ def ceil(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def _stepped(x: NkiTensor, beyond: str, back: str, dtype: Any) -> NkiTensor:
-    """Return the nearest integer, moved back by one if it is beyond x."""
+    """Return x rounded to nearest, then moved `back` by 1 where it is `beyond` x."""
     if not dtypes.info(x.dtype).is_float:
         return copy(x, dtype)
     nearest = copy(copy(x, "int32"), "float32")

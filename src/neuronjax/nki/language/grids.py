@@ -11,7 +11,7 @@ from neuronjax.nki.refusing import refuse
 
 
 class IndexArray(np.ndarray):
-    """Indices of a dimension; in the older style a comparison of them is a mask."""
+    """Indices of a dimension; in the older style a comparison of two gives a mask."""
 
     def __bool__(self) -> bool:
         """Refuse `and` on masks, because Python would take only the second mask."""

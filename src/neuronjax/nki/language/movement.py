@@ -166,7 +166,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 def gather_flattened(
     data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None
 ) -> NkiTensor:
-    """Return elements of every partition by their index in its free dimensions."""
+    """Return each partition's elements at `indices` into its flat free dimensions."""
     if axis:
         refuse(
             "nl.gather_flattened",
@@ -208,7 +208,6 @@ def over_partitions(x: NkiTensor, count: int, **options: Any) -> NkiTensor:
 
 
 def _of_dtype(tile: NkiTensor, dtype: Any) -> NkiTensor:
-    """Return the tile, or a cast of it if another dtype is asked for."""
     if dtype is None or dtypes.as_dtype(dtype) == tile.dtype:
         return tile
     return copy(tile, dtype)
@@ -242,5 +241,5 @@ def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
 
 @contextlib.contextmanager
 def no_reorder() -> Iterator[None]:
-    """Keep the instructions inside in order, as they always are here."""
+    """Keep the instructions of the block in order, as neuronjax always does."""
     yield

@@ -1,9 +1,9 @@
 """The common shape and dtype of two operands of an nl function.
 
 Dtypes promote as nki.api.shared documents it (release 2.26, "type promotion"): a float
-with an integer gives the float, and of two like types the wider is taken. float16 with
-bfloat16 gives float32, two different FP8 formats give bfloat16, int32 with uint32 gives
-float32. A number takes the dtype of the tile.
+with an integer gives the float, and two floats or two integers give the wider. float16
+with bfloat16 gives float32, two different FP8 formats give bfloat16, int32 with uint32
+gives float32. A number takes the dtype of the tile.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def common_shape(x: NkiTensor, y: NkiTensor, op: str) -> tuple[int, ...]:
 
 
 def spread(x: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
-    """Return a view of the broadcast shape, in which free dimensions of 1 repeat."""
+    """Return a view of the broadcast shape; free dimensions of size 1 are repeated."""
     while x.ndim < len(shape):
         x = x.expand_dim(1)
     for axis, size in enumerate(shape):

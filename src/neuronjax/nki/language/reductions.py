@@ -102,7 +102,7 @@ def all(x: NkiTensor, axis: Axis, dtype: Any = None) -> NkiTensor:
 
 @_described()
 def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
-    """Return exp(x - max) divided by its sum, which the same instruction adds up."""
+    """Return exp(x - max) divided by the sum of the exponentials."""
     axes = _axes(x, axis)
     if axes != list(range(1, x.ndim)):
         return _softmax_of_parts(x, axes, dtype)

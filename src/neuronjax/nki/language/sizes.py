@@ -1,4 +1,4 @@
-"""`nl.tile_size`: sizes of the target's memories and of its array."""
+"""`nl.tile_size`: sizes of the target's memories and of TensorE."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ _FP32_BYTES = 4
 
 
 def _size(meaning: str, of: Callable[[CoreSpec], int]) -> property:
-    """Return a property that is read from the core for which the kernel is traced."""
-
     def read(_: object) -> int:
         target = tracing.current().target if active.in_kernel() else chosen_target()
         return of(target.core)
@@ -44,7 +42,7 @@ class _TileSize(NKIObject):
     bn_stats_fmax = _size("Elements per partition of `bn_stats`.", lambda _: 512)
     # ASSUMPTION: one FP32 element.
     psum_min_align = _size("Bytes to which PSUM addresses are aligned.", lambda _: 4)
-    # ASSUMPTION.
+    # ASSUMPTION: any byte.
     sbuf_min_align = _size("Bytes to which SBUF addresses are aligned.", lambda _: 1)
     psum_num_banks = _size("PSUM banks per partition.", lambda core: core.psum_banks)
     sbuf_size_bytes = _size(

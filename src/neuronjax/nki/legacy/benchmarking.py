@@ -5,8 +5,8 @@ that a decorator is asked to save hold JSON that says so. The summary in them ha
 format of `neuron-profile`, see `neuronjax.nki.neuron_profile`.
 
 `neuron-profile view --output-format summary-json` of these versions has no `adjusted_*`
-names. Its `hardware_flops` and `transpose_flops` are sums over the instructions of the
-array, as in `Profile.metrics`, and its `mm_arithmetic_intensity` is their difference
+names. The fields `hardware_flops` and `transpose_flops` are sums over the instructions
+of the array, as in `Profile.metrics`, and `mm_arithmetic_intensity` is their difference
 divided by all bytes of HBM (definitions: github.com/zhang677/AccelOpt, 47e29a7,
 prompts/planner_prompts/base_prompt.txt).
 
@@ -66,9 +66,8 @@ def asked_files(options: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     """Yield the options that ask for a file, each with the file's path.
 
     Args:
-        options: the decorator's options. Relative paths are in `artifacts_dir`; with
-            the `working_directory` of `nki.profile` all files are written there, and
-            the summary as well.
+        options: the decorator's options. Relative paths are in `artifacts_dir`, or, if
+            `nki.profile` gives one, in `working_directory`, with the summary.
     """
     working = options.get("working_directory")
     folder = Path(working or options.get("artifacts_dir") or ".")
@@ -87,7 +86,7 @@ def write_files(
 
     Args:
         options: the decorator's options, see `asked_files`.
-        found: the call's {"summary": ...}, or {"unpriced": why there is none}.
+        found: the call's {"summary": ...}, or {"unpriced": why it has no summary}.
     """
     for option, path in asked_files(options):
         path.parent.mkdir(parents=True, exist_ok=True)

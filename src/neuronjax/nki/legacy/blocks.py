@@ -27,8 +27,7 @@ class BlockedTensor(Tile):
     Args:
         tiles: all tiles, in row-major order of the block indices.
         numbers: the selected tiles' positions in `tiles`, by block index.
-        first_use: called with each tile before its first use, to fill it: the tile's
-            lifetime begins there and not where the tensor is declared.
+        first_use: fills a tile before its first use, where the tile's lifetime begins.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Allocated:
     Args:
         region: SBUF or PSUM.
         place: a function of a block index `idx`, `pdim_size` partitions and `fdim_size`
-            bytes of each, passed by these names. It returns (partition, byte), or in
+            bytes of each, passed by these names, that returns (partition, byte), or in
             PSUM (bank, partition, byte).
     """
 
@@ -197,19 +197,18 @@ def force_auto_alloc(func: Callable[..., Any] | None = None) -> Any:
 def enable_stack_allocator(
     func: Callable[..., Any] | None = None, log_level: int = 50
 ) -> Any:
-    """Return the kernel unchanged, or without one a decorator that returns it."""
+    """Return `func` unchanged, or without `func` a decorator that does."""
     return (lambda f: f) if func is None else func
 
 
 def skip_middle_end_transformations(func: Callable[..., Any] | None = None) -> Any:
-    """Return the kernel unchanged, or without one a decorator that returns it."""
+    """Return `func` unchanged, or without `func` a decorator that does."""
     return (lambda f: f) if func is None else func
 
 
 @contextlib.contextmanager
 def allocation_scope() -> Iterator[None]:
-    """Do nothing: the vendor frees tiles of the block at its end, neuronjax frees each
-    after its last use."""
+    """Do nothing: only the vendor keeps tiles until the block ends."""
     yield
 
 

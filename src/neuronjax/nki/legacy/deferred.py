@@ -1,4 +1,4 @@
-"""Values that are computed when they are used, in a way that depends on the use."""
+"""Values that are computed when they are used; the computation depends on the use."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Product(Tile):
         return True
 
     def into(self, target: NkiTensor) -> bool:
-        """Write the product to a tile of its dtype, as `added_to` adds it."""
+        """Write the product to a tile of its dtype, if it was not computed before."""
         if self._skipped:
             return True
         fits = target.storage.memory == "psum" and target.dtype == self._dtype
@@ -98,8 +98,8 @@ def _product_shape(
 
 
 class LoopReduction(Tile):
-    """The value of `nl.loop_reduce(x, op, ...)`: an assignment reduces it with the
-    tile's values, any other use with those of earlier iterations.
+    """The value of `nl.loop_reduce(x, op, ...)`: an assignment reduces x with the
+    values of the target, any other use with those of earlier iterations.
 
     Args:
         value: the value of this iteration.

@@ -60,7 +60,7 @@ class Rows:
 
 
 def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
-    """Return the part of a tensor for keys of which one is an `Offset`."""
+    """Return the part of a tensor at keys, one of which is an `Offset`."""
     dynamic = [n for n, k in enumerate(keys) if isinstance(k, Offset)]
     if len(dynamic) != 1:
         refuse("index", f"{len(dynamic)} tiles of indices", "use one")
@@ -95,7 +95,7 @@ def _without_leading(
 
 
 def _moved(t: NkiTensor, keys: list[Any], dim: int) -> NkiTensor:
-    """Return the elements of index arrays with a runtime offset in one dimension."""
+    """Return the elements at index arrays, with a runtime offset in dimension `dim`."""
     if t.storage.on_chip and dim == 0:
         refuse("index", "a partition chosen at run time", "index a free dimension")
     arrays = []

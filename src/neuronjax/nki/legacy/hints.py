@@ -56,7 +56,7 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_hints(module: dict[str, Any], others: Iterable[str] = ()) -> None:
-    """Replace a module's functions of `**hints` by `hinted` ones.
+    """Replace a module's functions that take `**hints` by `hinted` functions.
 
     Args:
         module: the module's globals.

@@ -372,7 +372,7 @@ def sequence_bounds(*, segment_ids: Tile, dtype: Any = None) -> Tile:
 def nc_stream_shuffle(
     src: Tile, dst: Tile, shuffle_mask: Sequence[int], **hints: Any
 ) -> None:
-    """Copy partitions in another order within each group of 32."""
+    """Copy src to dst with its partitions reordered within each group of 32."""
     isa.nc_stream_shuffle(dst.of(), src.of(), shuffle_mask)
 
 

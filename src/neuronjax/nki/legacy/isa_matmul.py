@@ -38,8 +38,8 @@ def nc_matmul(
     """Return stationary.T @ moving in PSUM; `psum += ...` adds it there.
 
     Args:
-        stationary: [K, M]; [K, 2, M] in double-row mode. From PSUM it is copied first.
-        moving: [K, N]; [K, 2, N] in double-row mode. From PSUM it is copied first.
+        stationary: [K, M]; [K, 2, M] in double-row mode. Copied first if in PSUM.
+        moving: [K, N]; [K, 2, N] in double-row mode. Copied first if in PSUM.
         is_stationary_onezero: a hint that affects only time.
         is_moving_onezero: a hint that affects only time.
         is_transpose: pass the stationary operand's bits through the one-hot `moving`.
@@ -78,7 +78,7 @@ def nc_matmul(
 
 
 def _in_sbuf(t: Tile) -> NkiTensor:
-    """Return an operand, or the copy in SBUF of one in PSUM, such as a transpose."""
+    """Return `t`, copied to SBUF if it is in PSUM, such as a transpose."""
     view = t.of()
     if view.storage.memory != "psum":
         return view
@@ -88,7 +88,6 @@ def _in_sbuf(t: Tile) -> NkiTensor:
 
 
 def _perf_mode(mode: Any) -> matmul_perf_mode:
-    """Return the newer mode for an older name."""
     name = str(getattr(mode, "value", mode))
     if name in ("None", "none"):
         return matmul_perf_mode.none
@@ -107,7 +106,7 @@ def nc_transpose(
     engine: Any = engine.unknown,
     **hints: Any,
 ) -> Tile:
-    """Return the transpose: by TensorE in PSUM, by VectorE in SBUF in squares of 32."""
+    """Return the transpose, by TensorE in PSUM or by VectorE in SBUF."""
     box = box_of(mask, data.sizes)
     if box is not None and box.empty:
         sizes = (prod(data.sizes[1:]), data.sizes[0])
@@ -126,7 +125,7 @@ def nc_transpose(
 
 def _transposed_in_squares(dst: NkiTensor, source: NkiTensor) -> None:
     """Transpose on VectorE, which takes [32, 32] at a time. The older compiler splits
-    larger tiles: 256 of [128, 128] keep VectorE of trn2 busy for 3.1 us each [KDA]."""
+    larger tiles: 256 transposes of [128, 128] take 3.1 us each on trn2 [KDA]."""
     side = TRANSPOSES["vector"]
     if source.ndim > 2 or max(source.shape) <= side:
         isa.nc_transpose(dst, source, vector_engine)

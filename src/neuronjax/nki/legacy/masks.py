@@ -1,6 +1,6 @@
 """Masks of the older style, which restrict an instruction to some elements.
 
-A mask is a boolean array over the index arrays (`i_p < n`). Its true elements must form
+A mask is a boolean array over the index arrays (`i_p < n`). The true elements must form
 a box, as in every mask that only bounds single indices; other masks are refused.
 """
 
@@ -34,7 +34,7 @@ class Box:
         return self.starts[dim] == 0 and self.stops[dim] == self.sizes[dim]
 
     def slices_of(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """Return the box's slices of an array whose shape broadcasts to the mask's."""
+        """Return the box's slices of an array, but all of any dimension of size 1."""
         pairs = list(zip(self.starts, self.stops, strict=True))[-len(shape) :]
         return tuple(
             slice(None) if size == 1 else slice(a, b)
@@ -42,7 +42,7 @@ class Box:
         )
 
     def of(self, t: NkiTensor) -> NkiTensor:
-        """Return a view of this part of a tensor; dimensions of 1 are kept whole."""
+        """Return a view of the box in a tensor; dimensions of size 1 are whole."""
         if t.ndim != len(self.sizes):
             return self._leading(t)
         for dim, (size, a, b) in enumerate(
@@ -59,7 +59,7 @@ class Box:
         return t
 
     def without(self, axes: list[int], *, keep: bool) -> Box:
-        """Return the box of a result in which axes were reduced."""
+        """Return the box of a reduction over `axes`, which `keep` keeps at size 1."""
         dims = [d for d in range(len(self.sizes)) if keep or d not in axes]
         at = lambda values, one: tuple(  # noqa: E731
             one if d in axes else values[d] for d in dims

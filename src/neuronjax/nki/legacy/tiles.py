@@ -28,7 +28,7 @@ from neuronjax.nki.mistakes import WithoutValue
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor import NkiTensor
 
-# An instruction's operand has the partition dimension and at most four free ones.
+# An instruction's operand has the partition dimension and at most four free dimensions.
 MOST_DIMENSIONS = 5
 
 
@@ -110,7 +110,7 @@ class Tile(WithoutValue):
         return self._keeps_box(_sliced(whole, keys))
 
     def _keeps_box(self, other: Tile) -> Tile:
-        """Give a selection of this tile the same box if it selects all in order."""
+        """Give this tile's box to `other` if it selects all elements in order."""
         if self.box is not None and other.shape == self.shape:
             numbers = np.arange(prod(self.shape)).reshape(self.shape)
             same = other.grid is None or np.array_equal(numbers[other.grid], numbers)
@@ -145,7 +145,7 @@ class Tile(WithoutValue):
             placed(box.of(target), value.of(box))
 
     def __bool__(self) -> bool:
-        """Return True for several elements in HBM, so `if x:` tests for an argument."""
+        """Return True for several elements in HBM: `if x:` asks whether x is given."""
         if not self.tensor.storage.on_chip and prod(self.shape) > 1:
             return True
         return super().__bool__()
@@ -249,7 +249,7 @@ for _name, _op in {
 
 
 def quotient_dtype(op: str, *operands: Any) -> str | None:
-    """Return float32 for nl.divide of integers, a true division, else None."""
+    """Return float32, the dtype of nl.divide of integers; None for any other op."""
     names = [v.dtype for v in operands if isinstance(v, Tile)]
     whole = all(dtypes.info(name).is_integer for name in names)
     return "float32" if op == "divide" and whole else None
@@ -345,7 +345,7 @@ def placed(target: NkiTensor, value: Any) -> None:
 
 
 def part(value: Any, box: Box | None = None) -> Any:
-    """Return a tile's view, or its part in a mask's box; other values unchanged."""
+    """Return a tile's view, or its part in the box; return other values unchanged."""
     if isinstance(value, Tile):
         return value.of(box)
     return box.of(value) if box is not None and isinstance(value, NkiTensor) else value
@@ -358,7 +358,7 @@ def _copied(t: NkiTensor, dtype: Any) -> NkiTensor:
 
 
 def alike(value: NkiTensor, target: NkiTensor) -> NkiTensor:
-    """Return the value in the target's shape if only dimensions of 1 differ."""
+    """Return the value in the target's shape if only dimensions of size 1 differ."""
     if value.shape == target.shape or value.size != target.size:
         return value
     return value.reshape(target.shape) if value.shape[0] == target.shape[0] else value
@@ -385,7 +385,6 @@ def expanded(key: Any, rank: int) -> list[Any]:
 
 
 def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
-    """Return an index array for every dimension."""
     if len(keys) != len(shape):
         refuse("index", f"{len(keys)} indices of shape {shape}", "one per dimension")
     arrays = []

@@ -26,15 +26,13 @@ PROGRAM_BITS = 24
 
 
 class SpillWarning(UserWarning):
-    """A warning that live tensors exceed an on-chip memory, so some move out and back.
+    """A warning that live tensors exceed an on-chip memory, so some are moved out.
 
     Values do not change; the predicted time excludes these transfers.
     """
 
 
 class _PlacedTile(NamedTuple):
-    """A storage in the memory of one core."""
-
     storage: Storage
     nbytes: int
     quadrants: int
@@ -191,7 +189,7 @@ def _check_addresses(tiles: list[_PlacedTile], limit: int, lives: LiveRanges) ->
     for segment, tile in ordered:
         active = [(s, t) for s, t in active if s[1] >= segment[0]]
         for other_segment, other in active:
-            # An instruction may write a tile where it reads the old one.
+            # An instruction may write a tile over one that it reads.
             touches = other_segment[1] == segment[0]
             if other.storage is not tile.storage and not touches and _meet(tile, other):
                 raise _overlap(tile, other, segment[0], lives)

@@ -49,7 +49,7 @@ def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("dma_copy")
 def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
-    """hwdge does not convert (nki/migration/index.rst, "dge_mode type matching")."""
+    """hwdge keeps dtypes (nki/migration/index.rst, "dge_mode type matching")."""
     source, dst = tensor_inputs(i)[0], i.outputs[0]
     if i.attributes["dge_mode"] != "hwdge" or source is None:
         return

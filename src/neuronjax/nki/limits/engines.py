@@ -44,7 +44,7 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
 def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
     """Before NeuronCore-v3 a bias must be a tensor, and reciprocal takes no bias.
 
-    In the form of the bias "-" means that none is given, "f" and "i" a number.
+    The form of a bias is "-" if it is absent, "f" or "i" if it is a number.
     """
     given = i.forms[2] if len(i.forms) > 2 else "-"
     if "scalar_bias" in trace.core.capabilities:

@@ -62,7 +62,7 @@ class Initialised:
     #: Whether a device loop that may have no iteration counts as having none, and a
     #: lane by lane use of unwritten partitions as a read.
     certain: bool = False
-    #: Whether an engine may compute with a partly written tile, as masks leave it.
+    #: Whether an engine may compute with a partly written tile, such as masks leave.
     partial: bool = False
     #: Whether the program is assumed to be wrong where only a run can decide: a runtime
     #: offset writes nothing and reads all of a tensor, and instructions that ignore a
@@ -237,7 +237,6 @@ def _is_preset(storage: Storage) -> bool:
 
 
 def _surely_iterates(loop: KernelLoop | KernelWhile) -> bool:
-    """Return whether a loop certainly has an iteration."""
     if isinstance(loop, KernelWhile):
         return False
     known = isinstance(loop.start, int) and isinstance(loop.stop, int)

@@ -26,7 +26,7 @@ def _inputs(i: KernelInstruction) -> tuple[Access, Access]:
 
 @limit("nc_matmul")
 def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
-    """Operands are floats; FP32 goes with FP32 or TF32 only; E4M3 do not mix."""
+    """Operands are floats; FP32 goes only with FP32 or TF32; E4M3 types do not mix."""
     pair = _inputs(i)
     names = [a.dtype for a in pair]
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
@@ -90,7 +90,7 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
 @limit("nc_matmul", "nc_matmul_mx")
 def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
     """Tiles of the array have sides of 64 or 128, or 32 if the core can, and start at
-    multiples; a microscaling matmul tiles only rows."""
+    multiples of their size; a microscaling matmul tiles only rows."""
     sizes, position = i.attributes["tile_size"], i.attributes["tile_position"]
     legal = (64, 128)
     if "quarter_tiling" in trace.core.capabilities:

@@ -1,4 +1,4 @@
-"""Properties of operands that rules use: place, bytes, and text for messages."""
+"""Properties of operands that rules use: memory, bytes, and text for messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def start_partition(a: Access) -> int:
 
 
 def byte_range(a: Access) -> tuple[int, int]:
-    """Return first and last byte in a partition; without an address, in the storage."""
+    """Return first and last byte in the partition, from 0 without an address."""
     base = a.storage.address[1] if a.storage.address else 0
     size = dtypes.itemsize(a.dtype)
     first = a.offset % partition_elements(a)

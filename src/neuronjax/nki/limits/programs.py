@@ -9,7 +9,7 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.addresses import peak_bytes
 from neuronjax.nki.limits.initialised import Initialised, check_results
 
-# Programs that passed, with the arguments of `checked`, which takes as long as a run.
+# Programs that passed `checked`, with its arguments: checking takes as long as a run.
 _How = tuple[CoreSpec, bool, bool]
 _PASSED: WeakKeyDictionary[KernelProgram, set[_How]] = WeakKeyDictionary()
 

@@ -49,7 +49,7 @@ def limit(*names: str) -> Callable[[Rule], Rule]:
 def advice(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule that `nki.check` reports but that refuses no kernel.
 
-    It is for uses that the documents exclude now and earlier releases accepted.
+    Advice concerns uses that the documents exclude now and earlier releases accepted.
     """
     return _registers(_ADVICE, names)
 
@@ -81,7 +81,7 @@ def broken(i: KernelInstruction, what: str, remedy: str) -> InvalidProgramError:
 def missing(
     i: KernelInstruction, trace: OnCore, what: str, capability: str, instead: str = ""
 ) -> InvalidProgramError:
-    """Return the error of something that the core cannot do."""
+    """Return the error for `what` on a core without `capability`, with its remedy."""
     chips = ", ".join(chips_with(capability))
     remedy = f"use target {chips}" + (f", or {instead}" if instead else "")
     return broken(i, f"{what} on {trace.core.name}, which cannot", remedy)

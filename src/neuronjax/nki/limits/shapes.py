@@ -2,8 +2,8 @@
 
 Sources: nki/guides/architecture/trainium_inferentia2_arch.rst, "Data Access" (start
 partitions, four free dimensions, no stride between partitions); later guides do not
-repeat them. Its 16-bit strides are not checked, because a partition of a later chip has
-more elements than they can address.
+repeat them. The guide's 16-bit strides are not checked, because a partition of a later
+chip has more elements than they can address.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
     """Vector, scalar and GpSimd access at most a number of elements per partition.
 
-    A core with BF16 in PSUM has no limit there: the published figure, of other chips,
-    is smaller than its partition.
+    No limit holds for PSUM with BF16: the published figure is for other chips, and
+    smaller than a partition.
     """
     if i.engine not in ("vector", "scalar", "gpsimd"):
         return

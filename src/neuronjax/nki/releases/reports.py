@@ -1,8 +1,8 @@
 """Public reports of chips or compilers that deviate from the documents.
 
-They are rows of `reports.json`. The emulator follows the documents; each row describes
-a deviation seen on a chip. In a source "sdk#1296" is an issue of aws-neuron-sdk, and
-"kiln notes" is docs/neuron-notes.md of foxl-ai/kiln.
+The reports are rows of `reports.json`. The emulator follows the documents; each row
+describes a deviation seen on a chip. In a source "sdk#1296" is an issue of
+aws-neuron-sdk, and "kiln notes" is docs/neuron-notes.md of foxl-ai/kiln.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Nothing is executed. Aliases made by imports and plain assignments are followed; names
 from `from ... import *` are not. A method counts as one of `NkiTensor` if the object is
 known to be one: a kernel's argument, the result of a call of `nki.language`, or a part
-or view of those. Others are not counted, because library kernels have their own views
-with such methods.
+or view of those. Methods of other objects are not counted, because library kernels have
+their own views with such methods.
 """
 
 from __future__ import annotations
@@ -93,8 +93,6 @@ def uses(text: str, path: str) -> list[NkiUse]:
 
 @dataclass(eq=False)
 class _Reader(ast.NodeVisitor):
-    """A visitor that collects uses."""
-
     found: list[NkiUse] = field(default_factory=list)
     #: Local name -> its dotted name of NKI.
     aliases: dict[str, str] = field(default_factory=dict)
@@ -191,7 +189,6 @@ class _Reader(ast.NodeVisitor):
         self.found.append(NkiUse(name=f"python: {what}", line=node.lineno))
 
     def _is_newer(self, nodes: Iterable[ast.AST]) -> bool:
-        """Return whether a name of the newer style is among some nodes."""
         return any(_namespace(self._full(n)) == NEWER for n in nodes)
 
     def _is_tensor(self, node: ast.expr) -> bool:

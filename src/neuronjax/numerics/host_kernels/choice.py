@@ -2,8 +2,8 @@
 
 Kernels are calls of addresses in this process, so a program for another machine, such
 as one from `jax.export`, cannot contain any. Inside `exportable` they are left out.
-Outside, an identity op precedes each of them; to lower it for `jax.export` is an error
-(`capture.host_calls`).
+Outside, an identity op precedes each kernel; lowering this op for `jax.export` is an
+error (`capture.host_calls`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXPORTABLE = jax.make_user_context(default_value=None)
 def exportable() -> Iterator[None]:
     """Trace inside this block for `jax.export`: slower StableHLO with the same bits.
 
-    It concerns emulated functions, `nj.cast` and `nj.quantize_mx`.
+    The block concerns emulated functions, `nj.cast` and `nj.quantize_mx`.
 
         with nj.exportable():
             exported = jax.export.export(jax.jit(jax.grad(nj.jit(loss))))(params)

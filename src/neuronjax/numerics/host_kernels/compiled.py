@@ -43,7 +43,7 @@ class Processor:
         lanes: how many floats a vector may have, with the features needed; the widest
             first.
         read_mode, write_mode: LLVM's functions that read and write the arithmetic mode.
-        mode_in_memory: whether they take an address instead of the mode itself.
+        mode_in_memory: whether these functions take an address instead of the mode.
         flushing: the bits of the mode that flush subnormal results and operands to
             zero.
         flushes_first: whether a result below 2^-126 becomes zero even if rounding would
@@ -153,7 +153,6 @@ def _machine() -> llvm.TargetMachine:
 
 
 def _code(text: str) -> bytes:
-    """Return the machine code of a module, an object file."""
     about = (
         text,
         llvm.get_process_triple(),
@@ -169,7 +168,7 @@ def _code(text: str) -> bytes:
         if kept[:DIGEST_BYTES] == _digest(name + kept[DIGEST_BYTES:]):
             return kept[DIGEST_BYTES:]
     code = _emitted(text)
-    # With a read-only home or a full disk it only takes longer.
+    # With a read-only home or a full disk the next process compiles again.
     with contextlib.suppress(OSError):
         kept_files.replace(path, _digest(name + code) + code)
     return code
@@ -222,7 +221,7 @@ class Code(ir.IRBuilder):
 
     def strips(self, count: Value, lanes: int) -> Iterator[tuple[Value, int]]:
         """Yield (index, lanes) for whole vectors, and (index, 0) for the remaining
-        elements. The body is written once for each."""
+        elements. The body is written once for each of the two."""
         whole = self.sdiv(count, int64(lanes))
         with self.loop(whole) as n:
             yield self.mul(n, int64(lanes)), lanes
@@ -300,7 +299,7 @@ class Code(ir.IRBuilder):
         return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Return these lanes of a and b, numbered through: b's lanes follow a's."""
+        """Return lanes of a and b; the numbers of b's lanes follow those of a's."""
         numbers = [int(n) for n in lanes]
         mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.shuffle_vector(a, b, mask)

@@ -25,7 +25,7 @@ class ElementKind:
     """The properties that select one kernel on elements.
 
     Attributes:
-        work: what it does.
+        work: what the kernel does.
         stored: "float32" or "bfloat16".
         element: the name of the codes' format, if there are codes.
         saturates: whether an overflow becomes the largest value.
@@ -42,7 +42,7 @@ class ElementKind:
 
     @property
     def name(self) -> str:
-        """The name of the call's target."""
+        """Return the name of the call's target."""
         flags = ["saturated"] * self.saturates + ["last"] * self.contiguous
         parts = ["neuronjax", self.work, self.stored, self.element, self.rule, *flags]
         return "_".join(filter(None, parts))

@@ -211,7 +211,7 @@ def block(module: ir.Module, name: str) -> ir.Function:
     kind = ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER))
     function = ir.Function(module, kind, f"{name}_block")
     function.linkage = "internal"
-    # This keeps its arithmetic between the changes of the processor's mode.
+    # Inlined arithmetic could move to where the processor's mode is not changed.
     function.attributes.add("noinline")
     return function
 
@@ -465,6 +465,6 @@ def _read_mode(c: Code, on: Processor, place: Any) -> None:
 
 
 def _write_mode(c: Code, on: Processor, place: Any) -> None:
-    """Set this thread's mode of arithmetic to the one at an address."""
+    """Set this thread's mode of arithmetic to the mode at an address."""
     mode = place if on.mode_in_memory else c.read(I64, place, 8)
     c.intrinsic(on.write_mode, VOID, mode)

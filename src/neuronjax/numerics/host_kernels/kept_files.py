@@ -1,7 +1,7 @@
 """Files in the user's cache folder: data that takes time to compute, but never results.
 
 The folder is `NEURONJAX_CACHE_DIR`, else `$XDG_CACHE_HOME/neuronjax`, else
-`~/.cache/neuronjax`. The reader of a file must check that it is one of its own.
+`~/.cache/neuronjax`. The reader of a file must check that the file is its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax
 
 
 def cache_folder() -> Path:
-    """Return this package's cache folder; without a home, one for this run only."""
+    """Return the package's cache folder, or a folder for this run without a home."""
     if chosen := os.environ.get("NEURONJAX_CACHE_DIR"):
         return Path(chosen)
     try:

@@ -1,4 +1,4 @@
-"""Codes of 4 bits, two to a byte, the first one in its low bits, as XLA stores them.
+"""Codes of 4 bits, two to a byte, the first code in the low bits, as XLA stores them.
 
 XLA itself writes one code at a time: it reads the byte, changes half of it, and writes
 it.
@@ -38,7 +38,7 @@ def write(module: ir.Module, lanes: int) -> str:
     """Return, as text, the module with the kernel that packs codes."""
 
     def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
-        _, _, first, count = row_part(c, index, plan)  # the first is even
+        _, _, first, count = row_part(c, index, plan)  # `first` is even
         codes, result = where
         pairs = c.sdiv(count, int64(2))
         codes, result = c.at(codes, first), c.at(result, c.sdiv(first, int64(2)))

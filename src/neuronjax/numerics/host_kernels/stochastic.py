@@ -1,11 +1,11 @@
 """Stochastic rounding to 8 bits and fewer, with random bits hashed in registers.
 
-It computes `rounding.cast` with the bits of `random_bits`, bit for bit. A magnitude
-loses d bits; random bits are added to them first, and the carry rounds. Where the
-format is subnormal more bits are lost: an FP32 addition shifts the magnitude down, and
-what that loses matters only if the sum ends next to a carry, once in 2^(d-1) elements.
-This is checked once for a thousand elements, which are then rounded again with all bits
-kept. So are a thousand elements among which one overflows or is NaN.
+A kernel computes `rounding.cast` with the bits of `random_bits`, bit for bit. A
+magnitude loses d bits; random bits are added to them first, and the carry rounds. Where
+the format is subnormal more bits are lost: an FP32 addition shifts the magnitude down,
+and what that loses matters only if the sum ends next to a carry, once in 2^(d-1)
+elements. This is checked once for a thousand elements. If it happens, or an element
+overflows or is NaN, all of them are rounded again with all bits kept.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class ProbeCase:
         probe: the probe's name.
         chip: trn1, trn2 or trn3.
         inputs: numbers by name: FP32 for every float, int64 for integers.
-        outputs: the same; packed formats are left as unsigned integers.
+        outputs: the same for outputs; packed formats stay unsigned integers.
     """
 
     probe: str
@@ -45,7 +45,7 @@ def numbers(bits: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def patterns(x: np.ndarray, *, payloads: bool = False) -> np.ndarray:
-    """Return an array's bits for comparison: FP32 NaNs are alike unless `payloads`."""
+    """Return an array's bits; FP32 NaNs become equal unless `payloads` is true."""
     if x.dtype != np.float32:
         return x
     bits = np.ascontiguousarray(x).view(np.uint32)
@@ -62,8 +62,8 @@ def rounded_once(total: np.ndarray, rest: np.ndarray) -> np.ndarray:
     """Return FP32 of an exact sum that float64 splits into `total` and a smaller
     `rest`.
 
-    If `rest` is not zero, the sum is first rounded to odd in float64; rounding that to
-    FP32 gives the same as one rounding of the exact sum.
+    If `rest` is not zero, the sum is first rounded to odd in float64, so that rounding
+    to FP32 gives the same as a single rounding of the exact sum.
     """
     bits = total.view(np.int64)
     toward = np.where((rest < 0) == (total < 0), bits, bits - 1)
@@ -72,7 +72,7 @@ def rounded_once(total: np.ndarray, rest: np.ndarray) -> np.ndarray:
 
 
 def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Return FP32 a * b + c of arrays that broadcast, rounded once."""
+    """Return a * b + c in FP32, rounded once; the arrays broadcast."""
     product = a.astype(np.float64) * b
     total = product + c
     part = total - product

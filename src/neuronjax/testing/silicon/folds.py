@@ -32,13 +32,13 @@ def tiled(terms: np.ndarray, within: Fold = left, size: int = 128) -> np.ndarray
 
 
 def _lanes(count: int, terms: np.ndarray) -> np.ndarray:
-    """Return the sum of `count` sums, each of every `count`-th element."""
+    """Return the sum of `count` sums; each sum adds every `count`-th element."""
     lanes = [left(terms[..., i::count]) for i in range(min(count, terms.shape[-1]))]
     return left(np.stack(lanes, axis=-1))
 
 
 def _neighbours(terms: np.ndarray) -> np.ndarray:
-    """Return the sum by a tree of neighbours; a term without one moves up a level."""
+    """Return the sum by a tree of neighbours; an odd last term moves up a level."""
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
         summed = terms[..., 0:even:2] + terms[..., 1:even:2]
@@ -47,7 +47,7 @@ def _neighbours(terms: np.ndarray) -> np.ndarray:
 
 
 def _halves(terms: np.ndarray) -> np.ndarray:
-    """Return the sum by a tree that adds the second half to the first."""
+    """Return the sum by a tree that adds the second half of the terms to the first."""
     while terms.shape[-1] > 1:
         half = -(-terms.shape[-1] // 2)
         second = terms[..., half:]
@@ -83,7 +83,7 @@ FOLDS: Mapping[str, Fold] = {
 
 
 def folds_of(count: int) -> dict[str, Fold]:
-    """Return the folds, without those of tiles that contain all of `count` numbers."""
+    """Return the folds for `count` numbers, without tiled folds of a single tile."""
     sizes = {name: int(name.rpartition(" ")[2]) for name in FOLDS if "tiles" in name}
     return {name: f for name, f in FOLDS.items() if sizes.get(name, 0) < count}
 
@@ -94,14 +94,14 @@ Parts = tuple[np.ndarray, np.ndarray]
 
 
 def _masked(kept: int, x: np.ndarray) -> Parts:
-    """Return FP32 cut off to `kept` significant bits, and the rest."""
+    """Return FP32 `x` cut off to `kept` significant bits, and what was cut off."""
     mask = np.uint32(0xFFFFFFFF << (24 - kept) & 0xFFFFFFFF)
     upper = (x.view(np.uint32) & mask).view(F32)
     return upper, x - upper
 
 
 def _nearest(kept: int, x: np.ndarray) -> Parts:
-    """Return FP32 rounded to `kept` significant bits, and the rest of either sign."""
+    """Return FP32 rounded to `kept` significant bits, and the difference."""
     drop = np.uint32(24 - kept)
     bits = x.view(np.uint32)
     odd = (bits >> drop) & np.uint32(1)
@@ -116,7 +116,7 @@ def _passes(
     x: np.ndarray,
     y: np.ndarray,
 ) -> list[np.ndarray]:
-    """Return the FP32 products of each pass, for operands that broadcast."""
+    """Return the FP32 products of each pass; the operands broadcast."""
     a, b = split(x), split(y)
     return [a[i] * b[j] for i, j in pairs]
 
@@ -151,7 +151,7 @@ PRODUCTS: Mapping[str, Callable[[np.ndarray, np.ndarray], list[np.ndarray]]] = {
 
 
 def fused_fold(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return sum of x[k, m] * y[k, n] by fused multiply-adds down the rows: [m, n]."""
+    """Return the sums over k of x[k, m] * y[k, n], by fused multiply-adds in order."""
     total = np.zeros((x.shape[1], y.shape[1]), F32)
     for row, other in zip(x, y, strict=True):
         total = fused(row[:, None], other[None, :], total)

@@ -18,7 +18,7 @@ from neuronjax.policy.values import LEGAL
 from neuronjax.testing.silicon.cases import patterns
 
 _TINY = np.float32(2.0**-126)
-_WHOLE = ("copy", "square", "abs", "sign", "relu")  # have exact zeros as results
+_WHOLE = ("copy", "square", "abs", "sign", "relu")  # functions with exact zeros
 
 _IN_JAX: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "exp": jnp.exp,
@@ -45,9 +45,9 @@ OURS = "transcendentals=exact"
 
 
 def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the results of a function for FP32 `x` by the policy that gives them.
+    """Return the results of a function for FP32 `x`, by the alternative's name.
 
-    Of policies with the same bits for all of `x`, only the first is returned.
+    Of alternatives with the same bits for all of `x`, only the first is returned.
     """
     results = {OURS: _emulated(name, x)}
     if name in _IN_JAX:
@@ -57,7 +57,6 @@ def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
     if name in _IN_FLOAT64:
         results["correctly rounded"] = _exact(name, x).astype(np.float32)
     mask = compared(name, x)
-    # The first of those with the same bits is kept, in the order of the alternatives.
     by_bits = {patterns(r[mask]).tobytes(): key for key, r in reversed(results.items())}
     return {key: r for key, r in results.items() if key in by_bits.values()}
 
@@ -73,12 +72,11 @@ def _kernel(name: str) -> Callable[..., jax.Array]:
 
 
 def _emulated(name: str, x: np.ndarray) -> np.ndarray:
-    """Return the result of a kernel's activation."""
     return np.asarray(_kernel(name)(x, np.float32(-0.0)))
 
 
 def compared(name: str, x: np.ndarray) -> np.ndarray:
-    """Return a mask of results to compare, for arguments in the documented range.
+    """Return a mask of the results whose arguments are in the documented range.
 
     Subnormal arguments and results belong to another question.
     """

@@ -1,6 +1,6 @@
 """Writes the kit: a folder of files, always the same bytes, to run on a Trainium.
 
-The package contains it as `kit.zip`, which is made of the probes in docs/made.
+The package contains the kit as `kit.zip`, which is made of the probes in docs/made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def write_silicon_kit(folder: str | Path = "silicon-kit") -> list[Path]:
     The run needs neither neuronjax nor JAX, and writes `results/` for `check_silicon`.
 
     Args:
-        folder: made if it does not exist; files of the same names are replaced.
+        folder: created if it does not exist; files of the same names are replaced.
 
     Returns:
         The paths written.

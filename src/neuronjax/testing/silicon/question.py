@@ -27,7 +27,7 @@ def same_numbers(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def same_bits(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return which elements have the same bits, also in NaNs."""
+    """Return which elements have the same bits, also if they are NaNs."""
     return patterns(found, payloads=True) == patterns(expected, payloads=True)
 
 
@@ -37,12 +37,12 @@ class Question:
 
     Attributes:
         name: the engine and the operation, as in reports.
-        claim: the subject of the claim in `report.exactness` that it tests.
+        claim: the subject of the claim in `report.exactness` that the question tests.
         probes: the probes whose results decide; some may be missing.
-        answers: returns the result of every alternative for a probe, by name.
-        ours: returns the alternative that neuronjax computes; "" if it promises none.
+        answers: returns, for a probe, the result of every alternative by name.
+        ours: returns the alternative that neuronjax computes; "" for no promise.
         where: returns a mask of the elements that are compared; if None, all are.
-        observed: returns the observed result; by default output "out".
+        observed: returns the observed result; by default the output "out".
         agrees: returns, per element, whether a result and an answer are the same.
     """
 
@@ -64,8 +64,8 @@ def ask(
     ours: str | None = None,
     **more: Any,
 ) -> Question:
-    """Return a question with functions of a case as answers. The first is neuronjax's,
-    unless `ours` names another."""
+    """Return a question whose `answers` are functions of a case. Neuronjax's
+    alternative is the first, unless `ours` names another."""
     own = next(iter(answers)) if ours is None else ours
     return Question(
         name=name,

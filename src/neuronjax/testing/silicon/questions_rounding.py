@@ -64,7 +64,6 @@ def _float_casts(name: str, probe: str, fmt: FloatFormat) -> Iterator[Question]:
 
 
 def _size(case: ProbeCase) -> np.ndarray:
-    """Return magnitudes in float64, in which every bound is exact."""
     with np.errstate(invalid="ignore"):
         return np.abs(case["x"].astype(np.float64))
 
@@ -131,7 +130,7 @@ def subnormals() -> Iterator[Question]:
 
 
 def _scaled(how: tuple[bool, bool, bool], x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x times a power of two, which is exact unless it is flushed."""
+    """Return `x` times powers of two `y`, which is exact unless it is flushed."""
     reads, writes, unsigned = how
     product = (flushed(x) if reads else x) * y
     product = flushed(product) if writes else product
@@ -172,14 +171,14 @@ def others() -> Iterator[Question]:
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
-    """Return the share of numbers rounded up, for each fraction and for the last 4
-    together."""
+    """Return the share of numbers that were rounded up, for each fraction, with the
+    last 4 fractions taken together."""
     up = (case["out"] > 1).reshape(-1, _STEPS)
     return np.append(up.mean(axis=0), up[:, 8:].mean())
 
 
 def _within_chance(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return whether shares of 8,192 numbers are within five standard deviations."""
+    """Return whether shares of 8,192 numbers are within 5 deviations of `expected`."""
     count = np.append(np.full(_STEPS, 8192.0), 4 * 8192.0)
     return np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)
 
@@ -199,6 +198,5 @@ def _quantized(rule: str, case: ProbeCase) -> np.ndarray:
 
 
 def _codes(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return elements and scales as bytes, one after the other."""
     codes = np.ascontiguousarray(elements).view(np.uint8).reshape(-1)
     return np.append(codes, scales.astype(np.uint8).reshape(-1))

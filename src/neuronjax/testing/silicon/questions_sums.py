@@ -1,4 +1,4 @@
-"""Asks about sums: in every engine, PSUM, of FP32 products, pairs and quads."""
+"""Asks about sums: in each engine and PSUM, of FP32 products, and within a cell."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ Moments = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def _statistics(moments: Moments, case: ProbeCase) -> np.ndarray:
-    """Return count, mean and sum of squared deviations of each row's even elements,
-    then those of the odd."""
+    """Return the count, the mean and the sum of squared deviations of each row's even
+    elements, then of its odd elements."""
     parts: list[np.ndarray] = []
     for half in (case["x"][:, ::2], case["x"][:, 1::2]):
         parts += [np.full(len(half), half.shape[1], F32), *moments(half)]
@@ -149,7 +149,7 @@ def _tiles(case: ProbeCase) -> np.ndarray:
 
 
 def _passes(terms: Callable, case: ProbeCase) -> np.ndarray:
-    """Return the products of every pass, [m, n, K, passes], without K if that is 1."""
+    """Return the products of every pass, [m, n, K, passes], without K if K is 1."""
     x, y = case["x"].T[:, None, :], case["y"].T[None, :, :]
     stacked = np.stack(terms(x.copy(), y.copy()), axis=-1)
     return stacked[..., 0, :] if stacked.shape[-2] == 1 else stacked
@@ -189,5 +189,5 @@ _CELLS: Mapping[str, Fold] = {
     "cell in float64, then rows": lambda t: left(wide(t)),
     "float64, rounded once": lambda t: wide(_one_by_one(t)),
 }
-# For cells of two numbers these orders give the same as "cell first, then rows".
+# For cells of two numbers these orders give the same sums as "cell first, then rows".
 _OF_FOUR = (*tuple(_CELLS)[1:3], "cell in float64, then rows")

@@ -109,7 +109,7 @@ def _specials() -> Iterator[Question]:
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return `kept` where `other` is not `better`; a comparison with NaN is false."""
+    """Return `other` where it is `better` than `kept`, else `kept`, also for a NaN."""
     return np.where(better(other, kept), other, kept)
 
 
@@ -123,7 +123,7 @@ def _of_zeros(op: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _payload(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return `first` if it is a NaN, else `second`, as a quiet NaN."""
+    """Return `first` where it is a NaN and `second` elsewhere, as quiet NaNs."""
     chosen = np.where(np.isnan(first), first.view(np.uint32), second.view(np.uint32))
     return (chosen | np.uint32(0x00400000)).view(F32)
 
@@ -182,7 +182,7 @@ def _quiet(x: np.ndarray) -> np.ndarray:
 
 
 def _through_identity(case: ProbeCase) -> np.ndarray:
-    """Return the transpose by a matmul: a NaN or Inf makes the whole column NaN."""
+    """Return the transpose by an identity matmul: a NaN or Inf makes its column NaN."""
     x = case["x"].T
     finite = np.isfinite(x).all(axis=1, keepdims=True)
     return np.where(finite, flushed(x), F32(np.nan))
@@ -203,7 +203,7 @@ def _ranks() -> Iterator[Question]:
 
 
 def _placement(case: ProbeCase) -> Placement:
-    """Return the placement on the largest server with the case's chips."""
+    """Return the placement on the largest server that has the chips of the case."""
     alike = [i for i in INSTANCES.values() if i.chip.name == case.chip]
     largest = max(alike, key=lambda instance: (-instance.hosts, instance.chips))
     return Placement.of(resolve_target(largest.name))
@@ -230,7 +230,7 @@ def _reductions(case: ProbeCase, dtype: str) -> Answers:
 
 
 def _folded(plan: FoldPlan, x: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the sum over ranks by a plan, whose partial sums are stored in a dtype."""
+    """Return the sum over ranks by `plan`, with partial sums stored in `dtype`."""
     chunks = np.array_split(np.arange(x.shape[1]), plan.chunks)
     size = -(-x.shape[1] // plan.chunks)
     assert all(len(chunk) == size for chunk in chunks)  # the sizes divide 4,096

@@ -29,7 +29,7 @@ class SiliconResults:
     Attributes:
         chip: trn1, trn2 or trn3.
         cases: the results by probe.
-        left_out: the reason why a probe has no usable result, by the probe's name.
+        left_out: by the name of each probe without a usable result, the reason.
         versions: versions of the packages that ran the probes.
     """
 
@@ -40,7 +40,7 @@ class SiliconResults:
 
 
 def read_results(folder: Path) -> SiliconResults:
-    """Read the results that `run.py` wrote; unusable probes are in `left_out`.
+    """Read the results that `run.py` wrote; unusable results are in `left_out`.
 
     Raises:
         InvalidProgramError: the manifest is missing, damaged, or of another program,
@@ -107,7 +107,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _case(
     folder: Path, chip: str, probe: Mapping[str, Any], record: Any
 ) -> ProbeCase | str:
-    """Return a probe's inputs and outputs, or the reason why they are unusable."""
+    """Return a probe's inputs and outputs, or the reason why these are unusable."""
     if not isinstance(record, dict):
         return _NOT_RUN
     if "file" not in record:

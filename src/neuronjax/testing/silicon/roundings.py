@@ -35,7 +35,7 @@ OVERFLOWS: Mapping[str, Callable[[FloatFormat], float]] = {
 def to_float(
     x: np.ndarray, fmt: FloatFormat, how: Rounding, beyond: float = np.inf
 ) -> np.ndarray:
-    """Return FP32 rounded to a narrower format, and `beyond` where that overflows."""
+    """Return FP32 rounded to a narrower format, and `beyond` where it overflows."""
     exact = x.astype(np.float64)
     _, exponent = np.frexp(exact)
     step = np.exp2(np.maximum(exponent - 1, fmt.min_exponent) - fmt.mantissa_bits)
@@ -57,7 +57,7 @@ def to_integer(x: np.ndarray, dtype: str, how: Rounding) -> np.ndarray:
 
 
 def wrapped(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the lower bits of the integer part, in an integer type, as int64."""
+    """Return the lower bits of `x`'s integer part, as many as `dtype` has, as int64."""
     bits = np.iinfo(dtype).bits
     whole = np.trunc(np.where(np.isfinite(x), x, 0).astype(np.float64))
     return np.mod(whole, 2.0**bits).astype(np.uint64).astype(dtype).astype(np.int64)

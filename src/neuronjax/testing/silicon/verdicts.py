@@ -1,8 +1,8 @@
 """Decides whether a chip's results confirm or contradict each claim, or neither.
 
 An alternative fits if all compared elements have its bits. Neuronjax's alternative is
-confirmed if it alone fits, contradicted if it does not fit, and undecided if others fit
-as well or there is no result.
+confirmed if it alone fits, contradicted if it does not fit, and undecided if other
+alternatives fit as well or there is no result.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class SiliconFinding:
         claim: the subject of its claim in docs/exactness.md.
         ours: what neuronjax computes.
         verdict: confirmed, contradicted or undecided.
-        fits: the alternatives that every compared element agrees with.
+        fits: the alternatives with which every compared element agrees.
         tried: how many alternatives there are.
         elements: how many elements are compared.
-        differing: how many of them differ from neuronjax.
+        differing: how many of these elements differ from neuronjax.
         mismatch: the first element that differs, as text.
         missing: probes without a result.
     """
@@ -68,7 +68,7 @@ class SiliconReport(Displayed):
     Attributes:
         chip: trn1, trn2 or trn3.
         findings: one for every question whose probes exist for the chip.
-        left_out: the reason why a probe has no usable result, by the probe's name.
+        left_out: by the name of each probe without a usable result, the reason.
         notes: observations without a verdict: orders of sums, errors of functions.
         versions: versions of the packages that ran the kit.
     """
@@ -86,8 +86,8 @@ class SiliconReport(Displayed):
 
     @property
     def claims(self) -> dict[str, Verdict | Literal["not asked"]]:
-        """The verdict on every claim of docs/exactness.md: contradicted if one of its
-        questions is, confirmed if all are, not asked if it has no question."""
+        """The verdict on every claim of docs/exactness.md: contradicted if any of its
+        questions is, confirmed if all are, not asked without a question."""
         subjects = [row["what"] for label in meanings() for row in claims(label)]
         return {subject: self._of_claim(subject) for subject in subjects}
 
@@ -165,7 +165,7 @@ def check_silicon(folder: str | Path) -> SiliconReport:
             `write_silicon_kit`.
 
     Returns:
-        A report; `print` shows a table, `.records` is for JSON.
+        The report; `print` shows it as a table, and `.records` is for JSON.
 
     Raises:
         InvalidProgramError: the folder is not one of this version's kit.
@@ -221,7 +221,6 @@ class _Part:
     mismatch: str
 
     def fits(self, name: str) -> bool:
-        """Return whether every element agrees with an alternative of the probe."""
         return name in self.agree and bool(self.agree[name].all())
 
     @classmethod
@@ -264,7 +263,7 @@ def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
 
 
 def _revealed(case: ProbeCase) -> str:
-    """Return the order of the additions as text, found from the sums of all pairs."""
+    """Return the order of additions as text, from sums in which a huge pair cancels."""
     count = 128
     sums = dict(zip(inputs.pairs(count), _pair_sums(case), strict=False))
 

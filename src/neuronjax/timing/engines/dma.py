@@ -1,9 +1,9 @@
 """Computes the times of DMA: transfers between HBM and SBUF, and movement inside SBUF.
 
-Each engine moves its share at its practical rate, and needs a fixed time per contiguous
-piece. A transfer in a stream is shorter than a single one, because the next transfer
-moves while the last packets of this one end. The latencies of descriptors and HBM
-before the first byte, and of a semaphore after the last, do not occupy the engine.
+Each engine moves its part of a transfer at its practical rate, and needs a fixed time
+per contiguous piece. A transfer in a stream is shorter than a single one, because the
+next transfer moves while the last packets of this one end. The latencies of
+descriptors, HBM and semaphore, before and after the bytes, do not occupy the engine.
 
 If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
 two generators for 600 ns [A3, DGE]. Prebuilt descriptors are part of the published
@@ -11,7 +11,7 @@ fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsec
 more for each contiguous piece [KLN, its author].
 
 The published curve of rate against bytes per partition [DM] is not used, because it is
-that of whole transfers of 256 bytes.
+for transfers of 256 bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DmaPace(NamedTuple):
         seconds: how long an engine is occupied, if other transfers follow.
         issue_seconds: how long issuing it occupies its queue.
         start_seconds: from its trigger to its first byte.
-        semaphore_seconds: from its last byte to a consumer's start.
+        semaphore_seconds: from its last byte to the start of a consumer.
         tail_seconds: the extra time of a single transfer.
     """
 
@@ -82,7 +82,7 @@ def dma_pace(core: Core, task: DmaTask) -> DmaPace:
 
 
 def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
-    """Return the time of one engine at a rate: its bytes, and the start of every piece.
+    """Return the time of one engine at a rate: for its bytes, and to start each piece.
 
     Transposes reach a share of the rate [A3]; a chip without DMA transposes moves
     element by element."""

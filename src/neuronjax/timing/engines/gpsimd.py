@@ -41,7 +41,7 @@ def pace(task: LaneTask, core: Core) -> Pace:
 
 def operations_cycles(core: Core, operations: float, moved_bytes: float) -> float:
     """Return the cycles of 32-bit scalar operations spread over the lanes of all
-    physical cores, or of the bytes they move if that takes longer."""
+    physical cores, or of the bytes they move if these take longer."""
     lanes = core.spec.partitions * core.lnc * a.GPSIMD_SHARE.value
     return max(operations, moved_bytes / a.GPSIMD_BYTES.value) / lanes
 
@@ -52,7 +52,7 @@ def gather_cycles(indices: float, elements: int, item_bytes: int) -> float:
 
 
 def long_gather_cycles(indices: int) -> float:
-    """Return the cycles of nc_n_gather: those of local_gather per index, plus a start
+    """Return the cycles of nc_n_gather: as many per index as local_gather, plus a start
     per group of 512 indices [ISA]."""
     starts = (ceil(indices / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
     return indices * a.GATHER_INDEX.value + starts

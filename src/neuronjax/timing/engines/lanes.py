@@ -1,7 +1,7 @@
 """Computes the seconds of tasks on VectorE, ScalarE and GpSimdE.
 
-An instruction takes the cycles of its data path plus the start of one access, which the
-previous instruction does not hide, but never less than MINIMUM_INTERVAL.
+An instruction takes the cycles of its data path plus the part of an access's start that
+the previous instruction does not hide, but at least MINIMUM_INTERVAL.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Return the Work of tasks that one engine runs on every tile, `times` each.
+    """Return the Work of `tasks`, each of which one engine runs `times` on every tile.
 
     `more` are fields of the Work; its opcode and mode are the last task's."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
@@ -98,7 +98,7 @@ def engine_work(
     least: float = a.MINIMUM_INTERVAL.value,
     **fields: Any,
 ) -> Work:
-    """Return a Work of `cycles` of an engine's data path, in `starts` instructions.
+    """Return a Work of `starts` instructions and `cycles` of an engine's data path.
 
     The time is infinite if the core lacks the engine; `cost.ways` leaves such ways out.
     """
@@ -122,7 +122,7 @@ def latency_seconds(core: Core, queue: Queue) -> float:
 
 
 def shared_ports(work: Work, core: Core) -> tuple[str, ...]:
-    """Return the memories that a work locks for some other engines."""
+    """Return the memories, "psum" and "sbuf", that a work locks for other engines."""
     if has(core, "parallel_sbuf_ports"):
         return ()
     in_psum = work.psum_read_bytes or work.psum_write_bytes

@@ -53,7 +53,7 @@ class LaneStream(NamedTuple):
 
     @property
     def is_half(self) -> bool:
-        """Return whether its elements are BF16 or FP16."""
+        """Return whether the elements are BF16 or FP16."""
         return is_half(self.dtype)
 
     @property
@@ -65,7 +65,7 @@ class LaneStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneTask:
-    """An instruction, or equal ones on the tiles of a tensor.
+    """An instruction, or equal instructions on the tiles of a tensor.
 
     Attributes:
         name: the function of nki.isa.

@@ -26,7 +26,7 @@ Products = Literal["bf16", "fp32", "fp8", "int8", "mx", "sparse"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayTask:
-    """A matmul or transpose, or equal ones, on one physical core.
+    """A matmul or transpose, or several equal ones, on one physical core.
 
     Attributes:
         held: columns of a stationary operand.
@@ -87,7 +87,7 @@ def seen_load_seconds(core: Core, task: ArrayTask) -> float:
 def array_latency_seconds(core: Core, rows: int | None = None) -> float:
     """Return the time from a matmul's last moving column to its sum in PSUM.
 
-    `rows` of the array are in use; None is all of them."""
+    `rows` is the number of the array's rows in use; None means all rows."""
     spec = core.spec
     through = (spec.partitions if rows is None else rows) + spec.array_columns
     accesses = 2 * spec.access_start_cycles
@@ -98,7 +98,7 @@ def array_latency_seconds(core: Core, rows: int | None = None) -> float:
 
 
 def products(core: Core, kind: Products) -> float:
-    """Return the products of a kind that a cell adds per cycle.
+    """Return the number of products of a kind that a cell adds per cycle.
 
     Raises:
         InternalError: the chip does not have that kind.
@@ -142,7 +142,7 @@ def peak_flops_per_second(core: Core, kind: str) -> float | None:
 
 
 def least_tile(core: Core) -> int:
-    """Return the rows, or columns, of the smallest tile of the array."""
+    """Return the number of rows, and of columns, of the smallest tile of the array."""
     quarter = has(core, "quarter_tiling")
     return int((a.TILE_ROWS if quarter else a.TILE_ROWS_V2).value)
 

@@ -1,15 +1,15 @@
-"""Models the throttle of TensorE after low use, on NeuronCore-v3 and v4.
+"""Models the throttle that slows TensorE after low use, on NeuronCore-v3 and v4.
 
 After idle time the array works at 50 % of its rate, and the limit rises to the full
 rate within 3 us; less than 50 % use lowers the limit again. The throttle prevents steps
 of the current [GL].
 
-ASSUMPTION: the use is the share of the array's rows in use, multiplied by the limit,
-and below 50 % the limit sinks in proportion to the shortfall. If fewer than half of the
+ASSUMPTION: the use is the limit, multiplied by the share of the array's rows in use;
+below 50 % use the limit sinks in proportion to the shortfall. If fewer than half of the
 rows are in use, the limit thus never rises: FP32 products of one row take eight cycles
 a column and not four (mamba [KDA]). Half of the rows keep the full rate once other work
-has reached it, unless a gap lowers the limit a little: then the use is too small, and
-the limit sinks further. FP32 products of 64 rows thus take one to two times their
+has reached it, unless a gap lowers the limit a little: the use then falls below 50 %,
+and the limit sinks further. FP32 products of 64 rows thus take one to two times their
 passes, more if fewer transposes of 128 rows precede them and more products follow (bmm
 v1, v2, and in blocks of tiles and of batches [KDA]).
 """
@@ -81,7 +81,7 @@ class Throttle:
         self._ramped = max(0.0, self._ramped - lost)
 
     def _rise(self, seconds: float, limit: float) -> float:
-        """Return the time of `seconds` at the full rate while the limit rises."""
+        """Return the time of `seconds` of full-rate work while the limit rises."""
         window = a.THROTTLE_SECONDS.value
         slope = (1 - a.THROTTLE_LIMIT.value) / window
         rest = window - self._ramped

@@ -3,8 +3,8 @@
 N elements per lane take N cycles if one tensor streams in. Two tensors take 2 N on
 NeuronCore-v2, which reads one element of a lane per cycle [A2, V26], and N from v3 on,
 which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). Performance modes: two
-tensors in 16 bits, or with one of them in PSUM, take N on all cores; one in 16 bits
-takes N / 4 from v3 on, or N / 2 if it is strided, in PSUM, or written in 8 bits
+tensors take N on all cores if both have 16 bits or one is in PSUM; one tensor in 16
+bits takes N / 4 from v3 on, or N / 2 if it is strided, in PSUM, or written in 8 bits
 (measured: tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves
 the rate [A2]. Instructions without a published price take a cycle for every element
 that streams in.
@@ -28,13 +28,13 @@ _HALVED_REDUCTIONS = frozenset({"add", "maximum", "max"})
 
 
 def streams_per_cycle(core: Core) -> float:
-    """Return the elements of any type that a lane of VectorE reads per cycle."""
+    """Return how many elements a lane of VectorE reads per cycle, of any dtype."""
     widths = core.spec.vector.elements_per_cycle
     return widths.fp32 / core.spec.partitions if widths and widths.fp32 else 1.0
 
 
 def _streamed(task: LaneTask, core: Core) -> float:
-    """Return the cycles of all input streams; from v3 on two are read at once."""
+    """Return the cycles of all input streams; v3 and later read two at once."""
     read = sum(s.cycles for s in task.read)
     return max(longest(task.streams), read / streams_per_cycle(core))
 
@@ -54,12 +54,11 @@ def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -
 
 
 def _is_narrow_float(dtype: np.dtype) -> bool:
-    """Return whether a dtype is a float of 16 or 8 bits."""
     return dtype.itemsize <= 2 and dtype.kind not in "iub"
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return N / 4, N / 2 or N cycles; at dynamic addresses no fewer than 600."""
+    """Return N / 4, N / 2 or N cycles; at dynamic addresses at least 600."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -106,7 +105,7 @@ def _predicated(task: LaneTask, core: Core) -> Pace:
 
 
 def _select_reduce(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles of both streams plus those of folds (unpublished)."""
+    """Return the cycles of both streams plus those of folds (ASSUMPTION)."""
     return Pace(_streamed(task, core) + task.folds * a.REDUCE_IN_PASSING.value)
 
 
@@ -130,7 +129,7 @@ def _memset(task: LaneTask, core: Core) -> Pace:
 
 
 def _exponential(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles at 4 times the elements per second of ScalarE [A4]."""
+    """Return the cycles for 4 times as many elements per second as ScalarE [A4]."""
     spec = core.spec
     ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
     return Pace(task.elements / ratio, 4)
