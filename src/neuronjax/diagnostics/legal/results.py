@@ -247,18 +247,18 @@ class LegalResults(Displayed):
     def table(self) -> Table:
         """Return a table: shape, size of the reference and bounds of every output."""
         return new_table(
-            f"{self.name} on {self.setting}:\nwhat it allows",
+            f"{self.name} on {self.setting}\nerror bounds of its outputs: median and largest",
             {
                 "output": TEXT,
                 "type": WORD,
                 "rms": NUMBER,
-                "median bound": NUMBER,
+                "median": NUMBER,
                 "largest": NUMBER,
                 "unknown": NUMBER,
                 "power": NUMBER,
             },
             (_row(o) for o in self.outputs),
-            caption="power: an output whose numbers are all off by this share fails",
+            caption="power: an output whose numbers are all wrong by this share fails",
             width=80,
             min_width=None,
         )
