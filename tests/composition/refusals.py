@@ -63,7 +63,7 @@ REFUSALS: tuple[Refusal, ...] = (
         cells=[("jax.export", "callback")],
     ),
     Refusal(
-        row="a golden (a recorded result) of a function that is partitioned",
+        row="a golden (a stored result) of a function that is partitioned",
         error=nj.UnsupportedError,
         words="a portable program with shardings",
         cells=[("goldens", "in_shardings")],

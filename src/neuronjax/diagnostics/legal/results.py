@@ -247,12 +247,12 @@ class LegalResults(Displayed):
     def table(self) -> Table:
         """Return a table: shape, size of the reference and bounds of every output."""
         return new_table(
-            f"{self.name} on {self.setting}:\nwhat it allows",
+            f"{self.name} on {self.setting}\nmedian and largest error bounds",
             {
                 "output": TEXT,
                 "type": WORD,
                 "rms": NUMBER,
-                "median bound": NUMBER,
+                "median": NUMBER,
                 "largest": NUMBER,
                 "unknown": NUMBER,
                 "power": NUMBER,
