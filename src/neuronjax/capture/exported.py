@@ -416,7 +416,7 @@ def _deserialize(data: bytes, name: str) -> Any:
     except ImportError as error:
         raise UnsupportedError(
             f"the pytrees of the jax.export artifact hold the registered type {name}",
-            remedy="pip install flatbuffers, which JAX needs to read those",
+            remedy="pip install flatbuffers, which JAX needs to read such types",
         ) from error
     except _ANYTHING as error:
         raise InvalidProgramError(

@@ -247,7 +247,7 @@ class LegalResults(Displayed):
     def table(self) -> Table:
         """Return a table: shape, size of the reference and bounds of every output."""
         return new_table(
-            f"{self.name} on {self.setting}:\nwhat it allows",
+            f"{self.name} on {self.setting}:\nthe legal errors of its outputs",
             {
                 "output": TEXT,
                 "type": WORD,
