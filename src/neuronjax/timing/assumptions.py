@@ -80,7 +80,7 @@ PROGRAM_SECONDS = assumed(
 # -- TensorE ---------------------------------------------------------------------------
 
 MATMUL_MINIMUM = Constant(
-    64, "cycles", "of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
+    64, "cycles", "fewest cycles of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
 )
 FAST_LOAD = Constant(
     4,
@@ -103,7 +103,9 @@ FP32_TRANSPOSE_PASSES = Constant(
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
-THROTTLE_SECONDS = Constant(3e-6, "s", "from half to full rate after a pause [GL]")
+THROTTLE_SECONDS = Constant(
+    3e-6, "s", "TensorE's time from half to full rate after a pause [GL]"
+)
 THROTTLE_LIMIT = Constant(
     0.5, "fraction", "lowest rate of TensorE, and the use below which it falls [GL]"
 )
@@ -118,7 +120,7 @@ THROTTLE_SINKING = assumed(
 # -- VectorE and ScalarE ---------------------------------------------------------------
 
 MINIMUM_INTERVAL = Constant(
-    64, "cycles", "of an instruction of VectorE or ScalarE: MIN_II [V26]"
+    64, "cycles", "fewest cycles of a VectorE or ScalarE instruction: MIN_II [V26]"
 )
 VISIBLE_STARTS = assumed(
     1,
@@ -180,7 +182,7 @@ SCALE_STEPS = assumed(
 
 # -- GpSimdE ---------------------------------------------------------------------------
 
-GPSIMD_START = Constant(150, "cycles", "start of an instruction [V26]")
+GPSIMD_START = Constant(150, "cycles", "start of a GpSimdE instruction [V26]")
 GPSIMD_BYTES = Constant(
     4, "B/lane/cycle", "512 bits per 16 partitions read or written [A2]"
 )
@@ -248,10 +250,14 @@ HBM_INTERLEAVE = assumed(
     " of bmm, as far apart, move at 235 GB/s [AO]",
 )
 DMA_TRANSPOSE_SHARE = Constant(
-    0.9, "fraction", "of DMA's rate, for transposes from HBM to SBUF [A3]"
+    0.9,
+    "fraction",
+    "the part of DMA's rate that transposes from HBM to SBUF reach [A3]",
 )
 DMA_TRANSPOSE_ON_CHIP = Constant(
-    0.5, "fraction", "of DMA's rate, for transposes from SBUF to SBUF [A3]"
+    0.5,
+    "fraction",
+    "the part of DMA's rate that transposes from SBUF to SBUF reach [A3]",
 )
 
 # -- kernels ---------------------------------------------------------------------------
@@ -280,7 +286,7 @@ LOOP_TURNS = assumed(
 # -- host ------------------------------------------------------------------------------
 
 HOST_BYTES_PER_SECOND = Constant(16e9, "B/s", "PCIe [pm-memory.png]")
-HOST_CALL = assumed(50e-6, "s", "interrupt, call, return")
+HOST_CALL = assumed(50e-6, "s", "of a call of the host: interrupt, call, return")
 HOST_OPERATIONS = assumed(1e10, "operations/s", "one processor")
 
 CONSTANTS = _named()
@@ -383,7 +389,9 @@ SLICE_BYTES = assumed(
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
 EFA_SHARE = Constant(
-    EFA.usable_share, "fraction", "of EFA's rate, 279 of 400 GB/s [MC]"
+    EFA.usable_share,
+    "fraction",
+    "the part of EFA's rate that is reached: 279 of 400 GB/s [MC]",
 )
 NULL_EXECUTION = assumed(
     0.00012,
