@@ -79,9 +79,7 @@ PROGRAM_SECONDS = assumed(
 
 # -- TensorE ---------------------------------------------------------------------------
 
-MATMUL_MINIMUM = Constant(
-    64, "cycles", "fewest cycles of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
-)
+MATMUL_MINIMUM = Constant(64, "cycles", "MM_INIT_LATENCY [A2]; min(64, M) [V26]")
 FAST_LOAD = Constant(
     4,
     "ratio",
@@ -103,9 +101,7 @@ FP32_TRANSPOSE_PASSES = Constant(
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
-THROTTLE_SECONDS = Constant(
-    3e-6, "s", "TensorE's time from half to full rate after a pause [GL]"
-)
+THROTTLE_SECONDS = Constant(3e-6, "s", "from half to full rate after a pause [GL]")
 THROTTLE_LIMIT = Constant(
     0.5, "fraction", "lowest rate of TensorE, and the use below which it falls [GL]"
 )
@@ -119,9 +115,7 @@ THROTTLE_SINKING = assumed(
 
 # -- VectorE and ScalarE ---------------------------------------------------------------
 
-MINIMUM_INTERVAL = Constant(
-    64, "cycles", "fewest cycles of a VectorE or ScalarE instruction: MIN_II [V26]"
-)
+MINIMUM_INTERVAL = Constant(64, "cycles", "MIN_II of VectorE and ScalarE [V26]")
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
@@ -151,9 +145,7 @@ RECIPROCAL_PASSES_V2 = Constant(
     "reciprocal on VectorE of NeuronCore-v2, for which 8 cycles are published",
     fitted_to="trn1, SiLU: VectorE is active for 74 % of the time [AO]",
 )
-BN_AGGR_PASSES = Constant(
-    13 / 3, "cycles/element", "bn_aggr: 13 cycles per 3 elements [V26]"
-)
+BN_AGGR_PASSES = Constant(13 / 3, "cycles/element", "bn_aggr: 13 per 3 elements [V26]")
 MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
@@ -249,16 +241,8 @@ HBM_INTERLEAVE = assumed(
     " two channels; an interleave of 256 B or 1 KiB would give 205 or 51. Rows of 4 KiB"
     " of bmm, as far apart, move at 235 GB/s [AO]",
 )
-DMA_TRANSPOSE_SHARE = Constant(
-    0.9,
-    "fraction",
-    "the part of DMA's rate that transposes from HBM to SBUF reach [A3]",
-)
-DMA_TRANSPOSE_ON_CHIP = Constant(
-    0.5,
-    "fraction",
-    "the part of DMA's rate that transposes from SBUF to SBUF reach [A3]",
-)
+DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, from HBM to SBUF [A3]")
+DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, within SBUF [A3]")
 
 # -- kernels ---------------------------------------------------------------------------
 
@@ -388,11 +372,7 @@ SLICE_BYTES = assumed(
     " so wires and DMA engines work in parallel. Slices are published only for ring",
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
-EFA_SHARE = Constant(
-    EFA.usable_share,
-    "fraction",
-    "the part of EFA's rate that is reached: 279 of 400 GB/s [MC]",
-)
+EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s are reached [MC]")
 NULL_EXECUTION = assumed(
     0.00012,
     "s",

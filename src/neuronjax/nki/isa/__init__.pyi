@@ -78,7 +78,7 @@ def memset(dst: NkiTensor, value: float, engine: Any = engine.unknown, name: str
     """Fills a tile with a number."""
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> NkiInstruction:
-    """The indices in data of 8 values per partition; all bits are 1 for a missing value."""
+    """Indices in data of 8 values per partition; all bits 1 for a missing value."""
 
 def nc_match_replace8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, imm: float, dst_idx: NkiTensor | None = None, name: str | None = None) -> NkiInstruction:
     """dst = data with the first match of each of 8 values replaced by imm."""

@@ -386,9 +386,7 @@ def expanded(key: Any, rank: int) -> list[Any]:
 
 def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
     if len(keys) != len(shape):
-        refuse(
-            "index", f"{len(keys)} indices of shape {shape}", "give one per dimension"
-        )
+        refuse("index", f"{len(keys)} indices of shape {shape}", "one per dimension")
     arrays = []
     for size, key in zip(shape, keys, strict=True):
         if isinstance(key, _RANGES):
