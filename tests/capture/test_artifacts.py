@@ -260,8 +260,8 @@ def test_transformations_that_need_a_derivative(small):
     compiled = nj.load(small).compile()
     for transformed, what in (
         (jax.jacrev(compiled), "without a derivative.*vjp_order"),
-        (jax.jacfwd(compiled), "the derivative of"),
-        (nj.jit(jax.grad(lambda x, y: compiled(x, y).sum())), "the derivative of"),
+        (jax.jacfwd(compiled), "without a derivative"),
+        (nj.jit(jax.grad(lambda x, y: compiled(x, y).sum())), "without a derivative"),
     ):
         with pytest.raises(nj.UnsupportedError, match=f"(?s){what}"):
             transformed(X, Y)
