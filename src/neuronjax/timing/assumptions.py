@@ -248,8 +248,8 @@ HBM_INTERLEAVE = assumed(
     "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
     " Rows whose distance is a multiple of this times the channels share a channel",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
-    " two channels; an interleave of 256 B or 1 KiB would give 205 or 51 GB/s. Rows of 4 KiB"
-    " of bmm, as far apart, move at 235 GB/s [AO]",
+    " two channels; an interleave of 256 B or 1 KiB would give 205 or 51 GB/s. Rows of"
+    " 4 KiB of bmm, as far apart, move at 235 GB/s [AO]",
 )
 DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, from HBM to SBUF [A3]")
 DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, within SBUF [A3]")
