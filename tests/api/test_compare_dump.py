@@ -151,7 +151,7 @@ def test_what_does_not_match_says_why():
     assert "no value has this name" in why["strange"]
     assert "no value has this name" in why["head.weight"]
     assert why["broadcast_in_dim"].startswith("may be")
-    assert why["encoded"].startswith("its shape and dtype fit")
+    assert why["encoded"].startswith("no unique match: its shape and dtype fit")
     assert "is already matched with 'the result'" in why["head/output"]
     assert len(found.tensors) == 3
     assert "unmatched: strange float32[3]" in str(found)

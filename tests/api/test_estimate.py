@@ -464,7 +464,7 @@ def test_results_of_other_types_are_there_besides():
                     "tokens_per_step": 8,
                 }
             },
-            "the estimate has none",
+            "but not the estimate",
         ),
     ],
 )

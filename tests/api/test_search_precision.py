@@ -201,7 +201,9 @@ def test_what_was_held_out_undoes_what_fits_one_batch():
         )
     assert found.held_out_error == pytest.approx(relative_l2(ours, reference))
     assert 0 < (found.held_out_error or 0) <= 0.01
-    assert "judged on 1 batch with a margin of 1, and 2 held out" in str(found)
+    assert "judged on 1 batch with a margin of 1; error on 2 held-out batches" in str(
+        found
+    )
     assert "errors on other data" not in str(found)
 
 
@@ -211,7 +213,7 @@ def test_variations_show_luck_in_the_roundings():
     assert found.precisions == {"w": "fp32"}
     undone = [r["candidate"] for r in found.records if r["stage"] == "held out"]
     assert undone[0] == "fp8"
-    assert "and 2 variations of it" in str(found)
+    assert "error on 2 variations of it" in str(found)
 
 
 def test_variations_move_floats_alone():

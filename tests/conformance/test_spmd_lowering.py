@@ -471,7 +471,7 @@ REFUSED = {
     "a reducer of its own": (
         manual(all_reduce(FOUR, op="subtract")),
         UnsupportedError,
-        "a function of its own",
+        "a custom function",
     ),
     "an order of its own": (
         manual(COPY.format(1), split='<@moved, [{"x"}]>', axes='"x"'),

@@ -232,7 +232,7 @@ def shared_setting(
 def _written(setting: Any) -> str:
     name = _name(setting)
     is_named = not isinstance(setting, Policy) or name in PRESETS
-    return repr(name) if is_named else "the nj.Policy of either"
+    return repr(name) if is_named else "the policy of one program"
 
 
 def _name(setting: Any) -> str:

@@ -178,9 +178,7 @@ def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
     names = (instance,) if isinstance(instance, str) else tuple(instance)
     if not names:
         remedy = f"name one, such as {DEFAULT_INSTANCE!r}"
-        raise InvalidProgramError(
-            "no instance is named for the estimate", remedy=remedy
-        )
+        raise InvalidProgramError("the estimate names no instance", remedy=remedy)
     found = {target.name: target for target in map(resolve_target, names)}
     return tuple(found.values())
 
@@ -309,9 +307,7 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
     if not least:
         return f"{said}; no mixture was tried: too many modules, or no rule for it"
     if mixed is None or not least < wide.total_seconds:
-        return (
-            f"{said}; no mixture of both policies by modules is predicted to be faster"
-        )
+        return f"{said}; no mixture by modules is predicted to be faster than both"
     code = " ".join(f"policy={policy_code(mixed)}".split()).replace("( ", "(")
     return f"{said}; a mixture is predicted to take {seconds(least)}, with {code}"
 

@@ -188,13 +188,9 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
     try:
         runs = max((t.runs for t in case.tolerances(job.seeds[0], None)), default=0)
     except (UnimplementedError, InvalidProgramError) as error:
-        why = (
-            f"{RELATIVE_L2:g}, as in NKIBench; no bound could be derived: {error.what}"
-        )
+        why = f"{RELATIVE_L2:g}, as in NKIBench; no bound is derived: {error.what}"
         return RELATIVE_L2, why
-    drawn = (
-        f", and from {runs} runs of the reference with random roundings" if runs else ""
-    )
+    drawn = f", and from {runs} runs of it with random roundings" if runs else ""
     return None, f"derived from the reference{drawn}"
 
 

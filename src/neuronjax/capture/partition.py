@@ -254,7 +254,7 @@ def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
         if "what" in header:
             raise InvalidProgramError(
                 f"XLA cannot partition the program: {header['what']}",
-                remedy="correct the shardings that it names; or " + _REMEDY,
+                remedy="correct the shardings that the message names; or " + _REMEDY,
             )
         arguments, results = (
             tuple(DeviceTiling.of(**fields) for fields in header[name])

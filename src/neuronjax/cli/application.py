@@ -176,5 +176,6 @@ def check_folders(paths: Sequence[Path | None]) -> None:
     for path in filter(None, paths):
         if not path.parent.is_dir():
             raise InvalidProgramError(
-                f"{path}: there is no folder {path.parent}", remedy="make it first"
+                f"{path}: there is no folder {path.parent}",
+                remedy="make the folder first",
             )

@@ -59,7 +59,8 @@ class Candidates:
         for i, policy in enumerate(policies):
             if policy in policies[:i] or names[i] in names[:i]:
                 raise InvalidProgramError(
-                    f"the candidate {names[i]!r} is given twice", remedy="give it once"
+                    f"the candidate {names[i]!r} is given twice",
+                    remedy="give this candidate once",
                 )
         found = cls(names=names, policies=policies)
         for name in found.differing:

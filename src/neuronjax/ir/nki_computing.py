@@ -66,18 +66,12 @@ _TENSOR_ENGINE = (
             "a hint that all elements are 0 or 1; it changes only the time",
         ),
         flag("is_moving_onezero", "the same hint for moving"),
-        note(
-            "accumulate",
-            "whether to add to dst; None: add if a matmul wrote dst",
-            _MAYBE,
-        ),
+        note("accumulate", "whether to add to dst; None: if matmuls wrote dst", _MAYBE),
         note(
             "tile_position", "first row and column of the array that are used", _PLACE
         ),
         note("tile_size", "rows and columns of the array that are used", _PLACE),
-        note(
-            "perf_mode", "`matmul_perf_mode.double_row` for two FP8 products per cell"
-        ),
+        note("perf_mode", "`matmul_perf_mode.double_row`: two FP8 products per cell"),
         label="modelled",
         gathered=(0, 1),
     ),
@@ -98,9 +92,7 @@ _TENSOR_ENGINE = (
             "(32, 64 or 128 rows, 128) in row tiling mode",
             f"{_PLACE} | None",
         ),
-        note(
-            "accumulate", "whether to add to dst; None: add if dst was written", _MAYBE
-        ),
+        note("accumulate", "whether to add to dst; None: if dst was written", _MAYBE),
         label="modelled",
         capability="mx_matmul",
         instead="nisa.nc_matmul",
@@ -381,8 +373,7 @@ _REDUCTIONS = (
         "nc_find_index8",
         "vector",
         "dst, data, vals, name=None",
-        "The indices in data of 8 values per partition; all bits are 1 for a "
-        "missing value.",
+        "Indices in data of 8 values per partition; all bits 1 for a missing value.",
         out(elements=8, dtypes=_INDEX),
         tensor("data", **_SEARCHED),
         tensor("vals", elements=8),

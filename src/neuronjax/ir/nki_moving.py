@@ -41,11 +41,7 @@ _DGE = choice(
     ("unknown", "swdge", "hwdge", "none"),
     "what generates the DMA descriptors; values do not depend on it",
 )
-_OOB = choice(
-    "oob_mode",
-    ("error", "skip"),
-    "whether a runtime index out of bounds is an error or skipped",
-)
+_OOB = choice("oob_mode", ("error", "skip"), "for runtime indices out of bounds")
 _PRIORITY = note(
     "priority", "DMA class of service, 0 (highest) to 3; NeuronCore-v4", "int | None"
 )
@@ -231,12 +227,7 @@ _MOVEMENT = (
         "Gathers within groups of 16 partitions, by indices that the group shares.",
         out("dst", SBUF, text="of src_buffer's dtype", dtype_of="src_buffer"),
         tensor("src_buffer", SBUF, text="a multiple of 16 partitions"),
-        tensor(
-            "index",
-            SBUF,
-            dtypes=("uint16",),
-            text="in the order column 0 of 16 partitions, column 1, ...",
-        ),
+        tensor("index", SBUF, dtypes=("uint16",), text="read column by column"),
         note(
             "num_elem_per_idx", "contiguous elements per index: 1, 2, 4, ... 32", "int"
         ),
@@ -295,8 +286,7 @@ _MOVEMENT = (
             "src",
             SBUF,
             dtypes=("bfloat16",),
-            text="elements 0 to 15 are column 0 of 16 partitions, 16 to 31 are "
-            "column 1, ...",
+            text="elements 0 to 15 are column 0 of 16 partitions, and so on",
         ),
         note(
             "n", "how many elements of each 16 partitions are used, 8 to 65,535", "int"
@@ -432,11 +422,7 @@ _SEQUENCERS = (
         ),
         note("send_to_rank", "0 or 1", "int"),
         note("recv_from_rank", "0 or 1", "int"),
-        note(
-            "pipe_id",
-            "a number; both cores give the same numbers in the same order",
-            "int",
-        ),
+        note("pipe_id", "both cores give the same numbers in the same order", "int"),
         note(
             "dma_engine",
             "`dma`, or `gpsimd_dma` for up to 1024, 512 or 256 bytes "

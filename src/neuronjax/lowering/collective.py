@@ -200,7 +200,7 @@ def _combiner(op: Op, region: Region) -> str:
     if name not in COMBINERS:
         raise op.error(
             UnsupportedError,
-            "reduces over devices by a function of its own",
+            "reduces over devices by a custom function",
             f"reduce by one of: {', '.join(COMBINERS)}; or gather and reduce",
         )
     return name

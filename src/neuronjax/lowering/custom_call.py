@@ -139,8 +139,8 @@ def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
         raise op.error(
             UnsupportedError,
             f"calls {name!r}, which no NeuronCore has",
-            "compute it outside the emulated function; a program that was saved for "
-            'another platform may do without it if saved for "neuron"',
+            "compute it outside the emulated function; or, if the program was saved "
+            'for another platform, save it for "neuron"',
         )
     return _RULES[name](op, context)
 
@@ -251,7 +251,7 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
     }
     for field, is_legal in legal.items():
         if not is_legal:
-            raise _invalid(op, f"{field}={config.get(field)!r}", _LEGAL[field])
+            raise _invalid(op, f"{field}={config.get(field)!r}", f"use {_LEGAL[field]}")
     if source.type.dtype.name not in ON_DEVICE_INPUTS:
         raise _invalid(op, f"input {source.type.dtype}", "use bfloat16 or float16")
     blocks = microscaling.quantized(
@@ -358,9 +358,8 @@ def _config(op: Op) -> dict[str, Any]:
     try:
         return json_object(text)
     except ValueError as error:
-        raise _invalid(op, f"backend_config {text!r}", "valid JSON") from error
+        raise _invalid(op, f"backend_config {text!r}", "use valid JSON") from error
 
 
-def _invalid(op: Op, what: str, legal: str) -> InvalidProgramError:
-    what = f"{_name(op)} with {what}"
-    return op.error(InvalidProgramError, what, f"legal: {legal}")
+def _invalid(op: Op, what: str, remedy: str) -> InvalidProgramError:
+    return op.error(InvalidProgramError, f"{_name(op)} with {what}", remedy)

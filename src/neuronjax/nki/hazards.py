@@ -132,7 +132,7 @@ def _uncertain(program: KernelProgram) -> list[KernelFinding]:
     def report(error: InvalidProgramError, _: Any) -> None:
         finding = _of_error("maybe-unwritten", "warning", error)
         message = finding.message.replace("were never", "may not have been")
-        why = f"{message}: nothing or only a loop that may be skipped writes them"
+        why = f"{message}: nothing writes them, or only a loop that may be skipped"
         findings.append(replace(finding, message=why))
 
     Initialised(program, report=report, certain=True).check()

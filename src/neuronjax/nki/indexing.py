@@ -144,9 +144,7 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
     if t.dynamic is not None or not all(
         isinstance(k, np.ndarray | int | np.integer) for k in keys
     ):
-        refuse(
-            "index", "index arrays beside a slice or a register", "use only one kind"
-        )
+        refuse("index", "index arrays beside a slice or a register", "use one kind")
     arrays = [_as_array(k, size) for k, size in zip(keys, t.shape, strict=True)]
     try:
         common_shape(arrays)

@@ -173,7 +173,7 @@ class Kernel:
             ranks: logical NeuronCores, placed as the devices of `neuronjax.jit`.
         """
         if not isinstance(ranks, int) or ranks < 1:
-            raise InvalidProgramError(f"{ranks!r} ranks", remedy="a positive int")
+            raise InvalidProgramError(f"{ranks!r} ranks", remedy="use a positive int")
         return self._with(_ranks=ranks)
 
     def _with(self, **changes: Any) -> Kernel:

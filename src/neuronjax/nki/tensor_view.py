@@ -468,5 +468,7 @@ def index_operand(op: str, index: Any, count: int) -> Register | Access:
             op, f"index {index}", "give an integer tensor in SBUF or a VirtualRegister"
         )
     if index.size != count:
-        refuse(op, f"{index.size} indices, shape {index.shape}", f"give {count}")
+        refuse(
+            op, f"{index.size} indices, shape {index.shape}", f"give {count} indices"
+        )
     return index.access()

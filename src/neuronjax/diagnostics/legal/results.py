@@ -247,7 +247,7 @@ class LegalResults(Displayed):
     def table(self) -> Table:
         """Return a table: shape, size of the reference and bounds of every output."""
         return new_table(
-            f"{self.name} on {self.setting}\nmedian and largest error bounds",
+            f"{self.name} on {self.setting}:\nmedian and largest error bounds",
             {
                 "output": TEXT,
                 "type": WORD,

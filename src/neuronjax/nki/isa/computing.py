@@ -74,7 +74,7 @@ def tensor_reduce(call: Request) -> Any:
     kept = _kept_axes(call, axis, data.ndim)
     function = call.attributes["op"]
     if call.attributes["negate"] and function in BITVEC:
-        call.refuse(f"negate with {function}", "negate only arithmetic")
+        call.refuse(f"negate with {function}", "negate only results of arithmetic")
     rows = prod(data.shape[:kept])
     if dst.shape[0] != data.shape[0] or dst.size != rows:
         call.refuse(

@@ -24,7 +24,7 @@ def range_select(call: Request) -> Any:
     """Refuse an on_false_value other than the least FP32 number."""
     value = call.values["on_false_value"]
     if value is not ... and np.float32(value) != _LEAST:
-        call.refuse(f"on_false_value {value}", f"only {FP32_MIN}")
+        call.refuse(f"on_false_value {value}", f"use {FP32_MIN}")
     return call.emit()
 
 

@@ -37,7 +37,7 @@ def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
             refuse(
                 f"nl.{op}",
                 f"operands {x!r} and {y!r}",
-                "at least one of them must be a tile",
+                "at least one operand must be a tile",
             )
         return _with_scalar(op, y, x, dtype, reverse=True)
     if not isinstance(y, NkiTensor):

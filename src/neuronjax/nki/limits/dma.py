@@ -27,7 +27,7 @@ def descriptors(i: KernelInstruction, trace: OnCore) -> None:
     if priority is None or priority < 0:
         return
     if priority not in PRIORITIES:
-        raise broken(i, f"priority {priority}", "0 to 3")
+        raise broken(i, f"priority {priority}", "use 0 to 3")
     if "dma_priority" not in capabilities:
         raise missing(i, trace, "a priority", "dma_priority", "priority=None")
 
