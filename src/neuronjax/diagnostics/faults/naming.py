@@ -118,7 +118,7 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name identifiers, counts and keys that a float cannot hold exactly."""
+    """Name the fault of a float that cannot hold whole numbers, such as counts."""
     if not t.rounds_whole:
         return None
     held, of, advice = _format(t), e.result.largest, _of_whole(e)
@@ -212,7 +212,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
-    """Name the fault of a scale by what becomes of the numbers, `e`."""
+    """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
     if s.scale == "large":
         zeros = percent(e.result.nothing)
         text = f"this scale is too large: {zeros} of the numbers become zero"
