@@ -123,7 +123,7 @@ def path_units(
 
 
 def _part(unit: float, times: int) -> float:
-    """Return the part of a roundoff to excuse after so many roundings; all of it for 8
-    bits and fewer."""
+    """Return the part of roundoff `unit` to excuse after `times` roundings: all of it
+    for 8 bits and fewer."""
     part = OF_NO_ROUNDING + OF_EACH_ROUNDING * times
     return 1.0 if unit > COARSE else min(1.0, part)
