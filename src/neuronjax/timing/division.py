@@ -30,10 +30,11 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return the number of copies of whole operands, one per core with its own rows.
+    """Return the number of copies of `region.whole`: one per physical core if the cores
+    divide the rows of a matmul, else one.
 
-    A lone matmul is divided by the columns of its whole operand if this operand is the
-    larger one. In a chain the next matmul contracts the columns, which would have to be
+    A lone matmul is divided by the columns of its whole operand if this is the larger
+    one. In a chain the next matmul contracts the columns, which would have to be
     exchanged, so the chain is divided by rows, as in nki-library's mlp_cte."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
