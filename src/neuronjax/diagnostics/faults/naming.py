@@ -137,7 +137,6 @@ def _of_whole(e: OpEvidence) -> str:
 
 
 def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the overflow of an op whose exact result its format cannot hold."""
     share = e.result
     if not share.beyond or share.nonfinite == 0:
         return None
@@ -182,7 +181,6 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the overflow of a contraction's operand in the cast of a policy."""
     broken = any(x.nonfinite for x in e.operands.values())
     if t.cast is None or broken or not e.result.nonfinite:
         return None
