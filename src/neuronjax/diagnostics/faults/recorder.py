@@ -59,8 +59,8 @@ class Witness:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op after both runs have executed it; `own` is its own error. If it
-        `repeats`, its result has every number of its operand equally often. In a mesh
+        """Observe an op after both runs have executed it; `own` is its own error.
+        `repeats`: the result has every number of the operand equally often. In a mesh
         this is called for every device whose numbers differ from earlier devices'."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
