@@ -68,13 +68,11 @@ class Remedy:
     """The advice against one fault, as `str` returns it.
 
     Attributes:
-        name: the name of the fault.
         suspect: the op at fault.
         shown: the op that `tried_op` returns.
         execution: an execution of `shown`; None where it cannot be tried.
         unit: roundoff of the coarsest format on the way to `shown`.
         step: size of a lost update relative to its state; 0 for other faults.
-        graph: the values of the program.
     """
 
     name: FaultName
