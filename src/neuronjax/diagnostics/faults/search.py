@@ -167,8 +167,8 @@ class FaultSearch:
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
-        """Return the path of the argument leaf that an op, or one shortly before it, is
-        applied to; "" if arguments have no named leaves."""
+        """Return the path of the nearest argument leaf that an op, or an op shortly
+        before it, reads; "" if none has a name."""
         return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
