@@ -84,7 +84,7 @@ def _left_of(cast: Cast) -> float:
 
 
 #: An array that was rounded n times on its way has an error of about n roundoffs. With
-#: these factors, `judgement.OF_ROUNDOFF` excuses 1 + 1.5 n roundoffs, and at most all.
+#: these factors, `judgement.OF_ROUNDOFF` excuses 1 + 1.5 n roundoffs, at most 6.
 OF_NO_ROUNDING = 1 / 6
 OF_EACH_ROUNDING = 1 / 4
 _MOST = math.ceil((1 - OF_NO_ROUNDING) / OF_EACH_ROUNDING)
