@@ -50,9 +50,9 @@ def divide(
     """Return how often whole operands are loaded, and how many blocks do not overlap.
 
     Several tiles that a step processes before the next step are a block, as in
-    nki-library's mlp_cte. Whole operands that do not fit (`fits`) beside two tiles are
-    loaded for each block. Blocks of tiles that do not wait for each other overlap (the
-    second result is 1) if SBUF has room for two tiles and a part of the operands.
+    nki-library's mlp_cte. Whole operands are loaded once if they fit beside two tiles
+    (`fits`), else for each block. Blocks overlap (the second result is 1) if each step
+    processes one tile at a time, and two tiles fit beside a part of the operands.
     `whole` and `tile` are the bytes of whole operands and of a row tile."""
     tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
     longest = together if together > 1 else tiles
