@@ -208,7 +208,7 @@ def shared_setting(
 
     Args:
         several: the items.
-        given: two of the verb's keywords with their values, first for the target.
+        given: the caller's keyword arguments for target and policy, in this order.
 
     Raises:
         InvalidProgramError: the items' settings differ, and the caller gives none.

@@ -285,7 +285,7 @@ def _key(node: Node) -> Any:
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether leaves begin like 2, 3, 1, so that swapping two gives a range."""
+    """Return whether the first leaves are like 2, 3, 1: a range if reordered."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False

@@ -30,10 +30,11 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return the number of copies of whole operands, one per core with its own rows.
+    """Return the number of copies of `region.whole`: one per physical core if the cores
+    divide the rows of a matmul, else one.
 
-    A lone matmul is divided by the columns of its whole operand if this operand is the
-    larger one. In a chain the next matmul contracts the columns, which would have to be
+    A lone matmul is divided by the columns of its whole operand if this is the larger
+    one. In a chain the next matmul contracts the columns, which would have to be
     exchanged, so the chain is divided by rows, as in nki-library's mlp_cte."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
@@ -49,9 +50,9 @@ def divide(
     """Return how often whole operands are loaded, and how many blocks do not overlap.
 
     Several tiles that a step processes before the next step are a block, as in
-    nki-library's mlp_cte. Whole operands that do not fit (`fits`) beside two tiles are
-    loaded for each block. Blocks of tiles that do not wait for each other overlap (the
-    second result is 1) if SBUF has room for two tiles and a part of the operands.
+    nki-library's mlp_cte. Whole operands are loaded once if they fit beside two tiles
+    (`fits`), else for each block. Blocks overlap (the second result is 1) if each step
+    processes one tile at a time, and two tiles fit beside a part of the operands.
     `whole` and `tile` are the bytes of whole operands and of a row tile."""
     tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
     longest = together if together > 1 else tiles

@@ -118,7 +118,7 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name identifiers, counts and keys that a float cannot hold exactly."""
+    """Name the fault of a float that cannot hold whole numbers, such as counts."""
     if not t.rounds_whole:
         return None
     held, of, advice = _format(t), e.result.largest, _of_whole(e)
@@ -137,7 +137,6 @@ def _of_whole(e: OpEvidence) -> str:
 
 
 def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the overflow of an op whose exact result its format cannot hold."""
     share = e.result
     if not share.beyond or share.nonfinite == 0:
         return None
@@ -182,7 +181,6 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the overflow of a contraction's operand in the cast of a policy."""
     broken = any(x.nonfinite for x in e.operands.values())
     if t.cast is None or broken or not e.result.nonfinite:
         return None
@@ -212,7 +210,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
-    """Name the fault of a scale by what becomes of the numbers, `e`."""
+    """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
     if s.scale == "large":
         zeros = percent(e.result.nothing)
         text = f"this scale is too large: {zeros} of the numbers become zero"

@@ -59,8 +59,8 @@ class Witness:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op after both runs have executed it; `own` is its own error. If it
-        `repeats`, its result has every number of its operand equally often. In a mesh
+        """Observe an op after both runs have executed it; `own` is its own error.
+        `repeats`: the result has every number of the operand equally often. In a mesh
         this is called for every device whose numbers differ from earlier devices'."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
@@ -155,12 +155,12 @@ class OpTrace:
 
     @property
     def moment(self) -> Moment | None:
-        """Return the first execution that is off, or None."""
+        """Return the first execution with a large error or a new Inf or NaN."""
         return self.first or self.made_nonfinite
 
     @property
     def shown(self) -> OpEvidence:
-        """Return the first execution that is off, or the worst if none is."""
+        """Return the evidence of `moment`, or the worst if it is None."""
         return self.moment[2] if self.moment else self.worst
 
     @property
@@ -193,7 +193,7 @@ class Recorder(Witness):
     Attributes:
         units: for every value, the coarsest roundoff on the way to it.
         masked: values in which numbers may stand for minus infinity.
-        traces: in the order of first execution.
+        traces: the executions of each op, by order of the first.
     """
 
     units: Mapping[Value, float]

@@ -68,13 +68,11 @@ class Remedy:
     """The advice against one fault, as `str` returns it.
 
     Attributes:
-        name: the name of the fault.
         suspect: the op at fault.
-        shown: the op of `tried_op`.
+        shown: the op that `tried_op` returns.
         execution: an execution of `shown`; None where it cannot be tried.
         unit: roundoff of the coarsest format on the way to `shown`.
         step: size of a lost update relative to its state; 0 for other faults.
-        graph: the values of the program.
     """
 
     name: FaultName
@@ -211,5 +209,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # others are bounds
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # not a bound
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype

@@ -107,7 +107,7 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
-    """No indirect view fits a tile of the array, or `moving` in transpose mode."""
+    """A tile of the array takes no indirect view, nor does `moving` of a transpose."""
     stationary, moving, *_ = tensor_inputs(i)
     if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
         return
