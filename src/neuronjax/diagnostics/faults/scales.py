@@ -118,6 +118,7 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
     if not is_largest or not 0 < largest <= statistic.largest:
         return statistic
     op, line = statistic.path.op, statistic.path.source
+    steps = [t for t in steps if t.path.op.name not in _STORES]
     between = [t for t in steps if op in flow.ops_behind(t.path.op.results[0])]
     return next((t for t in reversed(between) if t.path.source != line), made)
 
