@@ -91,8 +91,8 @@ class OpTrace:
         emptiest: the execution with most zeros.
         flattened: the largest share, in any iteration, of numbers whose rounding error
             is at least their magnitude.
-        own, absorbed, zeros, beneath: the largest value in any execution of this field
-            of the evidence or of its result.
+        own, absorbed, zeros, beneath, largest: the largest value in any execution of this
+            field of the evidence or of its result.
         vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of `own` and the norm of the result.
@@ -115,6 +115,7 @@ class OpTrace:
     left_out: float = 0.0
     left_behind: float = 0.0
     zeros: float = 0.0
+    largest: float = 0.0
     beneath: float = 0.0
     vanished: float = 1.0
     is_broken: bool = False
@@ -145,6 +146,7 @@ class OpTrace:
         self.left_out += left_out
         self.left_behind += left_out / (evidence.result.norm or math.inf)
         self.zeros = max(self.zeros, evidence.result.zeros)
+        self.largest = max(self.largest, evidence.result.largest)
         self.beneath = max(self.beneath, evidence.result.beneath)
         vanished = min(evidence.result.zeros, evidence.result.beneath)
         self.vanished = min(self.vanished, vanished)

@@ -21,7 +21,7 @@ from neuronjax.ir.program import Op, Value
 #: A scale is at most this many ops before a cast, and its statistic before the scale.
 NEARBY = 8
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-_SCALES = SCALES | ADDS | CLIPS
+_KEEPS = MOVING | SCALES | CLIPS | ROUNDS
 _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"}
 _STATISTIC = "stablehlo.reduce"
 
@@ -64,7 +64,7 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
     """Yield (maker of an operand, other operand, whether the first depends on the
     second) for operands with one number for several of the other, as in scales."""
     op = trace.path.op
-    if op.name not in _SCALES:
+    if op.name not in SCALES | ADDS | CLIPS:
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         made = flow.maker(value)
@@ -84,7 +84,7 @@ def _same_numbers(flow: Flow) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def passes(value: Value) -> bool:
         trace = flow.trace(value)
         name = "" if trace is None else trace.path.op.name
-        return not name or name in MOVING | _SCALES | ROUNDS
+        return not name or name in _KEEPS
 
     def leaves_out(value: Value) -> list[Value]:
         trace, size = flow.trace(value), math.prod(value.type.shape)
@@ -115,9 +115,10 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
         return None if statistics else made
     [statistic, *_] = statistics
     is_largest = _folds(statistic.path.op) == "stablehlo.maximum"
-    if not is_largest or not 0 < largest <= statistic.worst.result.largest:
+    if not is_largest or not 0 < largest <= statistic.largest:
         return statistic
     op, line = statistic.path.op, statistic.path.source
+    steps = [t for t in steps if t.path.op.name not in _STORES]
     between = [t for t in steps if op in flow.ops_behind(t.path.op.results[0])]
     return next((t for t in reversed(between) if t.path.source != line), made)
 

@@ -396,8 +396,9 @@ class FaultSearch:
             # The loss is a fault even where the formats excuse every result's error.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # In a loop an op depends on its own result.
-            if results and any(op in self._flow.ops_behind(v) for v in op.operands):
+            # In a loop an op depends on its own result; a running sum hands it on.
+            behind = self._flow.ops_behind if self.wrong else self._handing_on
+            if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
