@@ -58,6 +58,24 @@ def test_a_run_that_diverges_says_where(tmp_path):
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
 
 
+def test_an_overflow_is_named_rather_than_an_underflow_before_it():
+    def both(x):
+        small = jnp.abs((1e-9 * x) @ jnp.eye(8)).mean()
+        larger, loss = growing(x)
+        return larger, loss + small
+
+    def train(jit, seed):
+        step, x = jit(both), jnp.full((8, 8), 0.5)
+        for _ in range(5):
+            x, loss = step(x)
+            yield loss
+
+    (seen,) = studied(train, FP8).seen.values()
+    line = growing.__code__.co_firstlineno + 2
+    assert seen.startswith("seed 0, step 3: overflow in ")
+    assert f"test_study_faults.py:{line}" in seen
+
+
 def test_a_run_that_cannot_be_repeated_keeps_the_study():
     """Data that only one reader of each run may open."""
     opened = []

@@ -166,16 +166,17 @@ def _number(name: str, value: Any) -> int | float:
 
 
 def _fault_in_words(seen: Mapping[float, Sequence[Statistics]]) -> str:
-    """Return the first fault: its step, kinds, op and line of the user."""
-    for step, found in seen.items():
-        for record in (record for each in found for record in each.records):
-            if record["faults"]:
-                op = record["scope"].rpartition("/")[2] or record["op"]
-                where = Location(module=record["module"], phase=record["phase"])
-                place = OpPlace(op, where.label, record["source"])
-                kinds = " and ".join(record["faults"])
-                what = f"{record['kind']}, {record['format']}"
-                return f"step {step}: {kinds} in {place} ({what})"
+    """Return the first fault that may make an Inf or NaN, or else the first underflow:
+    its step, kinds, op and line of the user."""
+    records = ((n, r) for n, each in seen.items() for s in each for r in s.records)
+    found = [(n, record) for n, record in records if record["faults"]]
+    loud = [fault for fault in found if {*fault[1]["faults"]} != {"underflow"}]
+    for step, record in (loud or found)[:1]:
+        op = record["scope"].rpartition("/")[2] or record["op"]
+        where = Location(module=record["module"], phase=record["phase"])
+        place = OpPlace(op, where.label, record["source"])
+        kinds = " and ".join(record["faults"])
+        return f"step {step}: {kinds} in {place} ({record['kind']}, {record['format']})"
     if not any(seen.values()):
         return "no statistics: none are collected inside jax.grad, jax.vmap or lower()"
     return "no fault in this step or the one before it"
