@@ -328,7 +328,9 @@ def test_numbers_and_numpy_arrays_are_arguments(artifact, small):
 
 def test_calls_with_other_pytrees_are_refused(artifact):
     compiled = nj.load(artifact).compile()
-    with pytest.raises(nj.InvalidProgramError, match=r"(?s)is called with.*saved structure"):
+    with pytest.raises(
+        nj.InvalidProgramError, match=r"(?s)is called with.*saved structure"
+    ):
         compiled(*ARGS)
     params = {**ARGS[0], "b": jnp.arange(8)}
     with pytest.raises(nj.InvalidProgramError, match=r"params/b is int32\[8\]"):

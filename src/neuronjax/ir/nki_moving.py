@@ -113,7 +113,7 @@ _SELECTIONS = (
         "gpsimd",
         "dst, pattern, channel_multiplier, on_true_tile, on_false_value, "
         "cmp_op='equal', offset=0, name=None",
-        "dst = on_true_tile where the affine value <cmp_op> 0, else on_false_value.",
+        "dst = on_true_tile where the pattern <cmp_op> 0, else on_false_value.",
         out("dst", SBUF),
         tensor("on_true_tile", SBUF, like="dst"),
         number("on_false_value"),

@@ -33,7 +33,7 @@ def activation_reduce(dst: NkiTensor, op: Any, data: NkiTensor, reduce_op: Any, 
     """dst = op(data * scale + bias); reduce_res is its sum per partition."""
 
 def affine_select(dst: NkiTensor, pattern: Sequence[Sequence[int]], channel_multiplier: int, on_true_tile: NkiTensor, on_false_value: float, cmp_op: Any = 'equal', offset: int = 0, name: str | None = None) -> NkiInstruction:
-    """dst = on_true_tile where the affine value <cmp_op> 0, else on_false_value."""
+    """dst = on_true_tile where the pattern <cmp_op> 0, else on_false_value."""
 
 def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
     """mean and variance per partition of what several `bn_stats` wrote."""
