@@ -146,12 +146,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage that later accesses may have to wait for.
-
-    Attributes:
-        whole: the pattern of an access to the whole storage.
-        bytes: the bytes of a partition.
-    """
+    """The accesses to a storage that later accesses may have to wait for."""
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 

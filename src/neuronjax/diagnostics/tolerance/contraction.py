@@ -141,7 +141,6 @@ class _Factor(NamedTuple):
 
     Attributes:
         unit: a power of two; it keeps squares within the range of FP32.
-        scaled: the values.
         squares: squares of the values, see `_normal`.
         own: squares of the independent errors; or None.
         joint: correlated errors; or None.
