@@ -131,7 +131,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return the error of the result, shared by its elements along the axis."""
+    """Return a factor's shared error as one of the product, shared along `axis`."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 
