@@ -194,7 +194,7 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate `size` bytes; return the last accesses of dead storages there."""
+        """Allocate `size` bytes; return the last accesses of dead storages it reuses."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()
@@ -223,7 +223,6 @@ class KernelDependencies:
             equal for the same data.
         order: by entry of TensorE, the earlier entries that write the same sums.
         lives: storages on chip: (storage, first entry, last entry, core).
-        short: memories whose capacity the kernel exceeds.
     """
 
     def __init__(
