@@ -194,7 +194,7 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate `size` bytes; return the last accesses of dead storages it reuses."""
+        """Allocate `size` bytes; return the last accesses of reused dead storages."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()
