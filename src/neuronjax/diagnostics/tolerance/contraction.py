@@ -226,7 +226,6 @@ def _errors(
 
 
 def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the product and its largest partial sum."""
     n = a.shape[-1]
     total = a[..., :CHUNK] @ b[..., :CHUNK, :]
     largest = np.abs(total)
