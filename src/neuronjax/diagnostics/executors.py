@@ -35,7 +35,7 @@ class RoundingKey(NamedTuple):
     path: tuple[int, ...] = ()
 
     def folded(self, number: int) -> RoundingKey:
-        """Fold in the number of a call, loop or iteration, as the interpreter does."""
+        """Return the key with the number of a call, loop or iteration folded in."""
         with jax.disable_jit(False):
             return RoundingKey(
                 fold(self.array, jnp.uint32(number)), (*self.path, number)

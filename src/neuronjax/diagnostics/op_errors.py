@@ -69,7 +69,7 @@ class Errors:
 
     @property
     def is_finite(self) -> bool:
-        """Return whether neither side has an Inf or NaN."""
+        """Return whether all numbers are finite on both sides."""
         return not (self.nonfinite or self.nonfinite_reference)
 
     @property

@@ -242,14 +242,7 @@ def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 class _Move(NamedTuple):
-    """A kernel's transfer.
-
-    Attributes:
-        out: the access that is written.
-        source: the access that is read.
-        bytes: the bytes that all engines move together.
-        piece: the bytes that are contiguous.
-    """
+    """A kernel's transfer of `bytes` by all engines, in pieces of `piece` bytes."""
 
     out: Access
     source: Access

@@ -100,7 +100,7 @@ def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
 
 
 def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
-    """Return the confidence interval of a predicted time that was not measured."""
+    """Return the confidence interval of the prediction `found`, by measured `rows`."""
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
     ratios = sorted(row.ratio for row in nearest)

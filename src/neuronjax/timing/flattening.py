@@ -91,7 +91,6 @@ class Flattening:
         return tuple([self._value(v.buffer, names) for v in block.results])
 
     def _captured(self, i: Instruction, names: dict[int, int]) -> tuple[int, ...]:
-        """Return the outside values that blocks of control flow read."""
         free: dict[int, Buffer] = {}
         for block in i.blocks:
             free |= read_outside(block)

@@ -55,7 +55,7 @@ def is_stored(instruction: Memset) -> bool:
     return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
-#: The fields of every instruction that `kind_of` leaves out; it includes `engine`.
+#: Fields of every instruction that `kind_of` leaves out: all but `engine`.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 

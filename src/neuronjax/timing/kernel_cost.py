@@ -166,7 +166,7 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return the instructions; those whose result is still in SBUF are left out.
+    """Return the instructions; one whose result is still in SBUF is a free "held".
 
     The older style's compiler leaves out repeated loads of the same data, and
     operations that an inner loop repeats in every iteration. Later instructions read

@@ -146,12 +146,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage that later accesses may have to wait for.
-
-    Attributes:
-        whole: the pattern of an access to the whole storage.
-        bytes: the bytes of a partition.
-    """
+    """The accesses to a storage that later accesses may have to wait for."""
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 
@@ -199,7 +194,7 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate `size` bytes; return the last accesses of dead storages there."""
+        """Allocate `size` bytes; return the last accesses of reused dead storages."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()
@@ -228,7 +223,6 @@ class KernelDependencies:
             equal for the same data.
         order: by entry of TensorE, the earlier entries that write the same sums.
         lives: storages on chip: (storage, first entry, last entry, core).
-        short: memories whose capacity the kernel exceeds.
     """
 
     def __init__(

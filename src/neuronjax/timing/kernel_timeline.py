@@ -62,7 +62,7 @@ class KernelOp(Instruction):
         return self.function
 
     def attributes(self) -> dict[str, str]:
-        """Return the operator, if there is one."""
+        """Return {"op": the operator}; {} if there is none."""
         return {"op": self.op} if self.op else {}
 
 

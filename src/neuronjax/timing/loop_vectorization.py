@@ -41,12 +41,8 @@ _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
 class _VectorizedValue(NamedTuple):
-    """The replacement of a value of the body.
-
-    Attributes:
-        buffer: a buffer in the block around the loop.
-        turns: whether its last axis has one element per iteration.
-    """
+    """The buffer outside of the loop that replaces a value of the body; if `turns`, its
+    last axis has one element per iteration."""
 
     buffer: Buffer
     turns: bool

@@ -184,7 +184,6 @@ def _stored(value: np.ndarray, frame: _Frame) -> _Range | None:
 
 
 def _blocks(size: int, step: float) -> _Range:
-    """Return the first and the last index of every block along an axis."""
     first = np.arange(ceil(size / step)) * int(step)
     return _Range(first, np.minimum(first + int(step), size) - 1)
 

@@ -186,9 +186,7 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 class _ParameterFinder(DataFlow[frozenset[int]]):
     """Finds from which of main's arguments every buffer is derived.
 
-    Attributes:
-        left, right: arguments that matmuls read, by side; tables are on the right.
-    """
+    `left`, `right`: arguments that matmuls read, by side; tables are on the right."""
 
     nothing = frozenset()
 

@@ -139,7 +139,6 @@ def _free_number(program: InstructionProgram) -> int:
 
 
 def _undo(first: Instruction | None, then: Instruction) -> bool:
-    """Return whether two transpositions cancel."""
     both = [
         i for i in (first, then) if isinstance(i, DmaCopy) and i.kind == "transpose"
     ]

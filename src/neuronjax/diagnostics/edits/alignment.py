@@ -56,7 +56,6 @@ class FlatProgram:
     """A program's ops in a list; bodies of calls, loops and branches follow their op.
 
     Attributes:
-        ops: the list.
         makers: the op that makes each value; in a function that is called twice, the
             op of the first call.
         places: for each argument of a body: the op with this body, or None for main;

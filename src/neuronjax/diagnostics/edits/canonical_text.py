@@ -124,7 +124,6 @@ class _Writer:
             written += 1
 
     def region(self, region: Region, depth: int) -> Iterator[tuple[str, str]]:
-        """Yield the lines of a region, and of the regions inside it."""
         indent = "  " * depth
         arguments = " ".join(self._new(v) for v in region.arguments)
         yield f"{indent}arguments {arguments}", ""

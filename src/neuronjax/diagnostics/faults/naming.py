@@ -256,7 +256,6 @@ def _underflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a cast whose rounding error another op amplifies."""
     if short_name(t) != "convert":
         return None
     source = t.path.op.operands[0].type.dtype
@@ -299,7 +298,6 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a sum whose rounding error is large beside its smaller addend."""
     if s.role != "makes" or short_name(t) not in ("add", "subtract"):
         return None
     lost = buries(t, e)

@@ -173,7 +173,6 @@ class OpTrace:
 
 
 def _makes_nonfinite(evidence: OpEvidence) -> bool:
-    """Return whether an op makes an Inf of finite numbers, or a NaN of numbers."""
     operands = [_finiteness(x) for x in evidence.operands.values()]
     return bool(operands) and any(
         makes_nonfinite(_finiteness(evidence.result), operands)

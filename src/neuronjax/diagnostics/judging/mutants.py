@@ -210,7 +210,6 @@ class _ChangedRun:
         return not (site in self._places and turns == usual)
 
     def called(self, function: Any, args: Any, named: Any) -> Any:
-        """Return the result of a NumPy function on intercepted arrays."""
         args = _plain(args)
         named = {name: _plain(value) for name, value in named.items()}
         if function in _SIGNS and self._noted(_OTHER_SIGN) in self._places:

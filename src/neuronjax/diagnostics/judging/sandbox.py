@@ -147,7 +147,6 @@ class _Nursery:
         return None
 
     def end(self, child: int) -> None:
-        """Kill the child's process group, and the child if it has not ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
         if self._has_child:

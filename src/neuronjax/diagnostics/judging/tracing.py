@@ -91,7 +91,6 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
 
 
 def _refused(status: Mapping[str, Any], path: Path) -> Iterator[Problem]:
-    """Yield why a candidate is refused, from its child's status."""
     for what in status["forbidden"]:
         text, remedy = str(what), "leave this out: no kernel needs it"
         yield Problem(rule="forbidden", location=str(path), message=text, remedy=remedy)

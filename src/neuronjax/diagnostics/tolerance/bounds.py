@@ -154,7 +154,6 @@ def tolerance_of(x: Tracked) -> Tolerance:
 
 
 def _squares(error: np.ndarray | None, counts: np.ndarray) -> float:
-    """Return the sum of the squares of `error` where the mask `counts` is True."""
     if error is None:
         return 0.0
     return sum_of_squares(np.where(counts, error, np.float32(0.0)).reshape(-1))

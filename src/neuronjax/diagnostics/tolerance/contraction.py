@@ -131,7 +131,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return the error of the result, shared by its elements along the axis."""
+    """Return a factor's shared error as one of the product, shared along `axis`."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 
@@ -141,7 +141,6 @@ class _Factor(NamedTuple):
 
     Attributes:
         unit: a power of two; it keeps squares within the range of FP32.
-        scaled: the values.
         squares: squares of the values, see `_normal`.
         own: squares of the independent errors; or None.
         joint: correlated errors; or None.
@@ -227,7 +226,6 @@ def _errors(
 
 
 def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the product and its largest partial sum."""
     n = a.shape[-1]
     total = a[..., :CHUNK] @ b[..., :CHUNK, :]
     largest = np.abs(total)

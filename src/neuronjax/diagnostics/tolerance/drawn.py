@@ -193,8 +193,8 @@ def sharpened(
         usual: number of runs that `samples=None` makes.
         ways: factor by which the errors of another algorithm for the same result may
             exceed those of this algorithm.
-        is_batched: whether `run` executes several runs together. If a first part of
-            `usual` runs narrows no norm's bound, the rest is left out.
+        is_batched: whether `run` executes several runs together. With `samples=None`,
+            if a part of the runs narrows no norm's bound, later parts are left out.
     """
     is_asked = samples is not None
     if samples is None:

@@ -212,7 +212,6 @@ class _Tally:
     all_squares: float = 0.0
 
     def add(self, start: int, e: _BlockErrors) -> None:
-        """Count the block that begins with element `start`."""
         number, place = int(e.times.argmax()), int(e.off.argmax())
         squares = sum_of_squares(e.error)
         self.squares += squares

@@ -58,7 +58,7 @@ def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
 def total(
     x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 ) -> Tracked:
-    """Return `numpy.sum`; the sum is FP32 whatever the dtype."""
+    """Return `numpy.sum`; additions round as `model.sums`, whatever `dtype` is."""
     if x.is_batch:
         one = total(x.of_run(0), axis, dtype, keepdims)
         runs = unpacked(x.value).astype(np.float64, copy=False)
@@ -154,8 +154,8 @@ def variance(
 
 
 def extreme(function: Any, sign: int) -> Any:
-    """Return the rule of `numpy.max` or `min`, with the largest error of all elements
-    that may be the extreme."""
+    """Return the rule of `np.max` (`sign` 1) or `np.min` (-1): the error is the largest
+    of those elements that may be the extreme."""
 
     @run_by_run
     def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
@@ -187,8 +187,8 @@ def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
 
 
 def place_of(function: Any, sign: int) -> Any:
-    """Return the rule of `argmax` or `argmin`; the result is doubtful if several
-    elements may be the extreme."""
+    """Return the rule of `argmax` (`sign` 1) or `argmin` (-1): the result is doubtful
+    if several elements may be the extreme."""
 
     @run_by_run
     def rule(x: Tracked, axis: int | None = None) -> Any:
