@@ -182,7 +182,8 @@ class ServingEstimate(PricedTable):
     traffic: Traffic
     _MEASURED = (
         "for two models on trn2, the published time of a token is 8 to 12 ms longer "
-        "than predicted; launches that servers do not queue explain 1 to 3 ms of this"
+        "than predicted; a server that waits for each token before it launches the "
+        "next step adds 1 to 3 ms of this"
     )
 
     @property

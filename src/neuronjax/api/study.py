@@ -85,8 +85,8 @@ def study(
         targets: another name for `target`.
         seeds: how many seeds (5 means the seeds 0 to 4), or the seeds themselves.
         options: further keywords of `train`, the same for all runs.
-        folder: the folder of the runs, a file of JSON lines for each. A complete run is
-            read instead of repeated; an incomplete one starts again. None: no files.
+        folder: where each run is written as a file of JSON lines, and read if it is
+            complete already. An incomplete run starts again. None: no files.
         if_changed: what to do with a stored run if the function `train`, the options
             or the policy have changed since: "error" or "rerun".
         baseline: the policy with which the others are compared, by its label in the
@@ -94,7 +94,7 @@ def study(
         margin: how much worse the final loss may be: this share of the amount by which
             training lowers the baseline's loss, and at least the standard deviation of
             the baseline's final loss over the seeds.
-        until_sure: add no more seeds to a policy once its verdict is certain; because
+        until_sure: stop before `seeds` if the verdict of a policy is certain; because
             this is tested after every seed, all intervals are wider.
         find_fault: if a policy diverges, repeat its first diverging run up to the
             divergence, with statistics of its casts, and name the first fault.

@@ -137,8 +137,8 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         help="fp32, bf16, fp16, tf32, fp8, mxfp8 or mxfp4; or one of these with fields "
-        "changed: bf16,rounding=stochastic. Default: the function's own, else the "
-        "default of AWS's compiler.",
+        "changed: bf16,rounding=stochastic. Default: the function's own, else fp32, "
+        "as AWS's compiler.",
     ),
 ]
 CacheOption = Annotated[

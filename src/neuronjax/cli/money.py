@@ -83,8 +83,9 @@ def estimate(
     """Predict, from a training step, the cost of training on one or more instances.
 
     Every logical core runs a copy of the step with its own batch, and the gradients of
-    all copies are added. Nothing is executed. A step takes the time of `neuronjax
-    profile`, plus the part of the addition and of the launch that exceeds it.
+    all copies are added. Nothing is executed. The time of a step is that of `neuronjax
+    profile`, plus the time by which adding the gradients takes longer than the backward
+    pass, plus the time by which the start of the next call takes longer than the step.
 
     Examples:
 
