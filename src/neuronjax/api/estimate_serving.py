@@ -194,7 +194,7 @@ class ServingEstimate(PricedTable):
     def __rich__(self) -> Group:
         traffic = self.traffic
         title = (
-            f"{self.name}: prompts of {traffic.prompt_tokens:,}, answers of "
+            f"serving by {self.name}: prompts of {traffic.prompt_tokens:,}, answers of "
             f"{traffic.output_tokens:,}, batch {traffic.batch}"
             f"{self._shown_utilization()}"
         )

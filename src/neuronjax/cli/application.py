@@ -106,7 +106,7 @@ def root(
     step = nj.jit(train_step, target="trn2", policy="fp8")
     ```
 
-    Or apply a command to a script, a function or a saved program:
+    Or apply a command to a script, a function or a saved StableHLO program:
 
     ```sh
     neuronjax run --policy bf16 train.py
