@@ -41,13 +41,10 @@ NOTES: Mapping[str, str] = MappingProxyType(
         " 6.9 cycles per element where the published formulas make it 8.",
         "attention": "3 x 2048 x 2048 is published as 1.8 times what the big causal"
         " rows cost per score: some 90 us more than engines need.",
-        "mlp prefill": "few rows: no engine is busy for half of the published time, and"
-        " two physical cores are published as no quicker than one; what is around a"
-        " program makes up for it at LNC 2, of LNC 1 20 us are missing. 14 x 578 rows"
-        " cost 2.5 times what the engines need. 8192 rows at LNC 1: within a batch of"
-        " 512 rows the kernel's steps overlap, and the model's do not. 2048 rows of"
-        " 8448: 1408 columns leave PSUM room for batches of 256 rows, for which the"
-        " kernel loads the weights again; the model plans batches of 512.",
+        "mlp prefill": "8192 rows at LNC 1: within a batch of 512 rows the kernel's"
+        " steps overlap, and the model's do not. 2048 rows of 8448: 1408 columns leave"
+        " PSUM room for batches of 256 rows, for which the kernel loads the weights"
+        " again; the model plans 512.",
         "mlp decode": "at LNC 1 the weights came at 385 GB/s, for the core next to it"
         " was idle; the model gives a core its share of HBM, 362 GB/s.",
         "qkv decode": "8 x 7 rows take 43 us more than 4 x 7, which nothing explains.",

@@ -273,14 +273,14 @@ tests: conformance/test_oracle_elementwise.py
 modelled: Cholesky factors, triangular solves
 computed column by column; an element is a left fold of subtracted products, which is
 then divided
-[the vendor has no such routine]
+[AWS has no such routine]
 tests: execution/engines/test_linear_algebra.py conformance/test_linear_algebra.py
 instructions: Cholesky TriangularSolve
 
 modelled: Fourier transforms
 radices 4 and 2, then odd primes to 127, in FP32; larger primes use Bluestein's
 convolution
-[the vendor has no such routine]
+[AWS has no such routine]
 tests: execution/engines/test_fft.py
 instructions: Fft
 
@@ -299,12 +299,12 @@ tests: conformance/test_oracle_stochastic.py numerics/test_random_bits.py
 
 modelled: LFSR generator (before Trainium3)
 a 32-bit shift register of maximal length
-[the vendor documents that it is an LFSR, but not its polynomial]
+[AWS documents that it is an LFSR, but not its polynomial]
 tests: numerics/test_generators.py
 
 modelled: random numbers of the program
 the StableHLO algorithm that the program names (threefry, philox)
-[StableHLO names them; the vendor's lowering is not documented]
+[StableHLO names them; AWS's lowering is not documented]
 tests: conformance/test_matrix.py
 instructions: Rng
 
@@ -342,7 +342,7 @@ next to digamma's zero at -2.61 has the wrong sign.
 """
 
 INT8 = """\
-Two of the vendor's pages claim INT8 matmuls: one gives Trainium1 380 INT8 TOPS, and
+Two of AWS's pages claim INT8 matmuls: one gives Trainium1 380 INT8 TOPS, and
 another says "INT8 in, INT32 out". Three other sources contradict them:
 
 - The architecture guide says that TensorE's output is always FP32.

@@ -313,7 +313,7 @@ SILENT: tuple[tuple[str, str], ...] = (
     ),
     (
         "trn3",
-        "the vendor's guide prints 72 elements of MX matmuls: 71 equal its FP32 golden"
+        "AWS's guide prints 72 elements of MX matmuls: 71 equal its FP32 golden"
         " rounded to BF16, and one is 0.73 BF16 ULP off",
     ),
 )

@@ -159,7 +159,9 @@ def test_a_rank_that_is_not_there():
     def sent(x):
         return jax.lax.ppermute(x, "dp", [(0, 7)])
 
-    with pytest.raises(nj.InvalidProgramError, match="device 7 is none of the 4"):
+    with pytest.raises(
+        nj.InvalidProgramError, match="device 7 is not in the mesh of 4"
+    ):
         nj.pmap(sent, axis_name="dp", devices=4)(X[:4])
 
 

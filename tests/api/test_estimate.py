@@ -133,7 +133,9 @@ def test_one_device_exchanges_nothing():
 def test_a_program_without_gradients_exchanges_nothing():
     found = estimate(forward, instance="trn1.2xlarge", steps=10)(W, X)
     assert found.costs[0].time.all_reduce_seconds == 0
-    assert found.notes == ("no gradients are computed: copies exchange nothing",)
+    assert found.notes == (
+        "the program computes no gradients, so its copies exchange nothing",
+    )
 
 
 def test_gradient_bytes_and_overlap():
@@ -251,7 +253,7 @@ def test_rules_that_are_faster_than_either_policy_are_printed_and_true():
     assert len(mixed.rules) == 1
     again = nj.profile(layers, target="trn2", policy=mixed)(weights, x)
     told = in_words(again.total_seconds)
-    assert said.endswith(f"mixing both is predicted to take {told}")
+    assert said.endswith(f"a mixture is predicted to take {told}")
     bf16 = next(p for p in bill.profiles if p.policy.name == "bf16")
     assert again.total_seconds < bf16.total_seconds
 
@@ -357,9 +359,7 @@ def test_other_programs_are_served_without_a_warning(recwarn):
 def test_equal_steps_are_not_equal_data():
     names = ["trn1.2xlarge", "trn1.32xlarge"]
     found = estimate(train_step, instance=names, steps=10)(W, X)
-    assert any(
-        "16 steps of another; an estimate with tokens=" in note for note in found.notes
-    )
+    assert any("16 steps of another row; with tokens=" in note for note in found.notes)
 
 
 def test_steps_by_policy():
@@ -368,7 +368,9 @@ def test_steps_by_policy():
         train_step, instance="trn1.2xlarge", policy=["bf16", "fp32"], steps=steps
     )(W, X)
     assert [cost.steps for cost in found.costs] == [100, 90]
-    with pytest.raises(InvalidProgramError, match="steps by name, without 'fp8'"):
+    with pytest.raises(
+        InvalidProgramError, match="steps gives values by name, but none for 'fp8'"
+    ):
         estimate(train_step, policy="fp8", steps=steps)
 
 
@@ -463,7 +465,7 @@ def test_results_of_other_types_are_there_besides():
                     "tokens_per_step": 8,
                 }
             },
-            "the estimate has none",
+            "but not the estimate",
         ),
     ],
 )

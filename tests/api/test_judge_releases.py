@@ -61,7 +61,7 @@ def test_a_name_that_a_release_lacks_is_a_limit_with_line_and_remedy(
     line = text.splitlines().index("    nl.fori_loop(0, 2, lambda i: None)") + 1
     assert limit.rule == RULE
     assert limit.location == f"{tmp_path / 'candidate.py'}:{line}"
-    assert limit.message == "nki.language.fori_loop is not there before 0.6 (RN 0.6)"
+    assert limit.message == "nki.language.fori_loop does not exist before 0.6 (RN 0.6)"
     assert "dynamic_range" in limit.remedy
 
 

@@ -201,7 +201,9 @@ def test_what_was_held_out_undoes_what_fits_one_batch():
         )
     assert found.held_out_error == pytest.approx(relative_l2(ours, reference))
     assert 0 < (found.held_out_error or 0) <= 0.01
-    assert "judged on 1 batch with a margin of 1, and 2 held out" in str(found)
+    assert "judged on 1 batch with a margin of 1; error on 2 held-out batches" in str(
+        found
+    )
     assert "errors on other data" not in str(found)
 
 
@@ -211,7 +213,7 @@ def test_variations_show_luck_in_the_roundings():
     assert found.precisions == {"w": "fp32"}
     undone = [r["candidate"] for r in found.records if r["stage"] == "held out"]
     assert undone[0] == "fp8"
-    assert "and 2 variations of it" in str(found)
+    assert "error on 2 variations of it" in str(found)
 
 
 def test_variations_move_floats_alone():
@@ -263,7 +265,7 @@ def test_a_uniform_policy_that_is_better_is_named(arguments):
             error=error * found.error,
         )
         text = str(replace(found, tried=(tried,)))
-        return re.findall(r"\w+ for all is ([a-z ]+): ", text)
+        return re.findall(r"\w+ for all groups is ([a-z ]+): ", text)
 
     assert found.error * found.margin * 1.01 <= found.tolerance
     assert said(low, 0.9, 0.5) == ["faster and more exact"]
@@ -414,7 +416,7 @@ def test_the_array_that_errs_most_is_named(arguments):
     assert refused
     assert set(found.worst_where) == {"rough"}
     assert sum(found.worst_where.values()) <= len(refused)
-    assert "err most in\n  rough; outputs= says what" in str(found)
+    assert "the error is largest in rough; outputs= says what" in str(found)
     alone = search(both, outputs="fine")(*arguments)
     assert "rough" not in str(alone)
     own = search(both, metric=lambda r, a: relative_l2(a["rough"], r["rough"]))
@@ -451,7 +453,7 @@ def test_errors_of_the_call(arguments):
     invalid = dict(args=arguments)
     rejects("no op whose precision", lambda p, x: x + 1, **invalid)
     narrow = jax.tree.map(lambda a: a.astype(jnp.bfloat16), arguments)
-    rejects("no group is lowerable", args=narrow)
+    rejects("changes an instruction of this program", args=narrow)
     rejects("baseline itself", candidates=("fp8", "bf16"), tolerance=1e-9, **invalid)
     lacking = dict(error=nj.UnsupportedError, candidates=("mxfp8", "fp32"))
     rejects("candidate 'mxfp8'", target="trn2", **lacking, **invalid)

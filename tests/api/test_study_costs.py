@@ -179,7 +179,7 @@ def test_a_study_prices_its_own_step():
     [
         ({"steps": 100}, "without at="),
         ({"instance": "trn1.32xlarge"}, "without at="),
-        ({"at": (step, *SHAPES), "instance": "trn1.2xlarge"}, "study was on trn2"),
+        ({"at": (step, *SHAPES), "instance": "trn1.2xlarge"}, "study emulated trn2"),
         ({"margin": -1}, "margin"),
     ],
 )

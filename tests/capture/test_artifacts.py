@@ -259,9 +259,9 @@ def test_inside_an_outer_jit_a_scan_and_op_by_op(small):
 def test_transformations_that_need_a_derivative(small):
     compiled = nj.load(small).compile()
     for transformed, what in (
-        (jax.jacrev(compiled), "the derivative of .*vjp_order"),
-        (jax.jacfwd(compiled), "the derivative of"),
-        (nj.jit(jax.grad(lambda x, y: compiled(x, y).sum())), "the derivative of"),
+        (jax.jacrev(compiled), "without a derivative.*vjp_order"),
+        (jax.jacfwd(compiled), "without a derivative"),
+        (nj.jit(jax.grad(lambda x, y: compiled(x, y).sum())), "without a derivative"),
     ):
         with pytest.raises(nj.UnsupportedError, match=f"(?s){what}"):
             transformed(X, Y)
@@ -328,7 +328,9 @@ def test_numbers_and_numpy_arrays_are_arguments(artifact, small):
 
 def test_calls_with_other_pytrees_are_refused(artifact):
     compiled = nj.load(artifact).compile()
-    with pytest.raises(nj.InvalidProgramError, match=r"(?s)is called with.*saved for"):
+    with pytest.raises(
+        nj.InvalidProgramError, match=r"(?s)is called with.*saved structure"
+    ):
         compiled(*ARGS)
     params = {**ARGS[0], "b": jnp.arange(8)}
     with pytest.raises(nj.InvalidProgramError, match=r"params/b is int32\[8\]"):
@@ -494,7 +496,7 @@ REFUSED = [
     (mlir("%r = stablehlo.add %x, %y : tensor<4xf32>"), "undeclared SSA value"),
     (
         b"func.func @a() { return }\nfunc.func @b() { return }",
-        "2 public ones: a, b",
+        "2 public functions: a, b",
     ),
     (
         b"func.func @main() {\n cf.br ^bb1\n^bb1:\n return\n}",

@@ -211,7 +211,7 @@ def test_arguments_that_no_symbolic_size_stands_for():
     with pytest.raises(nj.InvalidProgramError, match="saved for"):
         step(X, X.astype(np.int32))
     even = nj.load(symbolic(lambda x: x, "2*n, 16"))
-    with pytest.raises(nj.InvalidProgramError, match="sizes fit the symbolic ones"):
+    with pytest.raises(nj.InvalidProgramError, match="sizes fit the symbolic sizes"):
         even(X[:3])
 
 

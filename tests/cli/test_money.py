@@ -73,7 +73,7 @@ def test_estimate_prints_rows_as_json(run):
         ),
         (
             ("--instance", "trn1.2xlarge", "--instance", "inf2.xlarge", "--price", "3"),
-            "give prices by name: --price trn1.2xlarge=3.0; those you leave out",
+            "give prices by name: --price trn1.2xlarge=3.0; machines without",
         ),
         (
             ("--tokens", "1e9"),

@@ -168,6 +168,15 @@ def test_compare_targets(run):
         assert word in result.stdout
 
 
+def test_compare_targets_says_on_which_chips_no_program_was_measured(run):
+    result = run("compare-targets", "cli_timing.py:layer", "--args", SHAPES)
+    sure = [line for line in result.stdout.splitlines() if line.startswith("80 % sure")]
+    without = "(no program was measured on this chip)"
+    unknown = [line.split()[3] for line in sure if without in line]
+    assert len(sure) == 4
+    assert unknown == ["inf2:"]
+
+
 def test_compare_targets_says_why_one_cannot(run):
     chosen = ("--target", "trn1", "--target", "trn3", "--policy", "mxfp8")
     options = ("--args", SHAPES, *chosen)

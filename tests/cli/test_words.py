@@ -48,7 +48,7 @@ def test_lines_of_a_search(source):
     found = printed(
         "search", source, "--tolerance", "0.01", "--objective", "preference"
     )
-    assert "--objective time avoids that" in found
+    assert "--objective time avoids this" in found
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         row="`grad` of a loaded program that was exported without its derivative",
         error=nj.UnsupportedError,
-        words="a loaded program that holds none",
+        words="a loaded program without a derivative",
         cells=[("grad", "stablehlo")],
     ),
     Refusal(
@@ -63,7 +63,7 @@ REFUSALS: tuple[Refusal, ...] = (
         cells=[("jax.export", "callback")],
     ),
     Refusal(
-        row="a golden (a recorded result) of a function that is partitioned",
+        row="a golden (a stored result) of a function that is partitioned",
         error=nj.UnsupportedError,
         words="a portable program with shardings",
         cells=[("goldens", "in_shardings")],

@@ -471,7 +471,7 @@ REFUSED = {
     "a reducer of its own": (
         manual(all_reduce(FOUR, op="subtract")),
         UnsupportedError,
-        "a function of its own",
+        "a custom function",
     ),
     "an order of its own": (
         manual(COPY.format(1), split='<@moved, [{"x"}]>', axes='"x"'),
@@ -486,7 +486,7 @@ REFUSED = {
     "no such device": (
         manual(permute("[[0, 1], [2, 8]]")),
         InvalidProgramError,
-        "device 8 is none of the 8",
+        "device 8 is not in the mesh of 8",
     ),
 }
 

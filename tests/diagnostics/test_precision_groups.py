@@ -17,7 +17,7 @@ def test_a_group_beside_those_inside_it():
     found = [*explained(groups(*names), groups(*names))]
     assert found == [
         "(others): ops that are in none of the other groups",
-        "attention: its own ops, without those of attention/wq and 1 more inside it",
+        "attention: without the ops of the groups attention/wq and 1 more",
     ]
 
 

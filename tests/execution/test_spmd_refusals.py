@@ -38,7 +38,7 @@ def psum(x: Any, groups: Any = None) -> Any:
 CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "groups of different sizes": (
         lambda x: psum(x, [[0, 1, 2], [3]]),
-        "groups of 1 and 3 devices",
+        "groups of unequal size, 1 and 3 devices",
     ),
     "devices in no group": (
         lambda x: lax.all_gather(x, "x", axis_index_groups=[[0, 1]]),
@@ -54,11 +54,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a target that is not there": (
         lambda x: lax.ppermute(x, "x", [(0, 4)]),
-        "ppermute: device 4 is none of the 4 of the mesh",
+        "ppermute: device 4 is not in the mesh of 4 devices",
     ),
     "a source that is not there": (
         lambda x: lax.ppermute(x, "x", [(9, 0)]),
-        "ppermute: device 9 is none of the 4 of the mesh",
+        "ppermute: device 9 is not in the mesh of 4 devices",
     ),
     "no groups": (lambda x: psum(x, []), "psum: no groups"),
     "no such axis": (lambda x: lax.psum(x, "rows"), "axis 'rows', which no mesh"),
@@ -72,13 +72,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "more channels than there are wires": (
         collective_algorithm("ring:4")(psum),
-        "4 x 4 torus: 2 channels at most",
+        "4 x 4 torus: at most 2 channels",
     ),
     "an algorithm that scatters nothing": (
         collective_algorithm("single_step_mesh")(
             lambda x: lax.psum_scatter(x, "x", tiled=True)
         ),
-        "it exists for all_reduce only",
+        "this algorithm can run all_reduce only",
     ),
 }
 
@@ -126,14 +126,14 @@ ASYMMETRIC += [[k, k + 1, k + 64, k + 65] for k in range(4, 64, 2)]
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (psum, "no algorithm can run over 4 ranks: the group uses other logical"),
+        (psum, "no algorithm can run over 4 ranks: the group uses different"),
         (
             lambda x, g: lax.all_gather(x, "x", axis_index_groups=g),
-            "other logical cores on",
+            "different logical cores on",
         ),
         (
             lambda x, g: lax.all_to_all(x, "x", 0, 0, axis_index_groups=g),
-            "other logical cores on one node than on another",
+            "different logical cores on different nodes",
         ),
     ],
     ids=["psum", "all_gather", "all_to_all"],
@@ -142,7 +142,7 @@ def test_groups_that_no_network_joins(function, words):
     program = mapped(lambda x: function(x, ASYMMETRIC), 128, "trn2.48xlarge:2")
     with pytest.raises(InvalidProgramError, match=words) as caught:
         program.lower(np.ones((4 * 128, 2), np.float32))
-    assert "the same logical cores of every node" in str(caught.value)
+    assert "the same logical cores on every node" in str(caught.value)
 
 
 # -- programs that JAX would not write -------------------------------------------------
@@ -170,12 +170,12 @@ ALL_TO_ALL = (
 BROADCAST = ("collective_broadcast", "replica_groups = dense<{}> : tensor<{}x2xi64>")
 PERMUTE = ("collective_permute", "source_target_pairs = dense<{}> : tensor<{}x2xi64>")
 TEXTS = [
-    (PERMUTE, [[0, 4]], "device 4 is none of the 4 of the mesh"),
+    (PERMUTE, [[0, 4]], "device 4 is not in the mesh of 4 devices"),
     (PERMUTE, [[0, 1], [2, 1]], "duplicate targets"),
     (PERMUTE, [[0, 1], [0, 2]], "duplicate sources"),
     (ALL_TO_ALL, [[0, 1]], r"\[2, 3\] of 4 devices are in no group"),
     (ALL_TO_ALL, [[0, 1], [1, 2]], "seen more than once"),
-    (BROADCAST, [[0, 5]], "device 5 is none of the 4"),
+    (BROADCAST, [[0, 5]], "device 5 is not in the mesh of 4"),
     (BROADCAST, [[0, 1], [1, 2]], "seen more than once"),
 ]
 
@@ -201,10 +201,10 @@ def test_loaded_programs_with_illegal_groups_are_refused(op, table, words, tmp_p
         (((0, 1, 2, 3),), ""),
         (((0, 1), (1, 2)), "device 1 is named twice"),
         (((0, 0, 1, 2, 3),), "device 0 is named twice"),
-        (((0, 1), (2, 4)), "device 4 is none of the 4"),
-        (((0, 1), (2, -1)), "device -1 is none of the 4"),
+        (((0, 1), (2, 4)), "device 4 is not in the mesh of 4"),
+        (((0, 1), (2, -1)), "device -1 is not in the mesh of 4"),
         (((0, 1),), "[2, 3] of 4 devices are in no group"),
-        (((0,), (1, 2, 3)), "groups of 1 and 3 devices"),
+        (((0,), (1, 2, 3)), "groups of unequal size, 1 and 3 devices"),
         ((), "[0, 1, 2, 3] of 4 devices"),
     ],
 )
@@ -213,7 +213,7 @@ def test_faults_of_groups(groups, fault):
     assert found.startswith(fault)
     assert bool(found) == bool(fault)
     some = fault_of_groups(groups, 4, complete=False)
-    assert bool(some) == ("named twice" in fault or "none of" in fault)
+    assert bool(some) == ("named twice" in fault or "not in the mesh" in fault)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_faults_of_groups(groups, fault):
         ((), ""),
         (((0, 1), (0, 2)), "device 0 is a source twice"),
         (((0, 1), (2, 1)), "device 1 is a target twice"),
-        (((9, 1),), "device 9 is none of the 4"),
+        (((9, 1),), "device 9 is not in the mesh of 4"),
     ],
 )
 def test_faults_of_pairs(pairs, fault):

@@ -85,7 +85,7 @@ def test_vectors_outside_their_folder(tmp_path):
 def test_json_nested_too_deep(tmp_path, name):
     path = LOADERS[name].write(tmp_path)
     path.write_bytes(b'{"a":' * 100_000)
-    with pytest.raises(InvalidProgramError, match="no JSON"):
+    with pytest.raises(InvalidProgramError, match="not JSON"):
         LOADERS[name].load(path)
 
 

@@ -76,7 +76,7 @@ def test_a_trap_does_not_spring(name, tmp_path):
     trap = np.empty(1, object)
     trap[0] = Trap()
     (np.save if path.suffix == ".npy" else np.savez)(path, trap)
-    with pytest.raises(nj.InvalidProgramError, match="holds objects"):
+    with pytest.raises(nj.InvalidProgramError, match="holds Python objects"):
         read_dump(path)
     path.write_bytes(pickle.dumps(Trap()))
     with pytest.raises(nj.InvalidProgramError):

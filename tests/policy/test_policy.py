@@ -102,9 +102,9 @@ def test_the_nearest_value_is_suggested() -> None:
         ("seed", 2**32, "[0, 4294967295]"),
         ("seed", 0.5, "[0, 4294967295]"),
         ("seed", True, "[0, 4294967295]"),
-        ("placement", (0, 0), "a logical core of its own"),
-        ("placement", (0, -1), "a logical core of its own"),
-        ("placement", "01", "a logical core of its own"),
+        ("placement", (0, 0), "its own logical core"),
+        ("placement", (0, -1), "its own logical core"),
+        ("placement", "01", "its own logical core"),
         ("amax_history_length", 0, "[1, 2147483647]"),
         ("loss_scale", 0.0, "positive finite"),
         ("loss_scale", float("nan"), "positive finite"),
@@ -298,13 +298,13 @@ def test_an_unmatched_rule_names_what_is_near() -> None:
     paths = ["params/head/kernel", "params/head/bias", "opt/mu/0", "x"]
     error = unmatched_rule_error(rule, {"param": paths})
     assert "Rule(param='hed/kernel$', auto_cast='none') matches no op" in str(error)
-    assert "is in none of 4 params; near: 'params/head/kernel'" in str(error)
+    assert "matches none of 4 params; near: 'params/head/kernel'" in str(error)
     assert "stacked in one jax.lax.scan" in str(error)
 
 
 def test_an_unmatched_rule_without_candidates() -> None:
     error = unmatched_rule_error(Rule(scope="mlp", auto_cast="none"), {})
-    assert "scope='mlp' is in none of 0 scopes; near: none exist" in str(error)
+    assert "scope='mlp' matches none of 0 scopes; near: none exist" in str(error)
 
 
 def test_an_unmatched_rule_whose_selectors_match_apart() -> None:
@@ -793,7 +793,7 @@ def test_describe_names_only_what_differs_from_the_sdk() -> None:
         "  accumulation: float32 within a tile, float32 across tiles (systolic)"
     )
     host = Policy(accumulation="host", transcendentals="host", loss_scale=1024)
-    assert "outside every promise" in host.describe()
+    assert "no promise of an order" in host.describe()
     assert "transcendentals: host" in host.describe()
     assert "loss_scale: 1024.0" in host.describe()
 

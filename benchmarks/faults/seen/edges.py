@@ -210,8 +210,8 @@ def cache_scale_for_448_on_format_of_240(params, keys, values, queries):
     """Attention on a cache in E4M3, quantized as on the GPU the code comes from."""
     largest = 448.0  # -
     # + largest = 240.0
-    scale = jnp.abs(keys).max() / largest
-    cached = (keys / scale).astype(jnp.float8_e4m3)  # here
+    scale = jnp.abs(keys).max() / largest  # here
+    cached = (keys / scale).astype(jnp.float8_e4m3)
     q = layer_norm(queries) @ params["q"]
     k = cached.astype(jnp.bfloat16).astype(jnp.float32) * scale
     probs = jax.nn.softmax(q @ k.T / q.shape[-1] ** 0.5)

@@ -336,9 +336,9 @@ def returns_divided_by_discount_powers(params, states, rewards, gamma):
 def key_cache_scale_of_the_prompt(params, x):
     """Decoding with an int8 key cache: one scale, from the prompt's keys."""
     q, k, v = (x @ params[name] for name in "qkv")
-    scale = jnp.max(jnp.abs(k[:8])) / 127.0  # -
+    scale = jnp.max(jnp.abs(k[:8])) / 127.0  # fault
     # + scale = jnp.max(jnp.abs(k), axis=-1, keepdims=True) / 127.0
-    codes = jnp.clip(jnp.round(k / scale), -127, 127).astype(jnp.int8)  # here
+    codes = jnp.clip(jnp.round(k / scale), -127, 127).astype(jnp.int8)
     keys = codes.astype(jnp.float32) * scale
     scores = q @ keys.T / x.shape[-1] ** 0.5
     causal = jnp.tril(jnp.ones(scores.shape, bool))

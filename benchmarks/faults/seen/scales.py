@@ -208,9 +208,9 @@ def block_exponents_to_nearest(params, x):
     """Weights in blocks of 32 with scales that are powers of two, rounded."""
     w = params["w"].reshape(-1, 32, params["w"].shape[1])
     top = jnp.max(jnp.abs(w), axis=1, keepdims=True)
-    scale = jnp.exp2(jnp.round(jnp.log2(top / 240.0)))  # -
+    scale = jnp.exp2(jnp.round(jnp.log2(top / 240.0)))  # fault
     # + scale = jnp.exp2(jnp.ceil(jnp.log2(top / 240.0)))
-    small = jnp.clip(w / scale, -240.0, 240.0).astype(jnp.float8_e4m3)  # here
+    small = jnp.clip(w / scale, -240.0, 240.0).astype(jnp.float8_e4m3)
     back = (small.astype(jnp.float32) * scale).reshape(params["w"].shape)
     h = jax.nn.gelu(x @ back + params["b"])
     return back, h @ params["out"]
@@ -236,9 +236,9 @@ def outliers_arguments():
 def outlier_channels_clipped(params, x):
     """INT8 activations of a large model; a few channels are forty times larger."""
     h = x * params["gain"]
-    step = 3.0 * jnp.std(h, axis=-1, keepdims=True) / 127.0  # -
+    step = 3.0 * jnp.std(h, axis=-1, keepdims=True) / 127.0  # fault
     # + step = jnp.max(jnp.abs(h), axis=-1, keepdims=True) / 127.0
-    codes = jnp.clip(jnp.round(h / step), -127, 127).astype(jnp.int8)  # here
+    codes = jnp.clip(jnp.round(h / step), -127, 127).astype(jnp.int8)
     back = codes.astype(jnp.float32) * step
     up = jax.nn.silu(back @ params["gate"]) * (back @ params["up"])
     return back, up @ params["down"]

@@ -229,9 +229,9 @@ def scale_updated_every_fourth_step(params, batches):
         h = jnp.tanh(x @ params["in"]) * jnp.max(jnp.abs(x))
         scale = jax.lax.cond(
             n % 4 == 0, lambda: 200.0 / jnp.max(jnp.abs(h)), lambda: scale
-        )  # -
+        )  # fault
         # + scale = 200.0 / jnp.max(jnp.abs(h))
-        h8 = jnp.clip(h * scale, -240.0, 240.0).astype(jnp.float8_e4m3)  # here
+        h8 = jnp.clip(h * scale, -240.0, 240.0).astype(jnp.float8_e4m3)
         y = h8.astype(jnp.float32) / scale @ params["out"]
         return (scale, n + 1), y  # -
         # + return carry, y

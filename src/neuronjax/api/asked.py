@@ -208,7 +208,7 @@ def shared_setting(
 
     Args:
         several: the items.
-        given: two of the verb's keywords with their values, first for the target.
+        given: the caller's keyword arguments for target and policy, in this order.
 
     Raises:
         InvalidProgramError: the items' settings differ, and the caller gives none.
@@ -222,8 +222,8 @@ def shared_setting(
             continue
         if len(names) > 1:
             raise InvalidProgramError(
-                f"the {what} of one is {' and that of the other '.join(names)}",
-                remedy=f"give the one that is meant: {keyword}={_written(own[0])}",
+                f"the programs have different settings: {what} {' and '.join(names)}",
+                remedy=f"give one for both: {keyword}={_written(own[0])}",
             )
         shared[keyword] = own[0]
     return shared
@@ -232,7 +232,7 @@ def shared_setting(
 def _written(setting: Any) -> str:
     name = _name(setting)
     is_named = not isinstance(setting, Policy) or name in PRESETS
-    return repr(name) if is_named else "that policy, a nj.Policy"
+    return repr(name) if is_named else "the policy of one program"
 
 
 def _name(setting: Any) -> str:

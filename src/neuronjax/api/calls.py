@@ -223,8 +223,8 @@ class CallState:
             raise InvalidProgramError(
                 f"{self.name} rounds stochastically and is traced: every run of the "
                 "traced program would draw the same random bits",
-                remedy="call with_rounding_seed(i)(...) with i a traced uint32 that "
-                "changes with every call, for instance the step number",
+                remedy="call f.with_rounding_seed(i)(...), where i is a traced uint32 "
+                "that changes with every call, for instance the step number",
             )
         return np.uint32(next(self.calls))
 

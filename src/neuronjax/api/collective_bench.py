@@ -86,7 +86,7 @@ class CollectiveBench(Displayed):
         ranks = f"{len(self.ranks)} ranks of {self.target}"
         title = f"{self.op}, {ranks}; bandwidth in GB/s"
         wait = f"A launch waits {self.barrier_seconds * 1e3:.2g} ms for all ranks"
-        note = f"Modelled. {wait}, while the previous one runs.\n{HOW_SURE}"
+        note = f"Modelled. {wait}, while the previous launch runs.\n{HOW_SURE}"
         columns = {heading: NUMBER for heading in _HEADINGS}
         return Group(new_table(title, columns, map(_row, self.records)), Text(note))
 

@@ -149,11 +149,10 @@ def compare(
     if against is not None:
         if reference != "float64" or baseline is not None:
             raise InvalidProgramError(
-                "`against` is another program under the same policy, and has no"
-                " reference",
+                "against= compares two programs under one policy, without a reference",
                 op="compare",
-                remedy="leave reference= and baseline= out, or compare each with its"
-                " own",
+                remedy="leave reference= and baseline= out, or compare each program"
+                " with its reference in a call without against=",
             )
         given = {"target": target, "policy": policy}
         setting = shared_setting((function, against), given)
@@ -268,7 +267,7 @@ def _with_arguments(saved: CapturedProgram, like: CapturedProgram) -> CapturedPr
     )
     if given != taken:
         raise InvalidProgramError(
-            f"{saved.emulation.name} takes {taken}, the function {given}",
+            f"{saved.emulation.name} takes {taken}, but the function takes {given}",
             op="compare",
             remedy="give arguments of the types that the program was saved for",
         )

@@ -365,7 +365,7 @@ class _Training:
         if machine.tokens_per_step is not None:
             if self.run.tokens_per_step is None:
                 raise InvalidProgramError(
-                    f"{machine.name!r} has tokens_per_step, and the estimate has none",
+                    f"{machine.name!r} has tokens_per_step, but not the estimate",
                     remedy="give tokens_per_step, of one call of the step",
                 )
             copies = machine.tokens_per_step / self.run.tokens_per_step
@@ -451,10 +451,10 @@ def _gradient_notes(
     if not silent:
         return []
     if not any(map(_trains, silent)):
-        return ["no gradients are computed: copies exchange nothing"]
+        return ["the program computes no gradients, so its copies exchange nothing"]
     return [
-        "no argument looks like a parameter, so no gradient is added up over the "
-        "copies; give gradient_bytes"
+        "no argument looks like a parameter, so the time has no all-reduce of "
+        "gradients over the copies; give gradient_bytes"
     ]
 
 
@@ -466,7 +466,7 @@ def _placement_notes(
         placement, copies = profiled.policy.placement, int(cost.copies)
         if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
             what = f"the placement has {len(placement)} of {cost.devices} devices"
-            found.append(f"{what}: gradients are added up as if copies were in order")
+            found.append(f"{what}: gradients are added up as if device n were core n")
     return list(dict.fromkeys(found))
 
 

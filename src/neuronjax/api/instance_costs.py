@@ -178,7 +178,7 @@ def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
     names = (instance,) if isinstance(instance, str) else tuple(instance)
     if not names:
         remedy = f"name one, such as {DEFAULT_INSTANCE!r}"
-        raise InvalidProgramError("an estimate for no instance", remedy=remedy)
+        raise InvalidProgramError("the estimate names no instance", remedy=remedy)
     found = {target.name: target for target in map(resolve_target, names)}
     return tuple(found.values())
 
@@ -211,7 +211,7 @@ def prices_of(
         raise InvalidProgramError(
             f"one price_per_hour, {given}, for {', '.join(names)}",
             remedy=f"give prices by name: price_per_hour={{{names[0]!r}: {given}}}; "
-            "those you leave out are list prices",
+            "machines without a given price have their list prices",
         )
     return {target.name: price_of(target, given, terms) for target in targets}
 
@@ -222,7 +222,8 @@ def by_name(given: Any, name: str, what: str) -> Any:
         return given
     if name not in given:
         raise InvalidProgramError(
-            f"{what} by name, without {name!r}", remedy=f"add {name!r}"
+            f"{what} gives values by name, but none for {name!r}",
+            remedy=f"add {name!r}",
         )
     return given[name]
 
@@ -252,7 +253,7 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
         )
     if used < shards or (devices is not None and used % shards):
         raise InvalidProgramError(
-            f"{used} devices for a program of {shards}",
+            f"{used} devices for a program that needs {shards} devices",
             remedy=f"use a multiple of {shards}",
         )
     return used // shards
@@ -305,13 +306,13 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
-        return f"{said}; no mixture was tried: too many modules, or no rule mixes them"
+        return f"{said}; no mixture was tried: too many modules, or no rule for it"
     if mixed is None or not least < wide.total_seconds:
         return (
             f"{said}; using one for some modules, the other for the rest, is no faster"
         )
     code = " ".join(f"policy={policy_code(mixed)}".split()).replace("( ", "(")
-    return f"{said}; mixing both is predicted to take {seconds(least)}, with {code}"
+    return f"{said}; a mixture is predicted to take {seconds(least)}, with {code}"
 
 
 def _matmul_bits(found: Profile) -> int:

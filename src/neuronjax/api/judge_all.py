@@ -127,7 +127,7 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
             return from_json(done.stdout)
         if done.returncode == 2:
             raise InvalidProgramError(done.stderr.strip(), op="judge")
-        why = f"judging ended with status {done.returncode}: {done.stderr[-300:]}"
+        why = f"the judge ended with status {done.returncode}: {done.stderr[-300:]}"
     release = options.get("nki")
     return KernelVerdict(
         candidate=str(path.resolve()),

@@ -162,7 +162,7 @@ class _Loaded:
             if tree != artifact.in_tree:
                 raise InvalidProgramError(
                     f"{artifact.name} is called with {tree}",
-                    remedy=f"give what it was saved for: {artifact.in_tree}",
+                    remedy=f"give arguments of the saved structure: {artifact.in_tree}",
                 )
         elif kwargs or len(args) != len(artifact.in_avals):
             raise InvalidProgramError(

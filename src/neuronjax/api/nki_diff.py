@@ -92,7 +92,7 @@ class NkiDiff(Displayed):
         words = (
             f"{len(rows)} changes, {count} lost"
             if rows
-            else "nothing that it uses differs"
+            else "nothing that the kernel uses differs"
         )
         return Group(new_table(title, columns, rows), Text(words))
 

@@ -94,7 +94,7 @@ class InPlace(WithState):
             raise UnsupportedError(
                 f"{_name_of(self)} makes new state in its modules, "
                 f"{', '.join(call.rebuilt[:4])}: a compiled step keeps only arrays "
-                "that were there before",
+                "that existed before it",
                 remedy="make every variable before the first step, and keep in an "
                 "nnx.Variable what a step changes",
             )
@@ -119,8 +119,8 @@ def _warn_of_lost(function: Callable[..., Any], names: Sequence[str]) -> None:
     if names:
         more = ", ..." if names[4:] else ""
         warn_user(
-            f"{_name_of(function)} changes NNX variables of its arguments, which are "
-            f"lost, as under jax.jit: {', '.join(names[:4])}{more}\n"
+            f"{_name_of(function)} changes NNX variables of its arguments, and the "
+            f"changes are lost, as under jax.jit: {', '.join(names[:4])}{more}\n"
             "  remedy: jit it with nnx.jit; or jit it with nj.jit and make every "
             "variable before the first step; or return the changed module",
             NotEmulatedWarning,

@@ -305,7 +305,7 @@ def _spread(name: str, axes: Any, tree: Any) -> list[Any]:
     except ValueError as error:
         raise InvalidProgramError(
             f"pmap: {name} is no pytree prefix of what it describes: {error}",
-            remedy="give one axis for the whole, or a tree of the same structure",
+            remedy="give one axis for the whole tree, or a tree of the same structure",
         ) from error
 
 

@@ -243,11 +243,11 @@ def _layout(job: _Workload, chips: int) -> _DeviceLayout:
 def _misfit(job: _Workload, layout: _DeviceLayout) -> str:
     stage, per_node = layout.data * job.tensor, layout.per_node
     if layout.chips < 1 or not stage or stage * job.pipeline != layout.devices:
-        return f"no multiple of tensor {job.tensor} x pipeline {job.pipeline}"
+        return f"not a multiple of tensor {job.tensor} x pipeline {job.pipeline}"
     if per_node % job.tensor:
-        return f"a node has {per_node}, which tensor {job.tensor} does not divide"
+        return f"a node has {per_node} devices, not a multiple of tensor {job.tensor}"
     if stage % per_node and per_node % stage:
-        return f"a stage of {stage} devices does not fit nodes of {per_node}"
+        return f"a stage of {stage} devices does not fit nodes of {per_node} devices"
     return ""
 
 

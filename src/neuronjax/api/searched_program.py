@@ -128,9 +128,9 @@ class SearchedProgram:
         if not changes:
             raise InvalidProgramError(
                 f"none of {', '.join(candidates.names)} changes an instruction of this "
-                "program: no group is lowerable",
+                "program",
                 remedy="bf16, fp16, tf32 and fp8 are casts of FP32 operands; give "
-                "candidates below the dtypes of the program",
+                "candidates that are narrower than the program's dtypes",
             )
         return candidates.only([*kept, last])
 

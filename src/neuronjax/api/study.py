@@ -85,8 +85,8 @@ def study(
         targets: another name for `target`.
         seeds: how many seeds (5 means the seeds 0 to 4), or the seeds themselves.
         options: further keywords of `train`, the same for all runs.
-        folder: where each run is written as a file of JSON lines, and read if it is
-            complete already. An incomplete run starts again. None: no files.
+        folder: the folder that keeps each run, as a file of JSON lines. Complete runs
+            are read instead of repeated; incomplete ones start again. None: no files.
         if_changed: what to do with a stored run if the function `train`, the options
             or the policy have changed since: "error" or "rerun".
         baseline: the policy with which the others are compared, by its label in the

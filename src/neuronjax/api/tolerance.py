@@ -98,7 +98,9 @@ def tolerance(
             bounds = {n: output.tolerance for n, output in enumerate(found)}
             bounds = sharpened(bounds, run, samples, failure)
         kept = ", ".join(sorted(walk.kept_in_float32))
-        notes = (f"the reference computes these in FP32 too: {kept}",) if kept else ()
+        notes = (
+            (f"the reference computes these ops in FP32 too: {kept}",) if kept else ()
+        )
         return LegalResults(
             **asked.words,
             outputs=tuple(

@@ -85,7 +85,7 @@ class ArtifactFamily:
             )
             raise InvalidProgramError(
                 f"{name} was saved for {saved}, and is called with {given}",
-                remedy="give arrays whose sizes fit; a letter stands for one size",
+                remedy="give arrays whose sizes fit; equal letters are equal sizes",
             )
         return _from_exported(self.exported, self.file, types)
 
@@ -183,8 +183,8 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         reason = getattr(error, "strerror", None) or error
         raise InvalidProgramError(
             f"cannot read {name[:200]!r}: {reason}",
-            remedy="give the path of a saved program, or its bytes: source.encode() of "
-            "a text",
+            remedy="give the path of a saved program, or its bytes; for a text, "
+            "source.encode()",
         ) from error
 
 
@@ -344,7 +344,7 @@ def _check_constants(program: Program) -> None:
         size = math.prod(kind.shape) * kind.dtype.itemsize
         if size > MOST_CONSTANT_BYTES:
             raise InvalidProgramError(
-                f"a constant of {size:.3g} bytes; the most is {MOST_CONSTANT_BYTES}",
+                f"a constant of {size:.3g} bytes, of at most {MOST_CONSTANT_BYTES}",
                 op=op.name,
                 location=op.location.source,
                 remedy="broadcast a scalar, or pass the array as an argument",

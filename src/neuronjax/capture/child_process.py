@@ -53,7 +53,7 @@ def started(
     except OSError as error:
         raise InternalError(
             f"cannot start {sys.executable!r} to {doing} a program: {error}",
-            remedy=f"programs are {done} in a process of their own: allow one to start",
+            remedy=f"allow a second process, in which programs are {done}",
         ) from error
 
 

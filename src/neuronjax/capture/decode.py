@@ -139,7 +139,7 @@ def _entry(functions: Mapping[str, Any]) -> str:
     ]
     if len(public) != 1:
         raise InvalidProgramError(
-            f"the module has no function main and {len(public)} public ones"
+            f"the module has no function main and {len(public)} public functions"
             + (f": {', '.join(public[:8])}" if public else ""),
             remedy="name the entry main, or make the other functions private",
         )

@@ -269,7 +269,7 @@ def _exported(root: Table, data: bytes, depth: int) -> Exported:
             malformed(f"a pytree of {tree.num_leaves} leaves for {len(avals)} arrays")
     kept = root.integers(_Field.KEPT, 2)
     if list(kept) != sorted(set(kept)) or (kept and kept[-1] >= len(in_avals)):
-        malformed("the list of used arguments names some that do not exist")
+        malformed("the list of used arguments names arguments that do not exist")
     vjp = root.table(_Field.VJP) if depth < DEEPEST_VJP else None
     return Exported(
         name=root.text(_Field.NAME),
@@ -295,7 +295,7 @@ def _check_convention(root: Table) -> None:
         raise UnsupportedError(
             f"the jax.export artifact has calling convention {version}; this JAX knows "
             f"{oldest} to {newest}",
-            remedy="export it again with this version of JAX, or install the one that "
+            remedy="export it again with this version of JAX, or install the JAX that "
             "wrote it",
         )
 
@@ -348,7 +348,7 @@ def _dimension(text: str) -> Any:
         if len(text) <= LONGEST_SIZE:
             sizes = tuple(export.symbolic_shape(text))
     if len(sizes) != 1:
-        malformed(f"it has the size {text[:40]!r}")
+        malformed(f"it has the illegal size {text[:40]!r}")
     return sizes[0]
 
 
@@ -416,7 +416,7 @@ def _deserialize(data: bytes, name: str) -> Any:
     except ImportError as error:
         raise UnsupportedError(
             f"the pytrees of the jax.export artifact hold the registered type {name}",
-            remedy="pip install flatbuffers, which JAX needs to read those",
+            remedy="pip install flatbuffers, which JAX needs to read such types",
         ) from error
     except _ANYTHING as error:
         raise InvalidProgramError(

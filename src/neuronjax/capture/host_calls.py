@@ -238,7 +238,7 @@ def _of_this_host(context: Any, x: Any) -> list[Any]:
             "compiled kernels run on this machine alone",
             location=program_line(),
             remedy='export it under "with nj.exportable():", the same bits as plain '
-            "StableHLO; jax.export.export(nj.jit(f)) needs none",
+            "StableHLO; jax.export.export(nj.jit(f)) needs no scope",
         )
     return [x]
 

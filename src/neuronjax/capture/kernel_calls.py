@@ -120,9 +120,9 @@ def _no_derivative(
     raise UnsupportedError(
         f"the kernel {function.name} has no derivative",
         op=f"nki.{function.name}",
-        remedy="give it one, as to jax.custom_vjp: kernel.defvjp(forward, backward), "
+        remedy="define one as for jax.custom_vjp: kernel.defvjp(forward, backward), "
         "where forward returns (results, residuals) and backward takes (residuals, "
-        "cotangents); for no gradient, jax.lax.stop_gradient its arguments",
+        "cotangents); for no gradient, pass jax.lax.stop_gradient(x)",
     )
 
 

@@ -58,7 +58,7 @@ SECONDS, SECONDS_PER_MEGABYTE = 300.0, 60.0
 _LOG_BYTES = 1 << 16
 _MANUAL = "sdy.manual_computation"
 _MOVED = {"func.call", "sdy.sharding_constraint"}
-_REMEDY = "write it and its collectives with jax.shard_map over all axes of the mesh"
+_REMEDY = "write the program with jax.shard_map over all axes of the mesh"
 
 
 # -- Which programs --------------------------------------------------------------------
@@ -254,7 +254,7 @@ def _read(done: subprocess.CompletedProcess[bytes]) -> _Answer:
         if "what" in header:
             raise InvalidProgramError(
                 f"XLA cannot partition the program: {header['what']}",
-                remedy="correct the shardings that it names; or " + _REMEDY,
+                remedy="correct the shardings that the message names; or " + _REMEDY,
             )
         arguments, results = (
             tuple(DeviceTiling.of(**fields) for fields in header[name])

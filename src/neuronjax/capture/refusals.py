@@ -84,7 +84,7 @@ def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
                 message,
                 op=str(equation.primitive),
                 location=source,
-                remedy="cast the operands to what it names, or use another algorithm",
+                remedy="cast the operands to these dtypes, or use another algorithm",
             )
     return None
 
@@ -182,7 +182,7 @@ _REFUSALS = (
     ),
     _Refusal(
         r"shardings specification must be a tree prefix",
-        "give one sharding for all, or a tuple of one for each argument",
+        "give one sharding for all arguments, or a tuple with a sharding for each",
     ),
     _Refusal(
         r"evenly divide|should be divisible by",

@@ -36,7 +36,7 @@ def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
     def forward(*leaves: Any) -> tuple[list[Any], tuple[Any, ...]]:
         if artifact.vjp is None:
             raise UnsupportedError(
-                f"the derivative of {artifact.name}, a loaded program that holds none",
+                f"{artifact.name} is a loaded program without a derivative",
                 remedy="export it with exported.serialize(vjp_order=1), or emulate the "
                 "function: jax.grad(nj.jit(f))",
             )

@@ -3,7 +3,7 @@
     running.py     run          a program or a script, on an emulated chip
     asking.py      check        what the real compiler would refuse
                    compare      which op errs, and where the errors begin
-                   tolerance    how far off results may be, and still be right
+                   tolerance    how large an error a correct result may have
                    compare-dump  tensors of a chip or another framework
                    search       the lowest precision within a tolerance
     tracking.py    track        errors against float64, commit by commit

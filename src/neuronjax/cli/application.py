@@ -128,8 +128,8 @@ OwnTargetOption = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="The chip, instance or UltraServer (see `neuronjax ls`). Default: the "
-        "function's own, else trn2.",
+        help="A chip, instance or UltraServer, as `neuronjax ls` lists them. Default: "
+        "the function's target, or trn2.",
     ),
 ]
 PolicyOption = Annotated[
@@ -137,8 +137,8 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         help="fp32, bf16, fp16, tf32, fp8, mxfp8 or mxfp4; or one of these with fields "
-        "changed: bf16,rounding=stochastic. Default: the function's own, else fp32, "
-        "as AWS's compiler.",
+        "of Policy changed: bf16,rounding=stochastic. Default: the function's policy, "
+        "else fp32.",
     ),
 ]
 CacheOption = Annotated[
@@ -176,5 +176,6 @@ def check_folders(paths: Sequence[Path | None]) -> None:
     for path in filter(None, paths):
         if not path.parent.is_dir():
             raise InvalidProgramError(
-                f"{path}: there is no folder {path.parent}", remedy="make it first"
+                f"{path}: there is no folder {path.parent}",
+                remedy="make the folder first",
             )

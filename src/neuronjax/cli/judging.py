@@ -64,7 +64,7 @@ def judge(
 ) -> None:
     """Judge whether an NKI kernel is legal and correct, and how fast it is.
 
-    The kernel runs in an isolated child process, without access to the reference. The
+    The kernel's code runs in a child process, without access to the reference. The
     exit status is 0 if the kernel is accepted, 1 if it is refused, 2 if one of your
     files cannot be read, and 3 (undecided) if the tolerance is so wide that wrong
     kernels would pass. For a folder, it is 0 if one kernel is accepted, else 3 if one

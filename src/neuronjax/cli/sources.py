@@ -158,9 +158,9 @@ class FunctionSource:
             short = self.name.rpartition(":")[2]
             raise InvalidProgramError(
                 f"{self.name}{signature}: {error}; {len(arguments)} are given",
-                remedy="give one shape per parameter; where one is a pytree "
-                f"(parameters, optimizer state) set {short}.example_args in the file, "
-                "a tuple of arguments or a function that returns it",
+                remedy="give one shape per argument; if an argument is a pytree "
+                f"(parameters, optimizer state), set {short}.example_args in the file "
+                "to a tuple of arguments, or to a function that returns the tuple",
             ) from error
         return arguments
 

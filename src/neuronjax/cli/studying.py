@@ -81,8 +81,8 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="Also predict the cost of training a full-size model, whose step is "
-            "`file.py:function`.",
+            help="The training step of the full-size model, `file.py:function`: also "
+            "predict the cost of training this model.",
         ),
     ] = None,
     shapes: Annotated[

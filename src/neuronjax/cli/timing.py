@@ -211,6 +211,7 @@ def _row(
         "seconds": result.total_seconds,
         "interval_seconds": result.confidence
         and (result.confidence.low_seconds, result.confidence.high_seconds),
+        "knows_chip": result.confidence and result.confidence.knows_chip,
         "mfu": result.metrics["mfu_estimated_percent"],
         "mbu": result.metrics["mbu_estimated_percent"],
         "bound": result.bound,
@@ -248,6 +249,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
         )
     failed = [
         f"80 % sure, {row['target']}: {' to '.join(map(seconds, interval))}"
+        + ("" if row["knows_chip"] else " (no program was measured on this chip)")
         for row in known
         if (interval := row["interval_seconds"])
     ]

@@ -41,7 +41,7 @@ def track(
     source: SourceArgument,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="Repeatable. Default: the function's own."),
+        typer.Option("--policy", help="Repeatable. Default: the function's policy."),
     ] = None,
     target: OwnTargetOption = None,
     shapes: ShapesOption = None,
@@ -152,7 +152,8 @@ def _kept(path: Path | None) -> list[Record]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     except ValueError as error:
         raise InvalidProgramError(
-            f"{path} is no file of records: {error}", remedy="--append another file"
+            f"{path} is no file of records: {error}",
+            remedy="give --append another file",
         ) from error
 
 
@@ -172,7 +173,7 @@ def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> s
     allowed = limit * last[-1] if is_ratio else limit
     if record[figure] <= allowed:  # a NaN is refused
         return ""
-    was = f", it was {last[-1]:.3g}" if last else ""
+    was = f", the last record has {last[-1]:.3g}" if last else ""
     where = f"{record['commit'][:10]} {record['policy']}"
     return f"{where}: {figure} is {record[figure]:.3g}, allowed {allowed:.3g}{was}"
 

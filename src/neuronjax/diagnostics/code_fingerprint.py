@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# Values of these types are written out each time, without a number: Python's compiler
-# may merge equal values.
+# Values of these types are written out each time and get no number, because Python's
+# compiler may make one object of equal values.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
 

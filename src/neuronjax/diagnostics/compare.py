@@ -366,7 +366,7 @@ def compare_sides(
     sides = (reference, baseline) if baseline else (reference,)
     wide = [s.executor for s in sides if isinstance(s.executor, Reference64)]
     kept = ", ".join(sorted({name for each in wide for name in each.kept_in_float32}))
-    note = f"the reference computes these in FP32 too, so it shows no error: {kept}"
+    note = f"the reference computes in FP32 too, and cannot show the error of: {kept}"
     return Comparison(
         ops=tuple(records.values()),
         first_divergence=divergence,

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PLAIN = ("name", "target", "policy", "reference", "baseline", "tolerance")
-SORTS = {"isolation": "isolation", "accumulation": "the run", "order": "the run"}
+_ISOLATED, _RUN = "on the reference's operands", "in the run"
+SORTS = {"isolation": _ISOLATED, "accumulation": _RUN, "order": _RUN}
 _NAMES = ("number", "op", "module", "phase", "label", "source")
 _SHOWN_ROWS, _SHOWN_RECORDS = 12, 40
 _SHOWN_CAUSES = 6
@@ -147,8 +148,8 @@ class Comparison(Displayed):
         """Return the first `rows` ops of `sorted` as a Rich table, 80 columns wide."""
         found = self.sorted(sort)
         shown = found[:rows]
-        title = f"ops that differ in {SORTS[sort]} ({len(shown)} of {len(found)} shown)"
-        return op_table(title, shown)
+        count = f"{len(shown)} of {len(found)} shown"
+        return op_table(f"ops with an error {SORTS[sort]} ({count})", shown)
 
     def by_module(self) -> Records:
         """Return ops grouped by module and pass, the worst isolation error first."""
@@ -285,7 +286,7 @@ class Comparison(Displayed):
             is_fine = self.verdict is not None and not self.verdict.wrong
             if is_fine and error > 1:  # e.g. a rounding error where 0 is expected
                 largest += ", which makes no result wrong"
-        errors = f"{len(self.differing)} with an error in isolation{more}"
+        errors = f"{len(self.differing)} with an error {_ISOLATED}{more}"
         return Text(
             f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"
             f"{len(self.ops)} ops: {errors}; {largest}"
@@ -322,10 +323,12 @@ class Comparison(Displayed):
         hidden = len(first.causes) - _SHOWN_CAUSES
         if hidden > 0:
             lines.append(
-                Text(f"           and {hidden} more: .first_divergence.causes")
+                Text(
+                    f"           and {hidden} more, see report.first_divergence.causes"
+                )
             )
         if not first.causes:
-            lines.append(Text("  no set of ops explains it"))
+            lines.append(Text("  no set of ops explains the divergence"))
         return lines
 
     def _outliers(self) -> Iterator[Text]:
@@ -346,7 +349,9 @@ class Comparison(Displayed):
                 style="yellow",
             )
         if len(found) > _SHOWN_OUTLIERS:
-            yield Text(f"  and {len(found) - _SHOWN_OUTLIERS} more: .outliers()")
+            yield Text(
+                f"  and {len(found) - _SHOWN_OUTLIERS} more, see report.outliers()"
+            )
 
 
 # -- results ---------------------------------------------------------------------------

@@ -230,7 +230,7 @@ def _finite(
 def _different(
     actual: np.ndarray, reference: np.ndarray
 ) -> tuple[Distance, np.ndarray]:
-    """Return a mask of elements whose bits differ, and the figure that counts them.
+    """Return the figure that counts elements whose bits differ, and their mask.
 
     If the reference has another dtype, values are compared. Two NaNs are equal.
     """

@@ -82,7 +82,7 @@ class Emulator:
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
         """Return the signature, with the key's path if random numbers are drawn."""
-        if i.blocks or isinstance(i, Call):  # a block belongs to one program
+        if i.blocks or isinstance(i, Call):  # its blocks belong to this program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
             return i.signed, i.ordinal, key.path

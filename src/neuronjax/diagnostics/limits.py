@@ -193,7 +193,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
         return
     larger = _seconds_with_batch(subject, _LARGER_BATCH)
     if larger is not None:
-        what = f"a batch {_LARGER_BATCH} times as large; its time / {_LARGER_BATCH}"
+        what = f"a batch {_LARGER_BATCH} times as large (time / {_LARGER_BATCH})"
         yield _change(subject, "batch", what, larger / _LARGER_BATCH)
     cores = subject.core.chip.cores_per_chip // subject.core.lnc
     shared = _seconds_with_batch(subject, 1 / cores) if cores > 1 else None

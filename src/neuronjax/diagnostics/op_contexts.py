@@ -35,7 +35,7 @@ _GENERATORS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The program that is checked, and the machine, policy and SDK, such as (2, 32)."""
+    """The program that is checked, and the machine, policy and SDK to check it for."""
 
     program: Program
     target: Target

@@ -151,7 +151,7 @@ class ParallelWalk(OpWalk):
         return lanes
 
     def leader(self, name: str) -> str:
-        """Return "reference" for lanes that get its values; `name` for the others."""
+        """Return "reference" if lane `name` gets its values, otherwise `name`."""
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:

@@ -122,11 +122,11 @@ def reveal_order(
     if probe is None and dtype not in PROBES:
         raise InvalidProgramError(
             f"no probe for sums in {dtype!r}",
-            remedy=f"give one, or a dtype of {', '.join(PROBES)}",
+            remedy=f"give a probe, or one of the dtypes {', '.join(PROBES)}",
         )
     if addends < 1:
         raise InvalidProgramError(
-            f"the order of {addends} addends", remedy="give at least one"
+            f"the order of {addends} addends", remedy="give at least one addend"
         )
     prober = _Prober(function, addends, probe or PROBES[dtype])
     children = prober.build(list(range(addends)))
@@ -285,7 +285,7 @@ def _key(node: Node) -> Any:
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether leaves begin like 2, 3, 1, so that swapping two gives a range."""
+    """Return whether the first leaves are like 2, 3, 1: a range if reordered."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False

@@ -81,7 +81,7 @@ class Side:
 
 
 class Span(NamedTuple):
-    """The instructions of one op, and buffers to free: no later op reads `frees`."""
+    """The instructions of one op, and the buffers `frees` that no later op reads."""
 
     instructions: tuple[Instruction, ...]
     frees: tuple[int, ...]

@@ -198,5 +198,5 @@ def explained(shown: Sequence[OpGroup], groups: Sequence[OpGroup]) -> Iterator[s
     for group in shown:
         inside = [name for name in names if name.startswith(f"{group.name}/")]
         if inside:
-            more = f" and {len(inside) - 1} more inside it" if len(inside) > 1 else ""
-            yield f"{group.name}: its own ops, without those of {inside[0]}{more}"
+            more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+            yield f"{group.name}: without the ops of the groups {inside[0]}{more}"

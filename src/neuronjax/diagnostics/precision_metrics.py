@@ -85,8 +85,8 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
     name = getattr(metric, "__name__", "the metric")
     raise InvalidProgramError(
         f"{name} returned {error!r}",
-        remedy="return a number from 0 (the same) upwards; where NaN and Inf among the "
-        "outputs are expected, leave them out of it",
+        remedy="return a number from 0 (equal) upwards; leave out NaN and Inf that you "
+        "expect among the outputs",
     )
 
 

@@ -59,7 +59,8 @@ class Candidates:
         for i, policy in enumerate(policies):
             if policy in policies[:i] or names[i] in names[:i]:
                 raise InvalidProgramError(
-                    f"the candidate {names[i]!r} is given twice", remedy="give it once"
+                    f"the candidate {names[i]!r} is given twice",
+                    remedy="give this candidate once",
                 )
         found = cls(names=names, policies=policies)
         for name in found.differing:
@@ -69,7 +70,7 @@ class Candidates:
             if not stated:
                 raise InvalidProgramError(
                     f"candidates differ in Policy.{name}, which a rule cannot state",
-                    remedy="give all of them the same",
+                    remedy="give all candidates the same value",
                 )
         return found
 
@@ -132,8 +133,8 @@ def _name(policy: Policy) -> str:
         )
     if policy.scaling == "delayed":
         raise UnsupportedError(
-            f"the candidate {policy.name!r} has delayed scaling, whose amax history is "
-            "that of the steps before",
+            f"the candidate {policy.name!r} has delayed scaling, which needs the amax "
+            "history of earlier steps",
             remedy='use scaling="current"',
         )
     return policy.named()

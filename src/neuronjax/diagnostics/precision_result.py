@@ -214,7 +214,9 @@ class PrecisionSearch(Displayed):
             f"{in_words(self.compile_seconds)}",
         ]
         if self.speedup < 1:
-            lines.append('predicted slower; objective="time" avoids that')
+            lines.append(
+                'predicted slower than the baseline; objective="time" avoids this'
+            )
         lines += self._better_uniform()
         return Text("\n".join([*lines, ""]))
 
@@ -232,29 +234,28 @@ class PrecisionSearch(Displayed):
             exact = tried.error < self.error
             if faster or (exact and tried.seconds <= _AS_FAST * self.seconds):
                 words = ["faster"] * faster + ["more exact"] * exact
-                yield (
-                    f"{self.candidates[candidate]} for all is {' and '.join(words)}: "
-                    f"{in_words(tried.seconds)}, error {tried.error:.2g}"
-                )
+                which = f"{self.candidates[candidate]} for all groups is"
+                figures = f"{in_words(tried.seconds)}, error {tried.error:.2g}"
+                yield f"{which} {' and '.join(words)}: {figures}"
 
     def _judged(self) -> Iterator[str]:
         """Yield notes on the data on which the error was measured."""
         seen = "1 batch" if self.batches == 1 else f"{self.batches} batches"
-        kept = "variations of it" if self.held_out_varied else "held out"
+        kept = "variations of it" if self.held_out_varied else "held-out batches"
         beside = ""
         if self.held_out_error is not None:
-            beside = f", and {self.held_out} {kept}: {self.held_out_error:.3g}"
+            beside = f"; error on {self.held_out} {kept}: {self.held_out_error:.3g}"
         yield f"judged on {seen} with a margin of {self.margin:g}{beside}"
         if self.batches == 1 and (self.held_out_varied or not self.held_out):
-            seen = "errors on other data may be larger; pass such data"
+            seen = "errors on other data may be larger; pass other data"
             yield f"{seen} as batches= or holdout= of nj.search_precision"
         for path, times in [*self.worst_where.items()][:1]:
             if path:  # a function as metric has none
                 total = sum(self.worst_where.values())
-                yield f"{times} of {total} programs beyond the tolerance err most in"
-                yield f"  {path}; outputs= says what is measured"
+                yield f"in {times} of {total} programs beyond the tolerance,"
+                yield f"  the error is largest in {path}; outputs= says what to measure"
         if self.elements == 1:
-            yield "one number was measured, and errors in it may cancel: measure more"
+            yield "one number was measured, in which errors may cancel: measure more"
 
     def steps_table(self) -> Table:
         """Return a table of the steps to the policy, and of steps undone later."""
@@ -294,17 +295,17 @@ class PrecisionSearch(Displayed):
         for before, after in itertools.pairwise(steps):
             if after.candidate > before.assignment[after.groups[0]]:
                 to = self.candidates[after.candidate]
-                yield f"back to {to}: that is faster, since casts take time too"
+                yield f"back to {to}: {to} is faster here, since casts take time too"
                 break
         lost = self._became.count("given up")
         if steps[-1].stage == "best" and lost:
             steps_lost = f"{lost} step{'s' * (lost > 1)}"
-            yield f"best: changing one group alone is better; it undoes {steps_lost}"
+            yield f"best: changing one group alone is better, and undoes {steps_lost}"
 
     def _groups_table(self) -> Table:
         shown = self.groups[:_SHOWN_GROUPS]
         hidden = len(self.groups) - len(shown)
-        told = [f"and {hidden} more: .precisions"] if hidden else []
+        told = [f"and {hidden} more, see result.precisions"] if hidden else []
         told += explained(shown, self.groups)
         chosen = [self.candidates[a] for a in self.assignment]
         return new_table(

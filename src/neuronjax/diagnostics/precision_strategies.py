@@ -29,7 +29,7 @@ STRATEGIES = ("greedy", "bisection")
 OBJECTIVES = ("time", "preference")
 EXCESS = "exceeds the tolerance"
 SAVES_NO_TIME = "saves no time"
-EXCESS_HELD_OUT = "too much on held-out data"
+EXCESS_HELD_OUT = "held-out error too large"
 Outcome = Literal["kept", "measured", "rejected"]
 
 

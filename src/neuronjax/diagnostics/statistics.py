@@ -83,7 +83,7 @@ def _where(record: Mapping[str, Any]) -> str:
     lines = [where, what]
     for kind, seen in record["faults"].items():
         since = f", since step {seen['since']}" if record["steps"] > 1 else ""
-        lines.append(f"{kind} in {seen['steps']} of {record['steps']}{since}")
+        lines.append(f"{kind} in {seen['steps']} of {record['steps']} steps{since}")
     return "\n".join(lines)
 
 
@@ -94,7 +94,7 @@ def _told(number: float | None, spec: str) -> str:
 _LEGEND = {
     "flushed": "flushed: share of non-zero numbers that became 0",
     "lost": "lost: share of updates u with x + u == x",
-    "bits": "bits: accuracy on average",
+    "bits": "bits: correct bits on average",
 }
 _COLUMNS = {
     "format": lambda record: record["format"].replace("float", "f"),

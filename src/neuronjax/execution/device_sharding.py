@@ -248,8 +248,8 @@ class RealDevices:
         if devices % self.count:
             legal = [n for n in range(1, self.count + 1) if devices % n == 0]
             raise InvalidProgramError(
-                f"{devices} emulated devices on {self.count} real ones",
-                remedy="use a number of real devices that divides it, such as "
+                f"{devices} emulated devices on {self.count} real devices",
+                remedy=f"use a number of real devices that divides {devices}, such as "
                 f"{max(legal)}",
             )
         return devices // self.count

@@ -46,8 +46,8 @@ def check() -> None:
     global _started
     if _forked:
         raise UnsupportedError(
-            "a call in a process that was forked after programs had run: it lacks "
-            "XLA's threads, and would wait for them for ever",
+            "this process was forked after programs had run: it lacks XLA's threads, "
+            "and the call would wait for them for ever",
             remedy='start processes by "spawn", multiprocessing.get_context("spawn"), '
             "or fork before the first call",
         )

@@ -374,8 +374,8 @@ def _check_context(program: InstructionProgram, context: CallContext) -> None:
     if program.stochastic and context.call_index is None:
         raise InvalidProgramError(
             "the program rounds stochastically but has no call index",
-            remedy="call it with_rounding_seed(i), i a uint32 that changes with "
-            "every call, for instance the step number",
+            remedy="call f.with_rounding_seed(i)(...), where i is a uint32 that "
+            "changes with every call, for instance the step number",
         )
 
 

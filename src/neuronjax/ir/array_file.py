@@ -28,7 +28,7 @@ from neuronjax.errors import InvalidProgramError
 
 #: An archive may unpack to this multiple of its size plus this number of bytes.
 UNPACKED_RATIO, UNPACKED_BYTES = 4, 1 << 30
-_REMEDY = "save arrays of numbers, as np.save and np.savez do it; objects are not read"
+_REMEDY = "save arrays of numbers by np.save or np.savez; Python objects are not read"
 #: Exceptions that NumPy and zipfile raise for malformed bytes.
 BROKEN = (
     *(OSError, ValueError, EOFError, OverflowError, LookupError, TypeError),
@@ -104,7 +104,7 @@ def check_unpacked(archive: zipfile.ZipFile) -> None:
     size = archive.fp.seek(0, io.SEEK_END)
     claimed = sum(info.file_size for info in archive.infolist())
     if claimed > UNPACKED_RATIO * size + UNPACKED_BYTES:
-        raise ValueError(f"an archive of {size} bytes would unpack to {claimed}")
+        raise ValueError(f"an archive of {size} bytes would unpack to {claimed} bytes")
 
 
 def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:
@@ -120,18 +120,18 @@ def _of_stream(file: BinaryIO | Any, size: int) -> np.ndarray:
     """Return one array, or refuse a header whose size differs from that of the data."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
-        raise ValueError(f"version {version} of the format is unknown")
+        raise ValueError(f"version {version} of the .npy format is unknown")
     shape, is_fortran, dtype = _HEADERS[version](file)
     if dtype.hasobject:
-        raise ValueError("it holds objects, which only pickle can read")
+        raise ValueError("the array holds Python objects, which only pickle can read")
     if not dtype.itemsize or dtype.names or dtype.subdtype:
-        raise ValueError(f"elements of {dtype}, which are not numbers")
+        raise ValueError(f"the array has elements of {dtype}, which are not numbers")
     if any(n < 0 for n in shape):
-        raise ValueError(f"shape {shape}")
+        raise ValueError(f"the shape {shape} has a negative size")
     needed, available = math.prod(shape) * dtype.itemsize, size - file.tell()
     if needed != available:
         raise ValueError(
-            f"{dtype}{list(shape)} takes {needed} bytes, there are {available}"
+            f"{dtype}{list(shape)} takes {needed} bytes, the file has {available}"
         )
     data = file.read(needed)
     array = np.frombuffer(data, dtype) if needed else np.zeros(shape, dtype)

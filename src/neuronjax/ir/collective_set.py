@@ -28,7 +28,7 @@ from neuronjax.ir.program import Mesh
 Groups = tuple[tuple[int, ...], ...]
 
 
-GROUPS_REMEDY = "name every device once, in groups of one size (axis_index_groups)"
+GROUPS_REMEDY = "name every device once, in groups of equal size (axis_index_groups)"
 PAIRS_REMEDY = "name existing devices, each once as a source and once as a target"
 
 
@@ -43,7 +43,7 @@ def fault_of_groups(groups: Groups, devices: int, *, complete: bool = True) -> s
         if missing:
             fault = f"{missing} of {devices} devices are in no group"
         elif len(sizes) > 1:
-            fault = f"groups of {' and '.join(map(str, sizes))} devices"
+            fault = f"groups of unequal size, {' and '.join(map(str, sizes))} devices"
     return f"{fault}: {groups}" if fault else ""
 
 
@@ -59,7 +59,9 @@ def fault_of_pairs(pairs: Groups, devices: int) -> str:
 def _strangers(named: Iterable[int], devices: int) -> str:
     unknown = [device for device in named if not 0 <= device < devices]
     return (
-        f"device {unknown[0]} is none of the {devices} of the mesh" if unknown else ""
+        f"device {unknown[0]} is not in the mesh of {devices} devices"
+        if unknown
+        else ""
     )
 
 

@@ -23,9 +23,9 @@ def json_object(
     try:
         value = json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
-        raise ValueError("no JSON: nested too deep") from None
+        raise ValueError("not JSON: nested too deep") from None
     except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"a JSON {type(value).__name__}, not an object")
     return value

@@ -76,7 +76,7 @@ class DynamicOffset:
     #: A register, or an access of integers: a single integer, [P, 1] or [P, K].
     index: Register | Access
     stride: int  # elements per unit of the index
-    limit: int  # legal indices (for "scalar", of the first element) are below it
+    limit: int  # legal indices are below it; "scalar" limits only the first element
     group: int = 0  # partitions that share offsets, for "indirect"
 
 
@@ -225,7 +225,6 @@ class KernelProgram:
     )
     #: Whether it is in the older style, whose compiler spills what does not fit.
     older: bool = False
-    #: The line that reads the program number, if the kernel is launched without a grid
-    #: and never reads the number of programs (so that it may expect a grid); otherwise
-    #: "".
+    #: The line that reads the program number, if the kernel may need a grid: it is
+    #: launched without one and never reads the number of programs. Otherwise "".
     wants_grid: str = ""

@@ -196,7 +196,7 @@ class _ProgramReader:
 
     def __init__(self, described: Any, constant: Callable[[str], bytes]) -> None:
         if described["version"] != _VERSION:
-            _refuse(f"version {described['version']}, not {_VERSION}")
+            _refuse(f"it has version {described['version']}, not {_VERSION}")
         self.described, self.constant = described, constant
         self.storages = [self._storage(row) for row in described["storages"]]
         self.operands: list[Access | Register] = []

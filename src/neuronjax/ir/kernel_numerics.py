@@ -26,8 +26,8 @@ class KernelNumerics(NamedTuple):
             legal = _LEGAL[name]
             if value not in legal:
                 raise InvalidProgramError(
-                    f"{name}={value!r} of a kernel",
-                    remedy=" or ".join(f'"{choice}"' for choice in legal),
+                    f"a kernel cannot have {name}={value!r}",
+                    remedy="use " + " or ".join(f'"{choice}"' for choice in legal),
                 )
         return self._replace(**fields)
 

@@ -113,7 +113,7 @@ def as_dtype(dtype: Any) -> DType:
     if name not in DTYPES:
         raise InvalidProgramError(
             f"dtype {dtype!r}, which NKI does not have",
-            remedy=f"one of nl.{', nl.'.join(DTYPES)}",
+            remedy=f"use one of nl.{', nl.'.join(DTYPES)}",
         )
     return name
 

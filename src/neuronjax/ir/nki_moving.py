@@ -39,11 +39,11 @@ _SELECTORS = ("int8", "uint8", "int16", "uint16", "bool")
 _DGE = choice(
     "dge_mode",
     ("unknown", "swdge", "hwdge", "none"),
-    "who generates the descriptors; values do not depend on it",
+    "what generates the DMA descriptors; values do not depend on it",
 )
-_OOB = choice("oob_mode", ("error", "skip"), "what a runtime index out of bounds does")
+_OOB = choice("oob_mode", ("error", "skip"), "for runtime indices out of bounds")
 _PRIORITY = note(
-    "priority", "DMA class of service, 0 to 3 (NeuronCore-v4)", "int | None"
+    "priority", "DMA class of service, 0 (highest) to 3; NeuronCore-v4", "int | None"
 )
 
 
@@ -52,11 +52,11 @@ _SELECTIONS = (
         "tensor_copy_predicated",
         "vector",
         "dst, src, predicate, reverse_pred=False, name=None",
-        "dst = src where the predicate is not 0; elsewhere dst stays.",
+        "dst = src where the predicate is not 0; elsewhere dst is unchanged.",
         out(),
         tensor("src", or_number=True, like="dst"),
         tensor("predicate", dtypes=_PREDICATES, like="dst"),
-        flag("reverse_pred", "copies where the predicate is 0 instead"),
+        flag("reverse_pred", "whether to copy where the predicate is 0 instead"),
         one_in_psum=(0, 1),
         gathered=(1,),
         reads_outputs=True,
@@ -68,7 +68,7 @@ _SELECTIONS = (
         "reduce_cmd=reduce_cmd.idle, reduce_op='maximum', reverse_pred=False, "
         "name=None",
         "dst = on_true where the predicate is not 0, else on_false. The "
-        "accumulators take the maximum of these values.",
+        "accumulators can take the maximum of dst.",
         out(),
         tensor("predicate", dtypes=_SELECTORS, like="dst"),
         tensor(
@@ -78,7 +78,7 @@ _SELECTIONS = (
             like="dst",
         ),
         column("on_false"),
-        flag("reverse_pred", "whether the predicate is negated"),
+        flag("reverse_pred", "whether to negate the predicate"),
         command("idle reset_reduce reduce"),
         checked("reduce_op", MAXIMUM),
         state("reduce", optional=True),
@@ -91,7 +91,7 @@ _SELECTIONS = (
         "dst, on_true_tile, comp_op0, comp_op1, bound0, bound1, "
         "reduce_cmd=reduce_cmd.reset_reduce, reduce_res=None, reduce_op='maximum', "
         "range_start=0, on_false_value=FP32_MIN, name=None",
-        "dst = on_true_tile where index <op0> bound0 and index <op1> "
+        "dst = on_true_tile where index <comp_op0> bound0 and index <comp_op1> "
         "bound1.\n\nElsewhere dst is FP32_MIN.",
         out(),
         tensor("on_true_tile", like="dst"),
@@ -102,7 +102,7 @@ _SELECTIONS = (
         operator("comp_op1", _ORDERS),
         command("idle reset reset_reduce reduce"),
         checked("reduce_op", MAXIMUM),
-        note("on_false_value", "FP32_MIN, nothing else", "float"),
+        note("on_false_value", "must be FP32_MIN", "float"),
         state("reduce", optional=True),
         result(),
         capability="range_select",
@@ -117,7 +117,7 @@ _SELECTIONS = (
         out("dst", SBUF),
         tensor("on_true_tile", SBUF, like="dst"),
         number("on_false_value"),
-        *pattern("as many values as elements per partition"),
+        *pattern(),
         operator("cmp_op", _ORDERS | {"not_equal"}),
     ),
 )
@@ -127,11 +127,11 @@ _MOVEMENT = (
         "tensor_copy",
         "vector scalar gpsimd",
         "dst, src, engine=engine.unknown, name=None, dtype=None",
-        "dst = src on chip: the bits if dtypes are equal, else by way of FP32.",
+        "dst = src on chip, converted by way of FP32 if the dtypes differ.",
         out(),
         tensor("src", like="dst"),
         ENGINE,
-        note("dtype", "dst's or None; kernels of earlier releases give it"),
+        note("dtype", "the dtype of dst, or None; for kernels of earlier releases"),
         gathered=(0,),
         gathering_engines=("vector", "scalar"),
     ),
@@ -151,7 +151,7 @@ _MOVEMENT = (
         "offset + partition * channel_multiplier + sum of index * step, in 32-bit "
         "ints.",
         out("dst", SBUF),
-        *pattern("whose counts multiply to the elements per partition of dst"),
+        *pattern(),
     ),
     lanes(
         "dma_copy",
@@ -163,7 +163,7 @@ _MOVEMENT = (
         tensor("src", (), text="as many elements as dst"),
         _OOB,
         _DGE,
-        note("engine", "who generates the descriptors"),
+        note("engine", "the engine that generates the DMA descriptors"),
         _PRIORITY,
     ),
     row(
@@ -176,7 +176,7 @@ _MOVEMENT = (
         tensor("src", OFF_PSUM, text="may be gathered by a vector of indices"),
         note(
             "axes",
-            "the documented order for that many dimensions",
+            "None, or the one of these orders that src's dimensions allow",
             "Sequence[int] | None",
         ),
         _DGE,
@@ -197,12 +197,12 @@ _MOVEMENT = (
         tensor(
             "srcs",
             OFF_PSUM,
-            text="1 to 16, as many elements each as dst",
+            text="1 to 16 tensors, each with as many elements as dst",
             type="Sequence[NkiTensor]",
         ),
         checked("reduce_op", ADD),
         note("scales", "all 1.0, or None", "Sequence[float] | None"),
-        note("unique_indices", "True, since equal indices are not supported", "bool"),
+        note("unique_indices", "must be True: equal indices are not supported", "bool"),
         _OOB,
         label="modelled",
     ),
@@ -210,12 +210,12 @@ _MOVEMENT = (
         "nc_stream_shuffle",
         "vector",
         "dst, src, shuffle_mask, name=None",
-        "Partition p of each quadrant of dst = shuffle_mask[p] of the same one of src.",
+        "Within each quadrant of 32 partitions, dst[p] = src[shuffle_mask[p]].",
         out(dtype_of="src"),
-        tensor("src", text="of dst's dtype, equal elements per partition"),
+        tensor("src", text="of dst's dtype, with as many elements per partition"),
         note(
             "shuffle_mask",
-            "32 integers below 32, or 255 for no change",
+            "32 integers from 0 to 31; 255 leaves a partition of dst unchanged",
             "Sequence[int]",
         ),
         keeps=True,
@@ -224,16 +224,16 @@ _MOVEMENT = (
         "local_gather",
         "gpsimd",
         "dst, src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, name=None",
-        "Gathers within groups of 16 partitions by indices of the same group.",
+        "Gathers within groups of 16 partitions, by indices that the group shares.",
         out("dst", SBUF, text="of src_buffer's dtype", dtype_of="src_buffer"),
         tensor("src_buffer", SBUF, text="a multiple of 16 partitions"),
-        tensor("index", SBUF, dtypes=("uint16",), text="read partition first"),
+        tensor("index", SBUF, dtypes=("uint16",), text="read column by column"),
         note(
             "num_elem_per_idx", "contiguous elements per index: 1, 2, 4, ... 32", "int"
         ),
         note(
             "num_valid_indices",
-            "how many indices of a group are used; None: all",
+            "how many indices of a group are used; None for all",
             "int | None",
         ),
         reads="part",
@@ -242,7 +242,7 @@ _MOVEMENT = (
         "nc_n_gather",
         "gpsimd",
         "dst, data, indices, name=None",
-        "Gathers within every partition by its own indices.",
+        "Gathers within every partition, by the indices in that partition.",
         out("dst", SBUF),
         tensor("data", SBUF, text="of dst's dtype; its free dimensions count as one"),
         tensor("indices", SBUF, dtypes=("uint32",), like="dst"),
@@ -252,7 +252,7 @@ _MOVEMENT = (
         "sequence_bounds",
         "gpsimd",
         "dst, segment_ids, name=None",
-        "Where the segment of every element begins and ends.",
+        "The start and the end of the segment of every element.",
         out("dst", SBUF, dtypes=_IDS, text="(1, 2, n): starts, then ends"),
         tensor("segment_ids", SBUF, dtypes=_IDS, text="(1, n); 0 is padding"),
     ),
@@ -260,16 +260,16 @@ _MOVEMENT = (
         "nonzero_with_count",
         "gpsimd",
         "dst, src, index_offset=0, padding_val=-1, name=None",
-        "Indices of nonzero elements and their number, in partitions 0, 16, 32, ...",
+        "Indices and number of nonzero elements, in partitions 0, 16, 32, ...",
         out(
             "dst",
             SBUF,
             dtypes=("int32",),
-            text="one element per partition more than src; others are unchanged",
+            text="one element more per partition than src; other partitions are kept",
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),
-        integer("padding_val", "fills the rest"),
+        integer("padding_val", "fills the elements between the indices and the number"),
         capability="nonzero_with_count",
         reads="part",
         reads_outputs=True,
@@ -279,7 +279,7 @@ _MOVEMENT = (
         "topk",
         "gpsimd",
         "val_dst, idx_dst, src, n, name=None",
-        "The k largest elements per 16 partitions, ascending, and their indices.",
+        "The k largest elements of each 16 partitions, ascending, with their indices.",
         out("val_dst", SBUF, dtypes=("bfloat16",), text="(partitions, k)"),
         out("idx_dst", SBUF, dtypes=("uint32",), like="val_dst"),
         tensor(
@@ -288,7 +288,9 @@ _MOVEMENT = (
             dtypes=("bfloat16",),
             text="elements 0 to 15 are column 0 of 16 partitions, and so on",
         ),
-        note("n", "how many elements per 16 partitions are used, 8 to 65,535", "int"),
+        note(
+            "n", "how many elements of each 16 partitions are used, 8 to 65,535", "int"
+        ),
         reads="part",
     ),
     lanes(
@@ -304,8 +306,8 @@ _MOVEMENT = (
             "dst_scale",
             SBUF,
             dtypes=SCALES,
-            text="[P, F / 4], fewer partitions "
-            "where it starts at 4, 8 or 12; for P = 32 [4, F / 4] too",
+            text="[P, F / 4], with fewer partitions if the tile starts at partition "
+            "4, 8 or 12 of a quadrant; if P is 32, [4, F / 4] is legal too",
         ),
         tensor(
             "src",
@@ -336,7 +338,7 @@ _RANDOM = (
         "dst = uniform numbers between min and max.",
         out(),
         column("min"),
-        column("max", "larger"),
+        column("max", "larger than min"),
         state("random"),
         label="modelled",
         capability="xorwow",
@@ -349,7 +351,7 @@ _RANDOM = (
         "dst = data, where each element becomes 0 with probability prob.",
         out(text="of data's dtype", dtype_of="data"),
         tensor("data", like="dst"),
-        column("prob", "1 drops everything"),
+        column("prob", "1 makes every element 0"),
         state("random"),
         label="modelled",
     ),
@@ -398,12 +400,12 @@ _SEQUENCERS = (
         "core_barrier",
         "sync",
         "data, cores, engine=engine.gpsimd, name=None",
-        "Each core waits here for the other.\n\nTheir data is documented to be in "
-        "shared HBM. Kernels of the vendor's library give an SBUF tile too, so that is "
-        "accepted.",
-        tensor("data", ("shared_hbm", "sbuf"), role="none", text="synchronized on"),
-        note("cores", "(0, 1); a launch of one core may name its own, 0"),
-        note("engine", "who waits"),
+        "Each core waits here for the other core.\n\nThe documents require data in "
+        "shared HBM. Kernels of the vendor's library also give an SBUF tile, so SBUF "
+        "is accepted.",
+        tensor("data", ("shared_hbm", "sbuf"), role="none", text="shared by the cores"),
+        note("cores", "(0, 1); in a launch of one core also (0,)"),
+        note("engine", "the engine that waits"),
         capability="core_barrier",
     ),
     row(
@@ -411,7 +413,7 @@ _SEQUENCERS = (
         "dma",
         "src, dst, send_to_rank, recv_from_rank, pipe_id, dma_engine=dma_engine.dma, "
         "name=None",
-        "Sends a tile to a core, and receives one of the same shape.",
+        "Sends a tile to a core, and receives a tile of the same shape.",
         tensor("src", SBUF),
         out(
             "dst",
@@ -433,7 +435,7 @@ _SEQUENCERS = (
         "register_alloc",
         "sync",
         "x=None",
-        "A register, holding an int if one is given.",
+        "A register, which holds x if x is not None.",
         note("x", "an int, or None", "int | None"),
         returns="VirtualRegister",
         runs=False,
@@ -442,7 +444,7 @@ _SEQUENCERS = (
         "register_load",
         "sync",
         "dst, src",
-        "dst = the one element of a tensor.",
+        "dst = the one element of src.",
         note("dst", "a register", "VirtualRegister"),
         note("src", "a tensor of one element", "NkiTensor"),
         returns="None",
@@ -460,7 +462,7 @@ _SEQUENCERS = (
         "register_store",
         "sync",
         "dst, src",
-        "The one element of a tensor = src.",
+        "The one element of dst = src.",
         note("dst", "a tensor of one element", "NkiTensor"),
         note("src", "a register", "VirtualRegister"),
         returns="None",

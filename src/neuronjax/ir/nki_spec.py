@@ -80,7 +80,7 @@ def _of_tensor(operand: OperandSpec) -> str:
         _places(operand.memories),
         " or ".join(operand.dtypes),
         f"{count} element{'s' * (count > 1)} per partition" if count else "",
-        f"equal partitions and elements per partition as {operand.like}"
+        f"with as many partitions and elements as {operand.like}"
         if operand.like
         else "",
     )
@@ -96,7 +96,7 @@ def _places(memories: tuple[str, ...]) -> str:
 
 def _of_choice(operand: OperandSpec) -> str:
     few = len(operand.legal) <= 8
-    return ", ".join(sorted(operand.legal)) if few else "of nki.language"
+    return ", ".join(sorted(operand.legal)) if few else "a function of nki.language"
 
 
 _ACCEPTED = {
@@ -189,7 +189,7 @@ def out(name: str = "dst", *memories: Any, **more: Any) -> OperandSpec:
     return tensor(name, *memories, role="output", **more)
 
 
-def result(text: str = "takes the accumulators") -> OperandSpec:
+def result(text: str = "receives the values of the accumulators") -> OperandSpec:
     """Return the parameter `reduce_res`."""
     return out("reduce_res", elements=1, optional=True, text=text)
 
@@ -199,7 +199,7 @@ ENGINE = note("engine", "")
 
 def command(names: str, loads: str = "") -> OperandSpec:
     """Return the parameter `reduce_cmd`, with its legal values."""
-    text = "what happens to the engine's accumulators"
+    text = "what the instruction does with the engine's accumulators"
     return choice("reduce_cmd", tuple(names.split()), text, loads=loads)
 
 
@@ -208,13 +208,16 @@ def checked(name: str, legal: Collection[str]) -> OperandSpec:
     return operator(name, legal, role="none", optional=True)
 
 
-def pattern(count: str) -> tuple[OperandSpec, ...]:
+def pattern() -> tuple[OperandSpec, ...]:
     """Return the operands of an affine expression of the indices."""
     return (
         integer("offset", "added to every value"),
-        integer("channel_multiplier", "added per partition"),
+        integer("channel_multiplier", "added for each further partition"),
         integer(
-            "pattern", f"up to four [step, count], {count}", "Sequence[Sequence[int]]"
+            "pattern",
+            "one to four [step, count]; the counts multiply to the elements per "
+            "partition of dst",
+            "Sequence[Sequence[int]]",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Find the values from which each value of a program is computed, and the ops."""
+"""Find which op computes each value of a program, and from which values."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _joined_groups(op: Op, context: Context) -> Groups:
     leave this check to their algorithms."""
     groups, placement = _groups(op, context), _placement(context)
     for group in groups:
-        remedy = "use the same logical cores of every node"
+        remedy = "use the same logical cores on every node"
         _check(op, placement.group(group).fault, remedy)
     return groups
 
@@ -200,7 +200,7 @@ def _combiner(op: Op, region: Region) -> str:
     if name not in COMBINERS:
         raise op.error(
             UnsupportedError,
-            "reduces over devices by a function of its own",
+            "reduces over devices by a custom function",
             f"reduce by one of: {', '.join(COMBINERS)}; or gather and reduce",
         )
     return name

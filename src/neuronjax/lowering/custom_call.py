@@ -139,8 +139,8 @@ def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
         raise op.error(
             UnsupportedError,
             f"calls {name!r}, which no NeuronCore has",
-            "compute it outside the emulated function; a program saved for "
-            'another platform may do without it if saved for "neuron"',
+            "compute it outside the emulated function; or, if the program was saved "
+            'for another platform, save it for "neuron"',
         )
     return _RULES[name](op, context)
 
@@ -251,7 +251,7 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
     }
     for field, is_legal in legal.items():
         if not is_legal:
-            raise _invalid(op, f"{field}={config.get(field)!r}", _LEGAL[field])
+            raise _invalid(op, f"{field}={config.get(field)!r}", f"use {_LEGAL[field]}")
     if source.type.dtype.name not in ON_DEVICE_INPUTS:
         raise _invalid(op, f"input {source.type.dtype}", "use bfloat16 or float16")
     blocks = microscaling.quantized(
@@ -276,7 +276,9 @@ def _packed(
     """Pack elements four to a uint32 along the blocked axis."""
     shape, axis = blocks.elements.type.shape, blocks.axis
     if shape[axis] % _PACKED:
-        raise _invalid(op, f"an axis of {shape[axis]}", f"use a multiple of {_PACKED}")
+        raise _invalid(
+            op, f"an axis of {shape[axis]} elements", f"use a multiple of {_PACKED}"
+        )
     split = (*shape[:axis], shape[axis] // _PACKED, _PACKED, *shape[axis + 1 :])
     view = reshaped(context, blocks.elements, split)
     order = (*(d for d in range(len(split)) if d != axis + 1), axis + 1)
@@ -308,7 +310,7 @@ def _chlo_function(op: Op, context: Context) -> Iterable[Instruction]:
 def _top_k(op: Op, context: Context) -> Iterable[Instruction]:
     attributes = op.attributes.get("mhlo.attributes", {})
     if not attributes.get("largest", True):
-        raise _invalid(op, "largest=False", "negate the operand for largest=True")
+        raise _invalid(op, "largest=False", "use largest=True on the negated operand")
     return _as_op(op, context, "chlo.top_k", {"k": attributes["k"]})
 
 
@@ -327,7 +329,7 @@ def _name(op: Op) -> str:
 _ON_DEVICE = tuple(MX_FORMATS[name].element.name for name in ON_DEVICE_FORMATS)
 _LEGAL = {
     "dtype": " or ".join(_ON_DEVICE),
-    "dim": "the last axis or the one before it",
+    "dim": "the last axis or the axis before it",
     "block_size": str(BLOCK_SIZE),
     "scale_method": "'EMAX'",
 }
@@ -356,9 +358,8 @@ def _config(op: Op) -> dict[str, Any]:
     try:
         return json_object(text)
     except ValueError as error:
-        raise _invalid(op, f"backend_config {text!r}", "valid JSON") from error
+        raise _invalid(op, f"backend_config {text!r}", "use valid JSON") from error
 
 
-def _invalid(op: Op, what: str, legal: str) -> InvalidProgramError:
-    what = f"{_name(op)} with {what}"
-    return op.error(InvalidProgramError, what, f"legal: {legal}")
+def _invalid(op: Op, what: str, remedy: str) -> InvalidProgramError:
+    return op.error(InvalidProgramError, f"{_name(op)} with {what}", remedy)

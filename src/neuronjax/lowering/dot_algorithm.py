@@ -105,7 +105,7 @@ def parsed(op: Op, text: str) -> DotAlgorithm:
             )
     operations = int(fields["num_primitive_operations"])
     parts = tuple(int(fields[f"{s}_component_count"]) for s in ("lhs", "rhs"))
-    if parts == (1, 1):  # JAX's presets leave the count to the operations
+    if parts == (1, 1):  # JAX's presets give only the number of operations
         parts = (int(np.ceil(np.sqrt(operations))),) * 2
     if not 1 <= operations <= parts[0] * parts[1]:
         raise op.error(

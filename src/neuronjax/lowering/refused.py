@@ -69,7 +69,7 @@ _REPLICAS = RefusedOp(
 )
 _ONE_RECEIVES = RefusedOp(
     reason="reduces to one device of a group, which JAX has no function for",
-    remedy="reduce to all of them (jax.lax.psum) and use the result on one",
+    remedy="reduce to all devices (jax.lax.psum) and use one device's result",
     error=UnimplementedError,
 )
 

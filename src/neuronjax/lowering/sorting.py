@@ -263,7 +263,7 @@ def approx_top_k(op: Op, context: Context) -> Instructions:
     shape, wanted = views[0].type.shape, op.results[0].type.shape
     if wanted[axis] > shape[axis]:
         what = f"ApproxTopK asks for {wanted[axis]} of {shape[axis]} elements"
-        raise op.error(InvalidProgramError, what, "ask for no more than there are")
+        raise op.error(InvalidProgramError, what, f"use at most {shape[axis]}")
     ordered = tuple(context.temporary(v.type.shape, v.type.dtype) for v in views)
     yield from sorted_by(comparator, context, views, ordered, dimension=axis)
     zeros, ones = (0,) * len(shape), (1,) * len(shape)

@@ -186,7 +186,7 @@ def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
         raise op.error(
             InvalidProgramError,
             f"a placement of {len(placement)} devices on logical cores up to "
-            f"{max(placement)}, for a mesh of {devices}",
+            f"{max(placement)}, for a mesh of {devices} devices",
             f"place every device on a core of {target.name}, from 0 to {cores - 1}",
         )
 

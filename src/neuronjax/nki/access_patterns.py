@@ -54,7 +54,7 @@ def _offset(t: TensorView, dtype: str, offset: int | None) -> int:
         refuse(
             "ap",
             f"the view starts at byte {nbytes}, within an element of {dtype}",
-            "give the offset explicitly",
+            f"give offset= as a number of elements of {dtype}",
         )
     return nbytes // dtypes.itemsize(dtype)
 
@@ -80,7 +80,9 @@ def _dynamic(
     if scalar is None and vector is None:
         return None
     if scalar is not None and vector is not None:
-        refuse("ap", "both scalar_offset and vector_offset", "give one of them")
+        refuse(
+            "ap", "both scalar_offset and vector_offset", "give only one of the offsets"
+        )
     dim = t.checked_dim("ap", indirect_dim)
     old, new = dtypes.itemsize(t.dtype), dtypes.itemsize(dtype)
     stride, limit = t.strides[dim] * old // new, t.shape[dim]
@@ -105,13 +107,13 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
         refuse(
             "indirect",
             f"{t.describe()} by {index.describe()}",
-            "both must be on chip, the index in SBUF",
+            "both tensors must be on chip, and the index in SBUF",
         )
     if index.shape[0] != t.shape[0] or len(index.shape) != 2:
         refuse(
             "indirect",
             f"an index of shape {index.shape} for {t.shape[0]} partitions",
-            f"give shape ({t.shape[0]}, K)",
+            f"give an index of shape ({t.shape[0]}, K)",
         )
     columns = index.shape[1]
     count = min(LANE_GROUP, t.shape[0]) * columns if num_elem is None else num_elem

@@ -177,7 +177,7 @@ def framework_of(arrays: list[Any]) -> str:
     is_torch = not all(isinstance(a, jax.Array | np.ndarray) for a in arrays)
     if is_jax and is_torch:
         raise InvalidProgramError(
-            "JAX and PyTorch arrays in one call", remedy="convert one kind"
+            "JAX and PyTorch arrays in one call", remedy="convert all to one kind"
         )
     return "jax" if is_jax else "torch" if is_torch else "numpy"
 

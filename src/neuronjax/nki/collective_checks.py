@@ -74,9 +74,9 @@ def check_tensors(
     one of each in SBUF."""
     tensors = [*srcs, *dsts]
     if not srcs or len(srcs) != len(dsts) or len(srcs) > (most or len(srcs)):
-        wanted = "exactly one" if most == 1 else "as many"
+        wanted = "exactly one tensor" if most == 1 else "equally many tensors"
         problem = f"{len(srcs)} srcs and {len(dsts)} dsts"
-        refuse(where, problem, f"give lists of {wanted} of each")
+        refuse(where, problem, f"give lists of {wanted}")
     for t in tensors:
         if not isinstance(t, NkiTensor):
             refuse(where, f"{t!r} among srcs and dsts", "give lists of tensors")
@@ -85,7 +85,7 @@ def check_tensors(
     if not in_hbm and not (sbuf and one_in_sbuf):
         problem = ", ".join(sorted({str(t.buffer) for t in tensors}))
         also = ", or one src and one dst in SBUF" if sbuf else ""
-        refuse(where, f"{len(srcs)} srcs in {problem}", f"put all in HBM{also}")
+        refuse(where, f"{len(srcs)} srcs in {problem}", f"put all tensors in HBM{also}")
     for src, dst in zip(srcs, dsts, strict=True):
         if src.dtype != dst.dtype:
             refuse(where, f"src {src.dtype}, dst {dst.dtype}", "give equal dtypes")
@@ -99,7 +99,9 @@ def check_alike(where: str, srcs: Tensors, dsts: Tensors) -> None:
 
 def check_shape(where: str, dst: NkiTensor, shape: tuple[int, ...]) -> None:
     if tuple(dst.shape) != tuple(shape):
-        refuse(where, f"dst has shape {dst.shape}", f"it must be {tuple(shape)}")
+        refuse(
+            where, f"dst has shape {dst.shape}", f"give dst the shape {tuple(shape)}"
+        )
 
 
 def check_dimension(where: str, dimension: int, legal: tuple[int, ...]) -> None:
@@ -145,7 +147,7 @@ def rings_of(
         refuse(
             where,
             f"channel_ids {channels}",
-            f"use consecutive ones from 0, at most {most} channels for this group",
+            f"use 0, 1, ...; at most {most} channels for this group",
         )
     return tuple(
         tuple(
@@ -164,6 +166,6 @@ def by_channel(
         refuse(
             where,
             f"lists of {counts} tensors for {len(rings)} channels",
-            "give one list of one tensor per channel",
+            "give one list with one tensor per channel",
         )
     return [inner[0] for inner in tensors]

@@ -52,7 +52,7 @@ OPERATORS = frozenset({"add", "minimum", "maximum"})
 # The descriptions of arguments that most of the functions share.
 _described = describer(
     srcs="one tensor in HBM",
-    dsts="one in HBM; elements that no chunk covers are unchanged",
+    dsts="one tensor in HBM; elements that no chunk covers are unchanged",
     dsts_by_channel="the same shapes",
     replica_group="the members of the rings",
     collective_dim="0",
@@ -63,8 +63,8 @@ _described = describer(
 
 
 @_described(
-    srcs="all in HBM, or one in SBUF",
-    dsts="of the same shapes and dtypes",
+    srcs="tensors in HBM, or one tensor in SBUF",
+    dsts="tensors of the same shapes and dtypes",
     replica_group="the groups of ranks that reduce together",
 )
 def all_reduce(
@@ -85,8 +85,8 @@ def all_reduce(
 
 
 @_described(
-    srcs="all in HBM, or one in SBUF",
-    dsts="as many times shorter as a group has members",
+    srcs="tensors in HBM, or one tensor in SBUF",
+    dsts="tensors whose first size is that of srcs / the members of a group",
     replica_group="the groups of ranks that reduce together",
 )
 def reduce_scatter(
@@ -138,8 +138,8 @@ def _operator(where: str, op: Any, srcs: Tensors) -> str:
 
 
 @_described(
-    srcs="all in HBM, or one in SBUF of two dimensions",
-    dsts="as many times longer as a group has members",
+    srcs="tensors in HBM, or one tensor in SBUF of two dimensions",
+    dsts="tensors whose size in collective_dim is that of srcs x the members",
     replica_group="the groups of ranks that gather together",
     collective_dim="the dimension to gather along: 0, for tensors in SBUF also 1",
 )
@@ -160,7 +160,7 @@ def all_gather(
     for src, dst in zip(srcs, dsts, strict=True):
         if in_sbuf and src.ndim != 2:
             shape = f"a tensor of shape {src.shape} in SBUF"
-            refuse(where, shape, "use two dimensions, partitions and one free one")
+            refuse(where, shape, "use two dimensions, partitions and free")
         shape = list(src.shape)
         shape[collective_dim] *= len(groups[0])
         check_shape(where, dst, tuple(shape))
@@ -169,8 +169,8 @@ def all_gather(
 
 
 @_described(
-    srcs="in HBM",
-    dsts="in HBM, of the same shapes",
+    srcs="tensors in HBM",
+    dsts="tensors in HBM, of the same shapes",
     replica_group="the groups of ranks that exchange data",
 )
 def all_to_all(
@@ -194,7 +194,7 @@ def all_to_all(
 
 
 @_described(
-    dsts="one of the same shape, unchanged on a rank that is no target (ASSUMPTION)",
+    dsts="of the same shape; unchanged on a rank that is no target (ASSUMPTION)",
     source_target_pairs="(source, target) ranks; no rank is twice a source or a target",
 )
 def collective_permute(
@@ -270,7 +270,7 @@ def collective_permute_implicit_reduce(
 
 
 @_described(
-    iteration_id="the number of steps; after 0 the data are the rank's own",
+    iteration_id="the number of steps; with 0, the result is this rank",
     channel_id="the channel of the ring",
 )
 def collective_permute_implicit_current_processing_rank_id(
@@ -315,8 +315,10 @@ def _register(
     replica_group="groups of 4 ranks; the launch has a grid of two (both are the "
     "vendor's limits)",
     metadata_tensor="uint32 [3, 4] in HBM or [1, 3, 4] in SBUF; column 0 of rows 0 and "
-    "1 has the number and the offset of the elements to send. Row 2 is written",
-    recv_counts_known="whether row 2, the elements from each member, is not written",
+    "1 has the number and the offset of the elements to send. Row 2 receives the "
+    "number of elements from each member",
+    recv_counts_known="whether the caller knows these numbers, so that row 2 is not "
+    "written",
     has_rdispls="must be False; the vendor's library refuses True too",
 )
 def all_gather_v(
@@ -350,7 +352,8 @@ def all_gather_v(
     metadata_tensor="uint32 [rows, members] in HBM or [1, rows, members] in SBUF: send "
     "counts, send displacements, receive counts, and with `has_rdispls` "
     "receive displacements; columns are members in their order",
-    recv_counts_known="whether row 2, the receive counts, is not written",
+    recv_counts_known="whether the receive counts in row 2 are given, so that the "
+    "collective does not write them",
     has_rdispls="whether row 3 has the offsets of chunks; if not, each sender has an "
     "equal slot",
 )

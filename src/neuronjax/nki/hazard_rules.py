@@ -193,7 +193,7 @@ class HazardWalk:
                     f"iteration {now.turn} of affine_range reads {text(access)}, which "
                     f"iteration {before.turn} wrote; compilers before NKI 0.3 assumed "
                     "that iterations are independent",
-                    "range or nl.sequential_range",
+                    "use range or nl.sequential_range",
                 )
                 return
 
@@ -228,7 +228,7 @@ class HazardWalk:
                     writer,
                     f"overwrites {text(dst)}, a product that nothing has read",
                     "use accumulate=True after the first tile of K, or leave "
-                    "accumulate out; give a separate product another tile",
+                    "accumulate out; put a separate product in another tile",
                 )
 
     def _between_cores(
@@ -249,8 +249,8 @@ class HazardWalk:
             i,
             writer,
             f"core {i.program} {verb} {text(access)}, of which core {writer.program} "
-            "writes elements, and nothing orders them",
-            "use nisa.core_barrier between them, or give each core another part",
+            "writes elements, and nothing orders the accesses",
+            "use nisa.core_barrier between them, or give each core its own part",
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
@@ -306,8 +306,8 @@ class HazardWalk:
                 "accumulators-clobbered",
                 i,
                 self._idle[key],
-                "adds to accumulators after an instruction with reduce_cmd idle, which "
-                "may have changed them",
+                "adds to accumulators that an earlier instruction with reduce_cmd idle "
+                "may have changed",
                 "use reset_reduce, or no such instruction in between",
             )
 
@@ -324,8 +324,8 @@ class HazardWalk:
                         "depends-on-cycle",
                         by_number[program, ordinal],
                         by_number.get((program, before)),
-                        "waits for an instruction that waits for it: a deadlock",
-                        "remove one of the depends_on",
+                        "waits for an instruction that waits for this one: a deadlock",
+                        "remove one of the depends_on arguments",
                     )
 
     def _leads(self, program: int, start: int, goal: int) -> bool:

@@ -132,7 +132,7 @@ def _uncertain(program: KernelProgram) -> list[KernelFinding]:
     def report(error: InvalidProgramError, _: Any) -> None:
         finding = _of_error("maybe-unwritten", "warning", error)
         message = finding.message.replace("were never", "may not have been")
-        why = f"{message}: nothing or only a loop that may be skipped writes them"
+        why = f"{message}: nothing writes them, or only a loop that may be skipped"
         findings.append(replace(finding, message=why))
 
     Initialised(program, report=report, certain=True).check()
@@ -151,8 +151,8 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
                 op=f"result {number}",
                 location=access.storage.location,
                 message=f"{missing:,} of {access.size:,} elements are never written: "
-                "they contain what was there before (here NaN, or 4 in integers)",
-                remedy="write them, or return a smaller tensor",
+                "they keep what the memory held before (here NaN, or 4 in integers)",
+                remedy="write these elements, or return a smaller tensor",
             )
 
 
@@ -167,7 +167,7 @@ def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
                 location=access.storage.location,
                 message=f"is in {memory}, which is freed when the kernel ends: the "
                 "caller can read only shared_hbm",
-                remedy="copy it to nl.ndarray(..., buffer=nl.shared_hbm), return that",
+                remedy="return a copy in nl.ndarray(..., buffer=nl.shared_hbm)",
             )
 
 

@@ -150,7 +150,7 @@ def _by_arrays(t: View, keys: list[Any]) -> View:
         common_shape(arrays)
     except ValueError:
         shapes = [a.shape for a in arrays]
-        refuse("index", f"index arrays of shapes {shapes}", "they must broadcast")
+        refuse("index", f"index arrays of shapes {shapes}", "use shapes that broadcast")
     return t.with_layout(layout_at(t, arrays, "mask or shorten the index array"))
 
 
@@ -222,7 +222,7 @@ def check_indices(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> N
 
 def _checked(t: TensorView, dim: int, array: np.ndarray, remedy: str) -> IndexRange:
     if array.size == 0:
-        refuse("index", f"no index of dimension {dim}", "give one at least")
+        refuse("index", f"no index of dimension {dim}", "give at least one index")
     index = _index_range(array)
     if index.lowest < 0 or index.highest >= t.shape[dim]:
         reached = f"indices {index.lowest} to {index.highest}"

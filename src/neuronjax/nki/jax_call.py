@@ -130,7 +130,7 @@ class KernelDerivative:
                 f"keyword-only arguments {', '.join(bound.kwargs)} of a kernel with a "
                 "derivative",
                 op=f"nki.{name}",
-                remedy="let its parameters be positional",
+                remedy="pass positional arguments",
             )
         names = list(bound.arguments)
         for n, value in enumerate(bound.args):

@@ -173,7 +173,7 @@ class Kernel:
             ranks: logical NeuronCores, placed as the devices of `neuronjax.jit`.
         """
         if not isinstance(ranks, int) or ranks < 1:
-            raise InvalidProgramError(f"{ranks!r} ranks", remedy="a positive int")
+            raise InvalidProgramError(f"{ranks!r} ranks", remedy="use a positive int")
         return self._with(_ranks=ranks)
 
     def _with(self, **changes: Any) -> Kernel:
@@ -293,7 +293,8 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
     numbers = tuple(s for s in sizes if isinstance(s, int | np.integer))
     if len(numbers) != len(sizes) or any(n < 1 for n in numbers):
         raise InvalidProgramError(
-            f"launch grid {sizes}", remedy="positive ints: kernel[2] or kernel[4, 2]"
+            f"launch grid {sizes}",
+            remedy="use positive ints: kernel[2] or kernel[4, 2]",
         )
     return tuple(map(int, numbers))
 

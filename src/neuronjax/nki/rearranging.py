@@ -60,6 +60,6 @@ def _refuse(what: str) -> None:
     refuse(
         "rearrange",
         what,
-        "one entry per dimension, the same names on both sides, all sizes but one of "
-        "a group in fixed_sizes",
+        "give one entry per dimension, the same names on both sides, and in "
+        "fixed_sizes all sizes of a group but one",
     )

@@ -61,6 +61,6 @@ class StoredKernel(Kernel):
             raise InvalidProgramError(
                 f"arguments {given}, of a kernel that was traced for {stored}",
                 op=self.program.name,
-                remedy="trace it again for these",
+                remedy="trace the kernel again for these arguments",
             )
         return self.stored

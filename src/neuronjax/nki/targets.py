@@ -37,7 +37,7 @@ def chosen_target(target: str | Target | None = None) -> Target:
     if "kernels" not in chosen.core.capabilities:
         raise UnsupportedError(
             f"no kernel in NKI runs on {chosen.name}",
-            remedy=f"target {', '.join(chips_with('kernels'))}",
+            remedy=f"use target {', '.join(chips_with('kernels'))}",
         )
     return chosen
 

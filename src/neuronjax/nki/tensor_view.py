@@ -360,7 +360,7 @@ class TensorView(NKIObject):
         """Return the same bits as another dtype; the last size changes accordingly."""
         dtype = dtypes.as_dtype(dtype)
         if self.dynamic is not None:
-            refuse("view", "an indirect view", "reinterpret first, then select")
+            refuse("view", "an indirect view", "call view first, then select")
         old, new = dtypes.itemsize(self.dtype), dtypes.itemsize(dtype)
         if old == new:
             return self.with_layout(self.layout, dtype=dtype)
@@ -368,7 +368,7 @@ class TensorView(NKIObject):
             refuse(
                 "view",
                 f"the last dimension has stride {self.strides[-1]}",
-                "it must be contiguous; copy to a dense tile first",
+                "make this dimension contiguous: copy to a dense tile first",
             )
         nbytes = self.shape[-1] * old
         outer = [s * old for s in self.strides[:-1]]
@@ -388,7 +388,7 @@ class TensorView(NKIObject):
 
     def _no_tensor_indirection(self, op: str) -> None:
         if self.dynamic is not None and self.dynamic.kind == "indirect":
-            refuse(op, "a view made by .indirect()", f"{op} before .indirect()")
+            refuse(op, "a view made by .indirect()", f"call {op} before .indirect()")
 
     def describe(self) -> str:
         """Return dtype, shape and memory, for messages."""
@@ -468,5 +468,7 @@ def index_operand(op: str, index: Any, count: int) -> Register | Access:
             op, f"index {index}", "give an integer tensor in SBUF or a VirtualRegister"
         )
     if index.size != count:
-        refuse(op, f"{index.size} indices, shape {index.shape}", f"give {count}")
+        refuse(
+            op, f"{index.size} indices, shape {index.shape}", f"give {count} indices"
+        )
     return index.access()

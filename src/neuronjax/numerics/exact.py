@@ -37,9 +37,8 @@ def opaque_zero() -> jax.Array:
 
 def opaque_zero_of(bits: jax.Array) -> jax.Array:
     """Return -0.0 as a function of a uint32 scalar, so that XLA cannot fold it.
-    This is for functions whose operands are all computed from `bits`: if these are
-    constant, everything is, and XLA evaluates it operation by operation. A captured
-    program cannot use the host's random numbers."""
+    This is for functions whose operands are all computed from `bits`: if `bits` is
+    constant, XLA evaluates the whole function operation by operation."""
     one = jnp.uint32(1)
     zero = (bits * (bits + one)) & one
     return lax.bitcast_convert_type(zero ^ jnp.uint32(0x8000_0000), jnp.float32)

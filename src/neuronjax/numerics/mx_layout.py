@@ -44,7 +44,7 @@ def pack_x4(elements: jax.Array) -> jax.Array:
     if free % SLOTS:
         raise InvalidProgramError(
             f"x4 words of {free} elements along the free axis",
-            remedy=f"pad it to {-(-free // SLOTS) * SLOTS}",
+            remedy=f"pad the axis to {-(-free // SLOTS) * SLOTS} elements",
         )
     word = _word_of(fmt)
     cells = to_codes(elements).reshape(*before, free // SLOTS, SLOTS).astype(word)

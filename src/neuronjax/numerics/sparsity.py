@@ -289,7 +289,7 @@ def check_tags(tags: np.ndarray, pattern: SparsityPattern, axis: int) -> None:
     if index is not None:
         raise InvalidProgramError(
             f"tags{list(index)} is {tags[index]}, in {group_of(index)}",
-            remedy=f"tags are positions from 0 to {pattern.group - 1}",
+            remedy=f"use as tags the positions from 0 to {pattern.group - 1}",
         )
     moved = np.moveaxis(tags, axis, -1)
     groups = _split_last(moved, pattern.kept)
@@ -337,7 +337,7 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
             f"group {index[axis]} of axis {axis}, at group index {list(index)}, has "
             f"{counts[index]} non-zero elements; {pattern} keeps {pattern.kept} of "
             f"{pattern.group}",
-            remedy="prune it with sparsify, or train it: examples/sparse_training.py",
+            remedy="prune with sparsify, or train as in examples/sparse_training.py",
         )
 
 

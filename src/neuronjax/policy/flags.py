@@ -115,7 +115,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         names=("--experimental-unsafe-fp8e4m3fn-as-fp8e4m3",),
-        unsupported={"": "FP8 formats are never reinterpreted as each other"},
+        unsupported={"": "no FP8 format is reinterpreted as another here"},
     ),
     Flag(
         names=("--internal-backend-options",),
@@ -255,8 +255,8 @@ IGNORED_VARIABLES: Mapping[str, str] = {
 UNSUPPORTED_VARIABLES: Mapping[str, str] = {
     "NEURON_FUSE_SOFTMAX": "the fused softmax's rounding points are undocumented",
     "NEURON_RUN_TRIVIAL_COMPUTATION_ON_CPU": "programs would run on the host instead",
-    "UNSAFE_FP8FNCAST": "FP8 formats are never reinterpreted as each other",
-    "XLA_HANDLE_SPECIAL_SCALAR": "FP8 formats are never reinterpreted as each other",
+    "UNSAFE_FP8FNCAST": "no FP8 format is reinterpreted as another here",
+    "XLA_HANDLE_SPECIAL_SCALAR": "no FP8 format is reinterpreted as another here",
     "XLA_USE_BF16": "the SDK removed it; cast in the program or use auto_cast",
     "XLA_DOWNCAST_BF16": "the SDK removed it; cast in the program or use auto_cast",
 }

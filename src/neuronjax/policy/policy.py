@@ -504,7 +504,7 @@ def idle_rule_error(rule: Rule) -> InvalidProgramError:
     casts = ", ".join(rule.overrides)
     return InvalidProgramError(
         f"{rule!r} can change nothing about the ops that it matches: {casts} affects "
-        "only casts, and their operands are not cast",
+        "only casts, and the operands of these ops are not cast",
         remedy='match matmuls or convolutions, and name auto_cast="matmult" where the '
         'policy casts nothing; or give auto_cast="all"',
     )
@@ -529,7 +529,7 @@ def unmatched_rule_error(
         nearest = difflib.get_close_matches(plain, texts, n=3, cutoff=0.0)
         near = ", ".join(map(repr, nearest)) or "none exist"
         lines.append(
-            f"  {name}={pattern!r} is in none of {len(texts)} {name}s; near: {near}"
+            f"  {name}={pattern!r} matches none of {len(texts)} {name}s; near: {near}"
         )
     if len(lines) == 1:
         lines.append("  every selector is found in some op, but no op has all of them")
@@ -571,7 +571,7 @@ _CASTS = {
 _ACCUMULATIONS = {
     "systolic": "float32 within a tile, {psum_dtype} across tiles (systolic)",
     "sequential": "as systolic; sums of VectorE are one left fold, however long",
-    "host": "left to the host's XLA, outside every promise",
+    "host": "left to the host's XLA, with no promise of an order",
 }
 _ALWAYS_DESCRIBED = ("auto_cast", "auto_cast_type", "cotangent_type", "rounding")
 

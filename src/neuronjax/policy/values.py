@@ -237,7 +237,7 @@ def checked_placement(name: str, value: object) -> tuple[int, ...]:
     if not legal or len(set(cores)) < len(cores):
         raise InvalidProgramError(
             f"{name} is {value!r}",
-            remedy="give every device a logical core of its own, from 0",
+            remedy="give every device its own logical core, a number from 0",
         )
     return tuple(int(core) for core in cores)  # type: ignore[call-overload]
 

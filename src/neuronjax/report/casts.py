@@ -29,7 +29,7 @@ _KINDS = {
 }
 _CASTS, _TURNS = "casts", "transposes"
 #: Advice for current scaling, based on studies of the GPT of the quickstart.
-_CHEAPER = "To read each tensor once less, try scaling='delayed', overflow='saturate'"
+_CHEAPER = "To read no tensor twice, try scaling='delayed' with overflow='saturate'"
 _WORTH_A_NOTE = 0.03
 
 

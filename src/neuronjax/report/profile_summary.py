@@ -198,7 +198,7 @@ def _engine_metrics() -> dict[str, Metric]:
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         "total_time": Metric("s", "from the first event to the last, plus around_time"),
-        "around_time": Metric("s", "of total_time, to begin and end a program"),
+        "around_time": Metric("s", "the part of total_time to begin and end a program"),
         "neuroncore_cycle_count": Metric("cycles", "total_time in base-clock cycles"),
         "model_flops": Metric("FLOP", "of the program's matmuls"),
         "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),
@@ -206,7 +206,9 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "mfu_estimated_percent": Metric("percent", "model_flops, of the peak"),
         "hfu_estimated_percent": Metric("percent", "executed FLOP, of the BF16 peak"),
         "mm_arithmetic_intensity": Metric("FLOP/B", "model_flops per HBM byte"),
-        "peak_flops_bandwidth_ratio": Metric("FLOP/B", "below it HBM is the limit"),
+        "peak_flops_bandwidth_ratio": Metric(
+            "FLOP/B", "below this intensity, HBM is the limit"
+        ),
         "mfu_max_achievable_estimated_percent": Metric(
             "percent", "MFU at this intensity with HBM always busy"
         ),
@@ -226,7 +228,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "hbm_read_bytes": Metric("B", "by the DMA engines"),
         "hbm_write_bytes": Metric("B", "by the DMA engines"),
         "spill_save_bytes": Metric("B", "intermediates that SBUF has no room for"),
-        "spill_reload_bytes": Metric("B", "the same, read back"),
+        "spill_reload_bytes": Metric("B", "spilled intermediates, read back"),
         "useful_read_percent": Metric("percent", "of hbm_read_bytes, without reloads"),
         "input_queue_bytes": Metric("B", "inputs that are read"),
         "weight_queue_bytes": Metric("B", "parameters that are read"),

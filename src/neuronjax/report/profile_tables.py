@@ -183,7 +183,8 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
     if not found.low_seconds <= predicted <= found.high_seconds:
         how = "longer" if predicted < found.low_seconds else "less"
         outside = (
-            f"{seconds(predicted)} lies outside: nearly all took {how} than predicted"
+            f"{seconds(predicted)} lies outside: nearly all of these programs took "
+            f"{how} than predicted"
         )
     return new_table(title, columns | {"error": NUMBER}, rows, outside)
 
@@ -229,7 +230,7 @@ def parts_that_hold(
         found = _cut(groups, depth)
     if depth == deepest:
         return found, ""
-    return found, f"each with what is inside it; there are {len(groups)} parts"
+    return found, f"each part with the parts inside it; there are {len(groups)} parts"
 
 
 def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:

@@ -69,7 +69,7 @@ def program_table(name: str, program: InstructionProgram, setting: str) -> Group
         found[:_SHOWN],
         expand=True,
     )
-    more = [Text("the rest, and every attribute: .as_text('instructions')", "dim")]
+    more = [Text("the rest, with attributes: lowered.as_text('instructions')", "dim")]
     return Group(table, *(more if len(found) > _SHOWN else ()), _counts(every))
 
 

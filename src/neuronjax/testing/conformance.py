@@ -111,7 +111,7 @@ class ConformanceReport(Displayed):
             for r in self.failed[:_SHOWN]
         ]
         if len(self.failed) > _SHOWN:
-            firsts.append(f"and {len(self.failed) - _SHOWN} more: .failed")
+            firsts.append(f"and {len(self.failed) - _SHOWN} more, see report.failed")
         counts = Counter((r.case.family, r.outcome) for r in self.results)
         return new_table(
             f"Conformance of {self.runner}, vectors version {VERSION}",

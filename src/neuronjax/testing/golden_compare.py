@@ -31,7 +31,8 @@ from neuronjax.testing.leaf_matching import LeafMatch, match
 from neuronjax.testing.program_change import ProgramChange, moved_versions
 
 _UPDATE_REMEDY = (
-    "  if it is intended: pytest --neuronjax-update-golden, and review the difference"
+    "  if the change is intended: pytest --neuronjax-update-golden, and review the "
+    "difference"
 )
 _OTHERS = "the arguments are not those that were stored"
 _EMULATOR = (
@@ -102,7 +103,7 @@ def change_text(report: GoldenReport, head: str = "") -> str:
     if not head and why:
         head = f"the function is another program now, with {report.today}"
     elif not head:
-        head = f"{_OTHERS}; on the stored ones the function gives the stored bits"
+        head = f"{_OTHERS}; on the stored arguments the function gives the stored bits"
     parts = [*(f"  {line}" for line in why), listed(report.leaves)]
     if report.drift:
         parts += ["  of the arguments:" if why else "", listed(report.drift)]
@@ -151,7 +152,7 @@ def check_bits(path: Path, stored: GoldenFile, inputs: list[np.ndarray]) -> None
     if not matched.differences:
         return
     hint = _EMULATOR.format(path, policy_name(stored.policy))
-    head = "the stored program gives other bits than it did"
+    head = "the stored program gives other bits than before"
     parts = [hint, listed(matched.differences)]
     text = _text(path.name, head, parts, stored.provenance)
     raise GoldenMismatch("bits", text, matched.differences)

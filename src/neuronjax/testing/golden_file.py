@@ -36,7 +36,7 @@ WHOLE_BYTES, SAMPLES = 1 << 14, 512
 #: Inputs of more bytes are stored once for all goldens of a folder.
 OWN_BYTES = 1 << 12
 _PACKAGES = ("neuronjax", "jax", "jaxlib", "numpy", "ml_dtypes")
-_REMEDY = "make it anew: pytest --neuronjax-update-golden"
+_REMEDY = "make the golden anew: pytest --neuronjax-update-golden"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +238,7 @@ def read(path: Path) -> GoldenFile:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidProgramError(
-            f"golden {path}: {path.name}.json lacks something, or has it in another "
+            f"golden {path}: {path.name}.json lacks a field, or has a field in another "
             f"form: {type(error).__name__}: {error}",
             remedy=_REMEDY,
         ) from error
@@ -272,7 +272,7 @@ def _read_shared(path: Path, leaf: Leaf) -> np.ndarray:
     if sha256(data) != leaf.sha256:
         raise InvalidProgramError(
             f"golden {path}: {file} does not hold the argument {leaf.path}",
-            remedy="take it from the commit of the golden, or " + _REMEDY,
+            remedy="take the file from the commit of the golden, or " + _REMEDY,
         )
     return np.frombuffer(data, f"u{jnp.dtype(leaf.dtype).itemsize}")
 

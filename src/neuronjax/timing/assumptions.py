@@ -73,36 +73,42 @@ PROGRAM_SECONDS = assumed(
     "added to the instructions of every program: a line through measured times against"
     " bytes moved does not go through zero. What takes this time (first and last"
     " transfers, fetching instructions, ending) is not published",
-    fitted_to="trn2, LNC 1: 12 us of MLP decode (its baselines: also 12), 20 of FP8"
-    " decode, 30 of prefill of few rows [VL]; trn1: 22 us of Mamba",
+    fitted_to="trn2, LNC 1: 12 us of MLP decode (its baselines: also 12), 20 us of"
+    " FP8 decode, 30 us of prefill of few rows [VL]; trn1: 22 us of Mamba",
 )
 
 # -- TensorE ---------------------------------------------------------------------------
 
-MATMUL_MINIMUM = Constant(64, "cycles", "MM_INIT_LATENCY [A2]; min(64, M) [V26]")
+MATMUL_MINIMUM = Constant(
+    64, "cycles", "fewest of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
+)
 FAST_LOAD = Constant(
     4,
     "ratio",
     "LoadStationary is up to 4 times as fast as a MultiplyMoving of its free size [A2]",
 )
-TILE_ROWS_V2 = Constant(64, "rows", "row and column tiles of 2 x 64 [ISA]")
+TILE_ROWS_V2 = Constant(64, "rows", "the array is 2 tiles of 64 rows or columns [ISA]")
 TILE_ROWS = Constant(
-    32, "rows", "row and column tiles of 4 x 32 from NeuronCore-v3 [ISA]"
+    32, "rows", "the array is 4 tiles of 32 rows or columns from NeuronCore-v3 [ISA]"
 )
 PARALLEL_INPUT = assumed(
     256,
     "elements/cycle",
     "row and column tiles run in parallel [ISA] while their moving rows fit the array's"
-    " input, 2 x 128 [A2, A3, A4]; that this is the bound is not published",
+    " input, 2 x 128 [A2, A3, A4]; no document says that this input is the bound",
 )
-ONE_ZERO = Constant(2, "ratio", "FP32 speedup per operand of ones and zeros [ISA]")
+ONE_ZERO = Constant(2, "ratio", "FP32 speedup per operand of only 1 and 0 [ISA]")
 FP32_TRANSPOSE_PASSES = Constant(
     2,
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
-THROTTLE_SECONDS = Constant(3e-6, "s", "from half to full rate after idle [GL]")
-THROTTLE_LIMIT = Constant(0.5, "fraction", "lowest rate; less use leads to it [GL]")
+THROTTLE_SECONDS = Constant(
+    3e-6, "s", "TensorE, from half to full rate, after a pause [GL]"
+)
+THROTTLE_LIMIT = Constant(
+    0.5, "fraction", "lowest rate of TensorE, and the use below which it falls [GL]"
+)
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
@@ -113,7 +119,9 @@ THROTTLE_SINKING = assumed(
 
 # -- VectorE and ScalarE ---------------------------------------------------------------
 
-MINIMUM_INTERVAL = Constant(64, "cycles", "MIN_II of VectorE and ScalarE [V26]")
+MINIMUM_INTERVAL = Constant(
+    64, "cycles", "fewest of an instruction of VectorE or ScalarE: MIN_II [V26]"
+)
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
@@ -122,10 +130,12 @@ VISIBLE_STARTS = assumed(
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
-    100, "cycles", "added where N is small or work is serial [A2]"
+    100, "cycles", "added to instructions of few elements or of serial work [A2]"
 )
 REDUCE_IN_PASSING = Constant(
-    64, "cycles", "what activation_reduce and tensor_scalar_reduce add [V26, A2]"
+    64,
+    "cycles",
+    "added by the sums of activation_reduce, tensor_scalar_reduce [V26, A2]",
 )
 STRIDE_BYTES = Constant(
     16, "B", "innermost stride that halves an engine's bandwidth [A2]"
@@ -140,18 +150,20 @@ RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, S
 RECIPROCAL_PASSES_V2 = Constant(
     2.6,
     "cycles/element",
-    "reciprocal on VectorE of NeuronCore-v2, where 8 are published",
+    "reciprocal on VectorE of NeuronCore-v2, for which 8 cycles are published",
     fitted_to="trn1, SiLU: VectorE is active for 74 % of the time [AO]",
 )
-BN_AGGR_PASSES = Constant(13 / 3, "cycles/element", "bn_aggr: 13 (N / 3) [V26]")
-MAX8_EXTRA = Constant(144, "cycles", "max8 and match_replace8 in nki-library's model")
+BN_AGGR_PASSES = Constant(
+    13 / 3, "cycles/element", "bn_aggr: 13 cycles for 3 elements [V26]"
+)
+MAX8_EXTRA = Constant(144, "cycles", "added by max8, match_replace8 in nki-library")
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
-    "largest free size of an elementwise instruction, so that tiles stream; a bank of"
-    " PSUM is smaller",
+    "largest free size of an elementwise instruction; a longer one is divided, so that"
+    " tiles stream. With an operand in PSUM, a bank is the limit, which is smaller",
 )
-TABLE_LOAD = Constant(1.28e-6, "s", "ACT_TABLE_LOAD of exp on trn2 [DM, picture]")
+TABLE_LOAD = Constant(1.28e-6, "s", "load of exp's table on trn2 [DM, picture]")
 RANDOM_XORWOW = Constant(
     4, "words/lane/cycle", "XORWOW of NeuronCore-v4 [A4]; ASSUMPTION: 1 on older cores"
 )
@@ -167,12 +179,12 @@ BIT_COUNT_PASSES = assumed(
     15, "passes", "popcnt and count_leading_zeros: five halvings of shift, mask and add"
 )
 SCALE_STEPS = assumed(
-    8, "instructions", "to compute a scale from an amax, on one element"
+    8, "instructions", "of one element, to compute a scale from an amax"
 )
 
 # -- GpSimdE ---------------------------------------------------------------------------
 
-GPSIMD_START = Constant(150, "cycles", "start of an instruction [V26]")
+GPSIMD_START = Constant(150, "cycles", "start of a GpSimdE instruction [V26]")
 GPSIMD_BYTES = Constant(
     4, "B/lane/cycle", "512 bits per 16 partitions read or written [A2]"
 )
@@ -182,7 +194,7 @@ GPSIMD_SHARE = assumed(
     "the part of GPSIMD_BYTES, and of one operation per cycle, that software reaches:"
     " loads, the operation and the store take turns",
 )
-GPSIMD_PROCESSORS = Constant(8, "processors", "[A2]")
+GPSIMD_PROCESSORS = Constant(8, "processors", "processors of GpSimdE [A2]")
 GATHER_INDEX = assumed(
     7,
     "cycles/index",
@@ -204,7 +216,7 @@ FUNCTION_OPERATIONS = assumed(
     32, "operations", "a function of two arguments in software (power, atan2, ...)"
 )
 INTEGER_DIVISION = assumed(
-    32, "operations", "32-bit quotient or remainder in software, a bit each"
+    32, "operations", "32-bit quotient or remainder in software, one per bit"
 )
 SORT_OPERATIONS = assumed(
     4, "operations", "a step of a merge: two reads, a comparison, a write"
@@ -215,10 +227,12 @@ SORT_OPERATIONS = assumed(
 DMA_ELEMENT = Constant(
     7e-9,
     "s",
-    "start of one contiguous piece",
+    "start of one contiguous piece of a transfer",
     fitted_to="trn1, 4-byte packet: 7 ns [PG, picture]",
 )
-DMA_SEMAPHORE = Constant(0.3e-6, "s", "DMA's end to its user's start [DM, picture]")
+DMA_SEMAPHORE = Constant(
+    0.3e-6, "s", "from the end of a transfer to the start of its user [DM, picture]"
+)
 HBM_LATENCY = assumed(
     0.12e-6,
     "s",
@@ -231,14 +245,14 @@ SOFTWARE_DMA = Constant(
 HBM_INTERLEAVE = assumed(
     512,
     "B",
-    "consecutive bytes on one channel of HBM; the next are on the next channel. Rows"
-    " whose distance is a multiple of a round of the channels begin on the same one",
+    "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
+    " Rows whose distance is a multiple of this times the channels share a channel",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
-    " two channels; an interleave of 256 B or 1 KiB would give 205 or 51. Rows of 4 KiB"
-    " of bmm, as far apart, move at 235 GB/s [AO]",
+    " two channels; an interleave of 256 B or 1 KiB would give 205 or 51 GB/s. Rows of"
+    " 4 KiB of bmm, as far apart, move at 235 GB/s [AO]",
 )
-DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, HBM to SBUF [A3]")
-DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, SBUF to SBUF [A3]")
+DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, from HBM to SBUF [A3]")
+DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, within SBUF [A3]")
 
 # -- kernels ---------------------------------------------------------------------------
 
@@ -247,27 +261,29 @@ REORDER_WINDOW = assumed(
     "instructions",
     "next instructions among which an engine issues the one that can start first, as"
     " the compiler reorders them; on TensorE in the older style only. Fused attention,"
-    " one query tile after the other, takes 21.3 ms on trn2; predicted are 31.4 in the"
-    " kernel's order, 21.1 with this window [KDA]",
+    " one query tile after the other, takes 21.3 ms on trn2; predicted are 31.4 ms in"
+    " the kernel's order, 21.1 ms with this window [KDA]",
 )
 REGISTER_CYCLES = assumed(
     16,
     "cycles",
     "an instruction of a sequencer (register, barrier); issue rates are unpublished",
 )
-PARTITIONS_OF_A_DMA_ENGINE = Constant(8, "partitions", "128 / 16 engines [DM]")
+PARTITIONS_OF_A_DMA_ENGINE = Constant(
+    8, "partitions", "128 partitions / 16 engines [DM]"
+)
 LOOP_TURNS = assumed(
     16,
     "iterations",
     "iterations of a device loop that are scheduled one by one if all together have too"
-    " many instructions; each further one takes as long as the last of these",
+    " many instructions; each further iteration takes as long as the last",
 )
 
 # -- host ------------------------------------------------------------------------------
 
-HOST_BYTES_PER_SECOND = Constant(16e9, "B/s", "PCIe [pm-memory.png]")
-HOST_CALL = assumed(50e-6, "s", "interrupt, call, return")
-HOST_OPERATIONS = assumed(1e10, "operations/s", "one processor")
+HOST_BYTES_PER_SECOND = Constant(16e9, "B/s", "rate of PCIe [pm-memory.png]")
+HOST_CALL = assumed(50e-6, "s", "of a call of the host: interrupt, call, return")
+HOST_OPERATIONS = assumed(1e10, "operations/s", "of one processor of the host")
 
 CONSTANTS = _named()
 """The figures of the cost rules, by name."""
@@ -298,7 +314,7 @@ PASSING_SHARE = assumed(
     0.15, "fraction", "the part of SBUF for the streamed weights in use"
 )
 CARRY_SHARE = assumed(
-    0.5, "fraction", "the part of SBUF for what a loop carries, smallest first"
+    0.5, "fraction", "the part of SBUF for what a loop carries, smallest values first"
 )
 MASK_ROWS = assumed(
     128,
@@ -309,14 +325,16 @@ MASK_ROWS = assumed(
 MASK_COLUMNS = assumed(
     512, "columns", "width of a block of scores, as in nki-library's attention_cte"
 )
-MOST_PIECES = assumed(64, "tiles", "the most into which a region's time is divided")
+MOST_PIECES = assumed(64, "tiles", "most tiles into which a region's time is divided")
 CHUNK_BYTES = assumed(
     4096 * 128,
     "B",
     "the part of a load that a consumer waits for: 4 KiB per partition [DB]",
 )
 LOOP_TURN = Constant(
-    1.4e-6, "s", "64 iterations of a loop take 257 us, unrolled 161 [KLN, its author]"
+    1.4e-6,
+    "s",
+    "64 iterations of a loop take 257 us, unrolled 161 us [KLN, its author]",
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)
@@ -330,22 +348,22 @@ PLANNING_CONSTANTS = _named(CONSTANTS)
 CHIP_START = assumed(
     6e-07,
     "s",
-    "from the trigger to the first step, all ranks on one chip",
+    "from a collective's trigger to its first step, all ranks on one chip",
     fitted_to="T12: 2 ranks, 1 KiB, 2.1 us, less one hop",
 )
 LINK_START = assumed(
     4.7e-06,
     "s",
-    "from the trigger to the first step, ranks on several chips; ASSUMPTION: on"
+    "from a collective's trigger to its first step, on several chips; ASSUMPTION: on"
     " several instances too",
     fitted_to="T12: 8 ranks, 1 KiB, 6.3 us, less one hop",
 )
 CHIP_HOP = assumed(
     1.5e-06,
     "s",
-    "middle of 1-2 us for a step between chips [IN]; ASSUMPTION: within one too",
+    "middle of 1-2 us for a step between chips [IN]; ASSUMPTION: on a chip too",
 )
-EFA_HOP = Constant(EFA.hop_seconds, "s", "[CC, IX]")
+EFA_HOP = Constant(EFA.hop_seconds, "s", "a step between instances [CC, IX]")
 LINK_SHARE = assumed(
     0.7,
     "fraction",
@@ -355,7 +373,7 @@ LINK_SHARE = assumed(
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
-    "the part of a core's DMA rate for a channel of a collective. There are two, or"
+    "the part of a core's DMA rate for a channel of a collective, which has two, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
     fitted_to="T2: 2 ranks, 16 MiB to 1 GiB: 56.8 GB/s for additional bytes",
 )
@@ -363,10 +381,10 @@ SLICE_BYTES = assumed(
     2**20,
     "B",
     "size of the slices of a collective: each goes through the steps of rdh by itself,"
-    " so wires and DMA engines work in parallel. Slices are published only for ring",
+    " so wires and DMA engines work in parallel. Slices are published only for rings",
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
-EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s [MC]")
+EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s are reached [MC]")
 NULL_EXECUTION = assumed(
     0.00012,
     "s",

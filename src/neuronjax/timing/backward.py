@@ -1,10 +1,10 @@
 """Computes a program's share of work in its backward pass, which hides communication.
 
 The name stack of an instruction of the backward pass, a rematerialised forward pass
-included, contains "transpose(". Name stacks start anew inside loops and callees: their
-instructions are backward if the loop or the call is. A callee's work is divided between
-the passes in proportion to their calls of it. Shares are of the work of all queues, not
-of seconds.
+included, contains "transpose(". Name stacks start anew inside loops and callees, whose
+instructions are backward if the loop or the call is. A callee's work is divided in
+proportion to the calls from each pass. Shares are of the work of all queues, not of
+seconds.
 """
 
 from __future__ import annotations

@@ -393,7 +393,7 @@ def _over_nodes(
 def _joined(
     op: str, inside: str, inner: Sequence[Group], topology: Topology, over: Steps
 ) -> Steps:
-    """Return the steps between nodes, with those within nodes before or after [IX]."""
+    """Return `over`, the steps between nodes, and the steps within nodes [IX]."""
 
     def within(op: str) -> Steps:
         if inner[0].size == 1:
@@ -433,8 +433,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows from all ranks of the first chip that has ranks. `flows` are
-    those from one rank on the first chip of a node."""
+    """Return `flows`, which leave one rank of chip 0, as flows from all ranks of the
+    first chip in `ranks`."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

@@ -39,7 +39,8 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
-    """Return the work of `tasks`, in an instruction per tile or, if more, per fold."""
+    """Return the work of `tasks`: an instruction per tile, or per fold if these are
+    more."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
     return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **traffic_of(i))

@@ -185,7 +185,7 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Return a way that runs `tasks`, which have one engine, `times` on every tile."""
+    """Return a way that runs `tasks` of one engine on every tile, `times` each."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

@@ -1,21 +1,18 @@
-"""Divides a region's rows if its operands do not fit in SBUF at once.
+"""Divides a region's rows into blocks.
 
-A tile is computed while the next is loaded, so that both are in SBUF, beside the
-operands that every tile needs whole. If tiles and operands do not fit together, either
-the whole operands are loaded again for every block of rows, or blocks run without
-overlap, each with all of SBUF. Physical cores that share the rows have separate SBUFs,
-each with its own copy of the whole operands. Bytes are those of a logical core.
+If a step processes several tiles before the next step, these tiles are a block, and
+blocks do not overlap. Otherwise one tile is computed while the next is loaded. If two
+tiles do not fit in SBUF beside the operands that every tile needs whole, the operands
+are loaded again for every block, or blocks do not overlap. Physical cores that share
+the rows each have a copy of the whole operands. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import ceil, prod
+from math import ceil
 
-from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.timing.assumptions import PASSING_SHARE
-from neuronjax.timing.engines.dma import hbm_bytes_per_second
-from neuronjax.timing.engines.tensor import peak_flops_per_second
 from neuronjax.timing.fused import Fused, FusedStep, TiledRegion
 from neuronjax.timing.layout import block_bytes, tiles_at_a_time
 from neuronjax.timing.work import Core
@@ -33,10 +30,11 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return the number of copies of whole operands, one per core with its own rows.
+    """Return the number of copies of `region.whole`: one per physical core if the cores
+    divide the rows of a matmul, else one.
 
-    A lone matmul is divided by the columns of its whole operand if this operand is the
-    larger one. In a chain the next matmul contracts the columns, which would have to be
+    A lone matmul is divided by the columns of its whole operand if this is the larger
+    one. In a chain the next matmul contracts the columns, which would have to be
     exchanged, so the chain is divided by rows, as in nki-library's mlp_cte."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
@@ -47,43 +45,21 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 
 def divide(
-    fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int
+    fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int, fits: bool
 ) -> tuple[int, int]:
     """Return how often whole operands are loaded, and how many blocks do not overlap.
 
-    `divide` is for operands that do not fit in SBUF beside two tiles. Either blocks
-    overlap and operands are loaded once per block (the second result is 1), or each
-    block has all of SBUF. Blocks overlap only if SBUF has room for two batches of the
-    tiles that a step processes before the next step, as in nki-library's mlp_cte. The
-    quicker option by bytes and operations is chosen. `whole` and `tile` are the bytes
-    of whole operands and of a row tile."""
-    capacity, tiles = core.sbuf_bytes, region.tiles(core)
-    batch = min(tiles, tiles_at_a_time(fused, region, core))
-    window = min(whole, capacity * PASSING_SHARE.value)
-    bandwidth = hbm_bytes_per_second(core)
-    streamed = sum(fused.sizes[v] for v in region.streamed) / bandwidth
-    array = sum(_array_seconds(core, step) for step in region.steps)
-    start = 2 * core.chip.dma_start_seconds  # load and store, not overlapped
-    options = []
-    for buffers in (1, 2):
-        most = int((capacity - window) // max(1, buffers * tile))
-        blocks = ceil(tiles / max(1, most))
-        weights = blocks * whole / bandwidth
-        if buffers == 1:
-            seconds = max(array, weights) + streamed + blocks * start
-            options.append((seconds, blocks, blocks))
-        elif most >= batch:
-            options.append((max(array, streamed + weights), blocks, 1))
-    return min(options)[1:]
-
-
-def _array_seconds(core: Core, step: FusedStep) -> float:
-    i = step.instruction
-    if not isinstance(i, NcMatmul):
-        return 0.0
-    d = i.dimensions
-    left, right = i.operands[0].type.shape, i.operands[1].type.shape
-    shared = [left[x] for x in (*d.lhs_batch, *d.lhs_contract)]
-    flops = 2 * prod(left) * prod(right) / max(1, prod(shared))
-    peak = peak_flops_per_second(core, "bf16")
-    return flops * i.passes / peak if peak else 0.0
+    Several tiles that a step processes before the next step are a block, as in
+    nki-library's mlp_cte. Whole operands are loaded once if they fit beside two tiles
+    (`fits`), else for each block. Blocks overlap (the second result is 1) if each step
+    processes one tile at a time, and two tiles fit beside a part of the operands.
+    `whole` and `tile` are the bytes of whole operands and of a row tile."""
+    tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
+    longest = together if together > 1 else tiles
+    if fits:
+        return 1, ceil(tiles / longest)
+    room = core.sbuf_bytes - min(whole, core.sbuf_bytes * PASSING_SHARE.value)
+    overlaps = together == 1 and room >= 2 * tile
+    most = int(room // max(1, tile * (2 if overlaps else 1)))
+    blocks = ceil(tiles / max(1, min(longest, most)))
+    return blocks, 1 if overlaps else blocks

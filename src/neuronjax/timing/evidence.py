@@ -69,7 +69,7 @@ class Confidence:
     knows_chip: bool
 
 
-#: These are the collectives to which no constant was fitted (see `benchmarks/tests`).
+#: No constant was fitted to these 81 collectives (see `benchmarks/tests`).
 HOW_SURE = (
     "80 % of 81 measured collectives (trn1, trn2): 0.93 to 1.16 of the modelled time."
 )

@@ -111,8 +111,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False if a node computes scalars from arguments alone, such as scales
-        of delayed scaling; these nodes come first."""
+        """Return False for scalars computed from arguments alone, which come first."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:

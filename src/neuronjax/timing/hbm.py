@@ -238,7 +238,7 @@ def _half(plan: MemoryPlan) -> str:
         return ""
     if axis == 0:
         return "half the batch"
-    return f"half of the {shape[axis]} along axis {axis} of {largest.name}"
+    return f"half of the {shape[axis]} elements along axis {axis} of {largest.name}"
 
 
 def _size(count: float) -> str:

@@ -199,8 +199,7 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate `size` bytes; return the last accesses of the dead storages that had
-        them."""
+        """Allocate `size` bytes; return the last accesses of dead storages there."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()

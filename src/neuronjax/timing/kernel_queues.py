@@ -57,8 +57,6 @@ class IssueQueues:
     """The queues of all cores.
 
     Attributes:
-        queues: all of them.
-        core_of: the core of each queue.
         queue_of: the number of each entry's queue.
         pause: the seconds of a device loop's comparison and branch, by each queue's
             first entry of an iteration.

@@ -110,8 +110,8 @@ def schedule_kernel(
     notes = [*stream.notes, *_throttled(run)]
     if found.short:
         notes.append(
-            f"the kernel needs more {' and '.join(found.short)} than there is: times "
-            "are as if it fitted"
+            f"the kernel needs more {' and '.join(found.short)} than the core has: "
+            "times are as if the kernel fitted"
         )
     return KernelSchedule(
         program=program,
@@ -139,7 +139,7 @@ def _throttled(run: _Scheduling) -> list[str]:
         return []
     return [
         f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: products of "
-        "half the array's rows or fewer, or gaps, keep it at half its rate"
+        "half the array's rows or fewer, or gaps, keep TensorE at half its rate"
     ]
 
 

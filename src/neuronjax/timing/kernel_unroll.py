@@ -91,8 +91,8 @@ def _add_loop(
     turns = 1 if found is None else found
     if found is None:
         stream.notes.append(
-            f"loop at {loop.location or '?'}: assumed to run once; give its count with "
-            "trips"
+            f"loop at {loop.location or '?'}: assumed to run once; give the number of "
+            "iterations with trips"
         )
     each = max(1, sum(1 for _ in loop.body.walk()))
     shown = turns

@@ -130,8 +130,7 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame of a movement's operand for the frame of its result; None if
-        it is not known."""
+        """Return the frame of a movement's operand, given its result's, or None."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":

@@ -133,8 +133,7 @@ class _Planner:
         i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            # Values around the loop keep `CARRY_SHARE` of SBUF, minus the loop's carry,
-            # which counts as SBUF of the body.
+            # Of SBUF the body gets all but `CARRY_SHARE`, plus the carry in SBUF.
             sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity

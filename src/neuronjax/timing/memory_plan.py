@@ -43,8 +43,8 @@ class Unit:
         movements: reads and writes of HBM.
         sbuf_bytes: SBUF in use while it runs, by tiles and other values.
         passes: how often whole operands that do not fit are loaded.
-        blocks: the number of row blocks that run without overlap, because the loads of
-            each block need the memory of the block before; 1 if tiles overlap.
+        blocks: the number of row blocks that run one after the other, see `divide`; 1
+            if tiles overlap.
         copies: copies of whole operands, one per physical core with its own rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of a loop's carry that stay in SBUF.

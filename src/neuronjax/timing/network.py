@@ -103,7 +103,7 @@ class Network:
             raise UnsupportedError(
                 f"a collective over several nodes of {self.name}, which no published "
                 "network joins",
-                remedy="keep a group within one instance, or use one with EFA",
+                remedy="keep a group within one instance, or use instances with EFA",
             )
         load: defaultdict[tuple[int, int], float] = defaultdict(float)
         for ends, size in flows.items():

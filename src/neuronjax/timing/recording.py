@@ -18,7 +18,6 @@ class EventRecorder:
     Attributes:
         on: whether events are recorded.
         count: how often the current instructions run, by the loops around them.
-        events: the events so far.
         instructions: the instructions to which events belong, one per step.
         fused: by such an instruction, all the instructions that its step fuses.
     """

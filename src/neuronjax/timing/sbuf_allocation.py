@@ -148,10 +148,10 @@ class SbufAllocation:
         room = self.capacity - working
         fits = whole <= room
         self._make_room(n, unit, room - (whole if fits else 0), region.whole)
-        if not fits and sum(step.form == "matmul" for step in region.steps) > 1:
-            tile = working // 2
-            unit.passes, unit.blocks = divide(fused, region, self.core, whole, tile)
-            room = 0
+        if sum(step.form == "matmul" for step in region.steps) > 1:
+            given = fused, region, self.core, whole, working // 2
+            unit.passes, unit.blocks = divide(*given, fits)
+            room = room if fits else 0
         elif not fits:
             rows = max(1.0, room * RESIDENT_SHARE.value)
             blocks = ceil(region.lhs_bytes / rows)

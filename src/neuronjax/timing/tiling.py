@@ -57,8 +57,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts into which a step can be tiled if its region has no other
-    step."""
+    """Return the row counts into which a step can be tiled without other steps."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):

@@ -294,4 +294,4 @@ def test_inf_in_the_data_says_nothing_of_float64():
         return x.astype(jnp.float16) * 400  # here
 
     report = compare(scaled, policy="fp16", explain=False)(np.float32([300, -np.inf]))
-    assert "the largest should be 120000" in report.faults[0].evidence
+    assert "the largest result should be 120000" in report.faults[0].evidence

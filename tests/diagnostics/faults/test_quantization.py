@@ -10,6 +10,7 @@ import neuronjax as nj
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
 from tests.arrays import normal
+from tests.diagnostics.faults.marked import marked_line
 
 X = normal(64, 128)
 E4M3 = jnp.float8_e4m3fn
@@ -129,6 +130,26 @@ def sampled(x):
     return (1 - share) * here + share * there
 
 
+def samples(x, largest):
+    """Sound in 16 bits."""
+    codes = jnp.clip(jnp.round(x / largest * 32767), -32768, 32767).astype(jnp.int16)
+    return codes.astype(jnp.float32) / 32767 * largest
+
+
+def with_zero_point(x, sign):
+    low, high = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
+    step = (high - low) / 15
+    zero = jnp.round(sign * low / step)
+    codes = jnp.clip(jnp.round(x / step) + zero, 0, 15).astype(jnp.int8)
+    return (codes.astype(jnp.float32) - zero) * step
+
+
+def bounded_by_its_range(x, largest):
+    """Numbers bounded by the range that they are quantized over."""
+    bounded = jnp.where(x > largest, largest, jnp.where(x < -largest, -largest, x))
+    return jnp.round(bounded / (largest / 127)) * (largest / 127)
+
+
 SATURATE = Policy(auto_cast="none", overflow="saturate")
 
 DESTROYS = {
@@ -146,6 +167,9 @@ DESTROYS = {
     "cast to int8": lambda x: cast_to_int8(x, amax(x) / 2),
     "chosen": lambda x: chosen(x, amax(x) / 4),
     "chosen one by one": lambda x: chosen_one_by_one(x, amax(x) / 3),
+    "int16": lambda x: samples(x, 1.0),
+    "zero point": lambda x: with_zero_point(x, 1),
+    "range": lambda x: bounded_by_its_range(x, 2 * jnp.std(x)),
 }
 
 HEALTHY = {
@@ -173,7 +197,78 @@ HEALTHY = {
     "masked": lambda x: fp8(jnp.where(x > 1, -1e3, x), 1e3 / 448),
     "guarded": lambda x: fp8(x, jnp.where(amax(x, -1) == 0, 1.0, amax(x, -1)) / 448),
     "scales by logarithm": lambda x: scales_twice(x, by_logarithm),
+    "int16": lambda x: samples(x, amax(x)),
+    "zero point": lambda x: with_zero_point(x, -1),
+    "range": lambda x: bounded_by_its_range(x, amax(x)),
 }
+
+
+# Each scale does not fit; its line says so, and not the line of the bound or cast.
+
+
+def scale_of_the_mean(x):
+    step = jnp.abs(x).mean(-1, keepdims=True) / 127  # here
+    codes = jnp.clip(jnp.round(x / step), -127, 127).astype(jnp.int8)
+    return codes.astype(jnp.float32) * step
+
+
+def scale_of_the_smallest_channel(x):
+    largest = jnp.abs(x * jnp.linspace(0.2, 2, x.shape[1])).max(0)
+    least = jnp.min(largest)  # here
+    step = least / 127
+    codes = jnp.clip(jnp.round(x / step), -127, 127)
+    return codes * step
+
+
+def exponent_without_headroom(x):
+    largest = jnp.abs(x).max(-1, keepdims=True)
+    exponent = jnp.floor(jnp.log2(largest)) - 10  # here
+    scale = jnp.exp2(exponent)
+    return jnp.clip(x / scale, -448, 448).astype(E4M3).astype(jnp.float32) * scale
+
+
+def scale_beyond_int8(x):
+    step = jnp.abs(x).max(-1, keepdims=True) / 160  # here
+    codes = jnp.round(x / step).astype(jnp.int8)
+    return codes.astype(jnp.float32) * step
+
+
+def zero_point_without_minus(x):
+    low, high = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
+    step = (high - low) / 15
+    zero = jnp.round(low / step)  # here
+    codes = jnp.clip(jnp.round(x / step) + zero, 0, 15).astype(jnp.int8)
+    return (codes.astype(jnp.float32) - zero) * step
+
+
+def scale_of_the_first_in_a_loop(x):
+    """A cache in FP8 that keeps the scale of its first row."""
+
+    def step(scale, row):
+        n, scale = scale
+        scale = jnp.where(n == 0, jnp.abs(row).max() / 448, scale)  # here
+        return (n + 1, scale), (row / scale).astype(E4M3).astype(jnp.float32) * scale
+
+    return jax.lax.scan(step, (0, jnp.float32(1)), x)[1]
+
+
+SCALES = {
+    scale_of_the_mean: X,
+    scale_of_the_smallest_channel: X,
+    exponent_without_headroom: X,
+    scale_beyond_int8: X,
+    zero_point_without_minus: X,
+    scale_of_the_first_in_a_loop: X[:12] * (1 + np.arange(12, dtype="f")[:, None]),
+}
+
+
+@pytest.mark.slow_except("scale_of_the_mean", "exponent_without_headroom")
+@pytest.mark.parametrize("program", SCALES, ids=lambda program: program.__name__)
+def test_a_scale_that_does_not_fit_comes_before_the_cast(program):
+    found = compare(program, target="trn3", policy="bf16")(SCALES[program])
+    [first, *_] = found.faults
+    assert first.record.source == marked_line(program), str(found)
+    assert "scale is too small" in first.evidence
 
 
 def policy_of(name):

@@ -56,7 +56,7 @@ def added(w, g):
         (
             lambda x: jnp.exp(x.astype(jnp.float16)),
             (np.float32([1.0, 12.0]),),
-            "keep it in FP32, which leaves an error of",
+            "keep the result in FP32, which leaves an error of",
         ),
         (
             lambda x: jnp.sum(jnp.exp(x.astype(jnp.float16) - 12)),

@@ -256,5 +256,5 @@ def normalized(x):
 def test_fp32_is_no_remedy_for_what_float64_makes_too():
     report = compare(normalized, policy="bf16")(normal(1, 32))
     assert report.faults[0].kind == "non-finite"
-    assert "they are so in float64 too" in report.faults[0].evidence
+    assert "float64 has them too" in report.faults[0].evidence
     assert "FP32" not in report.faults[0].remedy

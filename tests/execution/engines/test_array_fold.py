@@ -207,7 +207,7 @@ def test_either_memory_order(layout):
 @pytest.mark.parametrize(("rows", "k"), [(2, 7), (4, 10)])
 def test_a_tile_that_does_not_fill_its_cells_is_refused(rows, k):
     x = Matrix(jnp.ones((1, k, 3)), k_first=True)
-    with pytest.raises(InternalError, match="pad it with zeros"):
+    with pytest.raises(InternalError, match="pad K with zeros"):
         array_fold.folded(x, x, FoldOrder(k, rows), MINUS_ZERO)
 
 

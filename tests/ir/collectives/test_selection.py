@@ -107,8 +107,8 @@ def test_other_ops_have_no_algorithm():
 def test_groups_over_nodes_must_be_symmetric():
     groups = [(0, 1, 64, 66)]
     with pytest.raises(
-        InvalidProgramError, match="other logical cores on one"
+        InvalidProgramError, match="different logical cores on"
     ) as caught:
         chosen(16, groups)
-    assert "the same logical cores of every node" in str(caught.value)
+    assert "the same logical cores on every node" in str(caught.value)
     assert chosen(16, groups, policy="left_fold") == "left_fold"

@@ -474,7 +474,7 @@ def test_a_contradiction_is_a_status(run, kit, tmp_path):
     assert found.exit_code == 1
     text = " ".join(found.stdout.split())
     assert "VectorE: division contradicted cut off" in text
-    assert "we say correctly rounded" in text
+    assert "neuronjax says correctly rounded" in text
     data = json.loads(run("silicon-check", str(tmp_path), "--json").stdout)
     assert data["claims"]["elementary functions"] == "contradicted"
 

@@ -150,7 +150,7 @@ class DumpComparison(Displayed):
             word = "all of them are legal" if self.tensors else "nothing was compared"
             yield Text(word, style="green" if self.tensors else "bold red")
             return
-        origin = first.place or "an argument: the device was given other numbers"
+        origin = first.place or "an argument: the device got different numbers"
         yield Text(f"first outside: {first.tensor}, {origin}", style="bold red")
         if first.place is not None and (code := first.place.code):
             yield one_line(f"   > {code}", style=CODE)
@@ -159,20 +159,20 @@ class DumpComparison(Displayed):
         if first.since:
             yield one_line(f"   computed here from {', '.join(first.since)}")
         if len(first.ops) > 1:
-            yield Text(f"   one of {len(first.ops)} ops since then is wrong:")
+            yield Text(f"   one of the {len(first.ops)} ops that lead to it is wrong:")
             for op in first.ops[-_SHOWN_OPS:]:
                 yield one_line(f"      {op}")
             if len(first.ops) > _SHOWN_OPS:
-                yield Text("      and those before: .first.ops")
+                yield Text("      and the ops before these, see report.first.ops")
 
     def _unmatched(self) -> Iterator[Text]:
         for tensor in self.unmatched[:_SHOWN_ROWS]:
             shape = list(tensor.shape)
-            line = f"no value: {tensor.tensor} {tensor.dtype}{shape}: {tensor.why}"
+            line = f"unmatched: {tensor.tensor} {tensor.dtype}{shape}: {tensor.why}"
             yield one_line(line, style="yellow")
         hidden = len(self.unmatched) - _SHOWN_ROWS
         if hidden > 0:
-            yield Text(f"and {hidden} more: .unmatched")
+            yield Text(f"and {hidden} more, see report.unmatched")
 
 
 def _row(tensor: DumpedTensor) -> tuple[str, ...]:

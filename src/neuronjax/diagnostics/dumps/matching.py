@@ -258,7 +258,9 @@ def _by_shape(
             pairs[names[0]] = (candidates[0], "shape")
         elif candidates:
             for tensor in names:
-                reasons[tensor] = f"its shape and dtype fit {_listed(candidates)}"
+                reasons[tensor] = (
+                    f"no unique match: its shape and dtype fit {_listed(candidates)}"
+                )
 
 
 def _once_each(

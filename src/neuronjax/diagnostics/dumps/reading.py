@@ -17,7 +17,7 @@ from neuronjax.ir.array_file import read_npy, read_npz
 
 Dump = Mapping[str, Any] | str | Path
 _SEEN = ".npy, .npz, .safetensors, or a folder of .npy"
-_REMEDY = f"save arrays of numbers, as np.save does it; objects are not read: {_SEEN}"
+_REMEDY = f"save arrays of numbers, without Python objects, as {_SEEN}"
 
 
 def read_dump(source: Dump) -> dict[str, np.ndarray]:

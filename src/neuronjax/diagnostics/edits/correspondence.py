@@ -105,7 +105,7 @@ class Correspondence:
         return {**self._given, **{v.content: v for v in computed}}
 
     def _token(self, value: RunValue) -> Hashable:
-        """Return a key that is equal for values of both runs that correspond."""
+        """Return a key that is equal for corresponding values of both runs."""
         root = self._partners.get(value.root, value.root).root
         if root.is_constant:
             return _CONSTANT

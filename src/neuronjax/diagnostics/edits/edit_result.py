@@ -271,11 +271,11 @@ class ProgramComparison(Displayed):
         for edit in (*because, *(e for e in self.edits if e not in because)):
             lines.setdefault(edit.op.source, []).append(edit)
         for edits in [*lines.values()][:_SHOWN]:
-            leads = "leads to it, " if edits[0] in because else ""
+            leads = "a cause: " if edits[0] in because else ""
             yield Text(f"{leads}{_text(edits)}")
             yield from _code(edits[0].op)
         if len(lines) > _SHOWN:
-            yield Text(f"and on {len(lines) - _SHOWN} more lines: .edits")
+            yield Text(f"and on {len(lines) - _SHOWN} more lines, see report.edits")
 
 
 def _text(edits: Sequence[Edit]) -> str:

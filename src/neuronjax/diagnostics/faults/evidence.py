@@ -26,7 +26,7 @@ class OpEvidence:
         absorbed: share of sums that equal one addend though the other is not zero, and
             the root mean square of the addends that rounding drops.
         wrapped: number of integers beyond the range of their type.
-        misread: number of results whose sign changed, as `misread` counts them.
+        misread: number of results whose sign changed, by `whole_numbers.misread`.
         rounds_whole: whether it rounds whole numbers to floats near them.
         cut_off: for each operand of a clamp, maximum, minimum, select or saturating
             cast, the root mean square of what is cut off in the reference: of numbers
@@ -69,7 +69,7 @@ def absorbed(
     root mean square of the addends that rounding drops.
 
     `state` is the previous result of a cast in a loop; a scatter's state is its first
-    operand. The addend of a state is the difference to the result in the reference.
+    operand. The other addend is then the reference's result less its state.
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0
@@ -156,12 +156,9 @@ def flattened(operand: Seen, result: Seen) -> float:
 def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, tuple[float, float]]:
-    """Return, by operand, the root mean square of the parts of its numbers that are cut
-    off by an op of `CLIPS`, or by a cast to 8 bits that saturates.
-
-    Numbers that become zero, as in a ReLU, are counted apart. A select counts only if
-    it replaces no numbers but the largest and smallest.
-    """
+    """Return, for each operand that an op of `CLIPS` or a saturating cast to 8 bits
+    bounds, the root mean square of what is cut off: of numbers that do not become zero,
+    and of those that do, as in a ReLU. A select must only cut off extreme numbers."""
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
@@ -196,7 +193,7 @@ def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
 
 
 def is_short_float(dtype: Any) -> bool:
-    """Return whether a dtype is a float of 8 bits or fewer and not a scale."""
+    """Return whether a dtype is a float of 8 bits or fewer, except E8M0 for scales."""
     return np.dtype(dtype).itemsize == 1 and unit_of(dtype) > 0
 
 

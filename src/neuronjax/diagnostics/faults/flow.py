@@ -145,7 +145,7 @@ class Flow:
         }
 
     def _beside_others(self, value: Value) -> list[Value]:
-        """Return the addends of a sum whose errors are negligible beside another's."""
+        """Return a sum's addends with negligible errors beside another addend's."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
@@ -155,7 +155,7 @@ class Flow:
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
         """Return an op and the ops from which its error came, along the worst operands.
-        The last op makes its error itself, or depends on an earlier one: a loop."""
+        The last op makes its error itself or, in a loop, depends on an earlier one."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(trace.path.op, evidence):
             behind = next(self.behind_step(trace, evidence), None)
@@ -167,8 +167,8 @@ class Flow:
         return found
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the origin of the other addend's error, for each sum of a chain whose
-        two addends are about equally wrong."""
+        """Yield, for each sum of a chain with two about equally wrong addends, the op
+        that made the error of the addend outside the chain."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
@@ -178,7 +178,7 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the origins of errors that enter a chain which is a loop."""
+        """Yield the ops whose errors enter a chain from outside, if it is a loop."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -265,7 +265,7 @@ class Flow:
         return trace
 
     def increments(self, value: Value, argument: Value) -> bool:
-        """Return whether a value is the sum of an unchanged argument and something."""
+        """Return whether a value adds something to the unchanged `argument`."""
         trace = self.before_casts(value)
         if trace is None or trace.path.op.name not in ADDS:
             return False
@@ -304,9 +304,8 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence, unit: float) -> bool:
-    """Return whether a sum cancels to float64's rounding noise: roundings to the
-    roundoff `unit` explain the error of its terms, or perturbed data explain its own.
-    """
+    """Return whether a sum cancels to float64's rounding noise, and roundings of size
+    `unit` explain the errors of its terms or perturbed data explain its own error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)

@@ -42,8 +42,9 @@ class Misread(NamedTuple):
 def misread(
     trace: OpTrace, is_constant: Callable[[Value], bool], *, is_broken: bool
 ) -> Misread | None:
-    """Return an operand that is Inf, or a factor that is 0 or 1, if the source line has
-    another number there. Inf in a bound or mask counts only if `is_broken`."""
+    """Return a constant operand that is Inf, or a factor of 0 or 1, if the source line
+    has a number that rounds to it. Inf in a bound or mask counts only if `is_broken`:
+    a result with Inf or NaN depends on it."""
     op = trace.path.op
     for value, share in trace.worst.operands.items():
         if value.type.dtype.kind in "iub" or not is_constant(value):

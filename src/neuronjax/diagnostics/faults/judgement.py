@@ -44,8 +44,8 @@ def is_far(share: Share, unit: float) -> bool:
 
 
 def loses_elements(share: Share) -> bool:
-    """Return whether more elements are lost than the data explain; such a result is
-    wrong whatever its norm. One of several elements may be near zero by chance."""
+    """Return whether more elements are lost than the data explain. One of several does
+    not count: it may be near zero by chance."""
     if share.lost * share.elements <= 1 < share.elements:
         return False
     return share.lost > MOST_LOST and share.lost > OF_DATA * share.data_lost

@@ -26,37 +26,41 @@ from neuronjax.execution.probes.signs import (
 
 #: Kind of fault -> advice.
 KINDS: Mapping[str, str] = {
-    "overflow": "subtract the maximum or scale before it; or keep it in FP32 or BF16",
-    "underflow": "work with logarithms, or scale before it; FP32 and BF16 reach lower",
-    "non-finite": "guard the operand with jnp.where before it, not its result after",
-    "absorption": "keep the sum in FP32, or round it stochastically",
+    "overflow": "subtract the maximum or scale before this op; or keep its result in "
+    "FP32 or BF16",
+    "underflow": "work with logarithms, or scale before this op; FP32 and BF16 hold "
+    "smaller numbers",
+    "non-finite": "guard the operand of this op with jnp.where, not the result",
+    "absorption": "keep the sum in FP32, or round the sum stochastically",
     "stagnation": "accumulate in FP32, or add in blocks",
     "cancellation": "rewrite the difference: centred, expm1, log1p, or a product",
-    "singular": "keep away from the singular point: an epsilon inside, or a "
-    "function made for it (log1p, logsumexp, arctan2)",
+    "singular": "keep away from the singular point: add an epsilon, or use a "
+    "function made for this point (log1p, logsumexp, arctan2)",
     "integer": "use an integer that is wide enough, and do not convert it to a float",
     "saturation": "scale to the largest number of the format, or give the layer more "
     "digits by a Rule",
-    "coarse": "keep its result in FP32 up to where the error shows",
+    "coarse": "keep the result in FP32 up to the op that shows the error",
     "other": "compare this op alone",
 }
 #: Advice where the op already computes in FP32, or where FP32 does not help.
 IN_FP32: Mapping[str, str] = {
-    "overflow": "subtract the maximum or scale before it",
-    "underflow": "work with logarithms, or scale before it",
+    "overflow": "subtract the maximum or scale before this op",
+    "underflow": "work with logarithms, or scale before this op",
     "absorption": "add small numbers first, or use compensated summation",
     "stagnation": "add in blocks, or use compensated summation",
-    "coarse": "compute it by a formula that needs fewer digits",
+    "coarse": "compute the result by a formula that needs fewer digits",
 }
 #: Advice where a float narrower than FP32 holds indices or counts.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
 #: Advice where the cast of a policy rounds whole numbers.
-OUT_OF_MATMUL = "keep them out of the matmul: multiply elementwise, or by a Rule with "
-OUT_OF_MATMUL += 'auto_cast="none" there'
+OUT_OF_MATMUL = (
+    "keep whole numbers out of the matmul: multiply elementwise, or give the "
+)
+OUT_OF_MATMUL += 'matmul a Rule with auto_cast="none"'
 #: Advice where an epsilon became zero.
-LOST_GUARD = "use an epsilon of the format (1e-4 in float16), or add it in float32"
+LOST_GUARD = "use an epsilon that the format holds (1e-4 in float16), or add it in FP32"
 #: Advice where a format holds a constant as another number.
-MISREAD = "use a constant that the format holds, or apply it in float32"
+MISREAD = "use a constant that the format holds, or apply the constant in float32"
 #: Advice where an op makes NaN from Inf.
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
 _SUMS = frozenset(("reduce", "reduce_window"))
@@ -114,7 +118,7 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name identifiers, counts and keys that a float cannot hold exactly."""
+    """Name the fault of a float that cannot hold whole numbers, such as counts."""
     if not t.rounds_whole:
         return None
     held, of, advice = _format(t), e.result.largest, _of_whole(e)
@@ -133,14 +137,13 @@ def _of_whole(e: OpEvidence) -> str:
 
 
 def _overflows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the overflow of an op whose exact result its format cannot hold."""
     share = e.result
     if not share.beyond or share.nonfinite == 0:
         return None
-    should = f"the largest should be {short(share.largest)}"
+    should = f"the largest result should be {short(share.largest)}"
     is_finite = not any(x.nonfinite for x in e.operands.values())
     if share.nonfinite_reference and is_finite:
-        should = "the largest is beyond float64 too"
+        should = "the largest result is beyond float64 too"
     text = f"{percent(share.beyond)} of its results are beyond {_end(t)}; {should}"
     return FaultName("overflow", text)
 
@@ -173,12 +176,11 @@ def _makes_nonfinite(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     text += "".join(f" and {n} are {name}" for name, n in others)
     text += ", though all operands are finite"
     if share.nonfinite_reference == share.nonfinite:
-        text += "; they are so in float64 too"
+        text += "; float64 has them too"
     return FaultName(nonfinite_kind(short_name(t), share.nan > 0), text)
 
 
 def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the overflow of a contraction's operand in the cast of a policy."""
     broken = any(x.nonfinite for x in e.operands.values())
     if t.cast is None or broken or not e.result.nonfinite:
         return None
@@ -197,8 +199,10 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if s.scale:
         return _of_scale(s, e)
     if not e.cut_off:
-        text = f"rounding changes {percent(t.flattened)} of numbers by their own size:"
-        return FaultName("coarse", f"{text} their scale does not fit them")
+        text = (
+            f"rounding changes {percent(t.flattened)} of the numbers by their own size:"
+        )
+        return FaultName("coarse", f"{text} the scale does not fit these numbers")
     largest = short(largest_operand(e))
     bound = short(min(e.result.largest, largest_of(_format(t))))
     at = f" at {bound}" if bound != largest else ", on one side"
@@ -206,7 +210,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
-    """Name the fault of a scale by what becomes of the numbers, `e`."""
+    """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
     if s.scale == "large":
         zeros = percent(e.result.nothing)
         text = f"this scale is too large: {zeros} of the numbers become zero"
@@ -256,9 +260,9 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if short_name(t) != "convert":
         return None
     source = t.path.op.operands[0].type.dtype
-    text = f"{_format(t)} rounds the numbers by {short(e.result.error)} of their size"
+    text = f"rounding to {_format(t)} makes a relative error of {short(e.result.error)}"
     if e.own < e.result.error / 2:
-        text = f"its operand is off by {short(e.result.error)} of its size"
+        text = f"its operand has a relative error of {short(e.result.error)}"
     elif s.amplifier is not None:
         text += _makes(s.amplifier)
     if source.kind in "iu":
@@ -274,8 +278,8 @@ def _makes(t: OpTrace) -> str:
         return f"; {op} chooses by the rounded numbers" if is_choice else ""
     shown = math.inf if t.first is None else t.first[2].result.error
     if math.isinf(shown):
-        return f"; {op} turns that into Inf or NaN"
-    return f"; {op} turns that into a relative error of {short(shown)}"
+        return f"; {op} turns this error into Inf or NaN"
+    return f"; {op} turns this error into a relative error of {short(shown)}"
 
 
 def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:

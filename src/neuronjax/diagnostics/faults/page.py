@@ -40,12 +40,12 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
         yield _wrapped("", _of_result(wrong))
     hidden = len(verdict.wrong) - _SHOWN_RESULTS
     if hidden > 0:
-        yield Text(f"{_INDENT}and {hidden} more: .verdict.wrong")
+        yield Text(f"{_INDENT}and {hidden} more, see report.verdict.wrong")
     for n, fault in enumerate(verdict.lines[:SHOWN_FAULTS], 1):
         yield from _of_fault(n, fault)
     hidden = len(verdict.lines) - SHOWN_FAULTS
     if hidden > 0:
-        yield Text(f"{_INDENT}and {hidden} more on other lines: .faults")
+        yield Text(f"{_INDENT}and {hidden} more on other lines, see report.faults")
 
 
 def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
@@ -90,7 +90,7 @@ def _of_result(wrong: WrongResult) -> str:
     if wrong.how in ("discrete", "chosen"):
         return f"{name}: {percent(wrong.lost)} of the whole numbers differ"
     if wrong.how == "lost":
-        step = f"its update, {short(wrong.step)} of its size,"
+        step = f"its update, {short(wrong.step)} of the result's size,"
         return f"{name}: {step} {_of_step(wrong)}"
     if wrong.relative_l2 <= wrong.allowed:
         return f"{name}: {percent(wrong.lost)} of the numbers are off by more than half"
@@ -101,7 +101,7 @@ def _of_result(wrong: WrongResult) -> str:
 def _of_step(wrong: WrongResult) -> str:
     if wrong.unmoved > MOSTLY and wrong.step_error <= 1.0:
         return "had no effect"
-    off = f"is off by {short(wrong.step_error)} of itself"
+    off = f"has a relative error of {short(wrong.step_error)}"
     if wrong.unmoved > FEW:
         return f"{off}; {percent(wrong.unmoved)} of the numbers did not move"
     return f"{off}; rounding explains at most {short(wrong.step_allowed)}"

@@ -53,7 +53,7 @@ _LARGEST_CODE = 65535
 _NEAR_LARGEST = 0.5
 _MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
-#: Ops that bound numbers. The calls of a function that bounds read each other's values.
+#: Ops that bound numbers, and the comparisons of selects that do.
 _CHOICES = CLIPS | {"stablehlo.compare"}
 _HANDS_ON = CONSTANT | SCALES | {"stablehlo.sqrt"}
 
@@ -86,12 +86,12 @@ def quantizing(
         return
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
-        # Floats may be bounded before they are scaled. Whole numbers are bounded after
-        # it, unless the bound is computed, as a range is; a constant is a relu6.
+        # A quantizer to floats may bound before it scales. For whole numbers, only a
+        # computed range does so; a constant bound there is an activation, as in relu6.
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
-    # Numbers below a zero point are cut off at zero; others are those of a ReLU.
+    # With a zero point, numbers that become zero are cut off; without, a ReLU does it.
     zero = any(_is_zero_point(flow, r) for r in _shown(flow, op))
     bounds = [b for t in steps if (b := _bound(graph, t, zero)) and b.limit >= least]
     ranges = [
@@ -138,7 +138,7 @@ def _shown(flow: Flow, op: Op) -> Iterator[Op]:
 
 
 def _is_zero_point(flow: Flow, reader: Op) -> bool:
-    """Return whether a reader of codes subtracts a zero point before it is scaled."""
+    """Return whether `reader` subtracts a zero point from codes and they are scaled."""
     scales = (r.name in SCALES for r in _shown(flow, reader))
     return reader.name in ADDS and any(scales)
 
@@ -156,7 +156,7 @@ def _before(
     """Yield (op, whether numbers are scaled after it) for the bounds and roundings
     before an op, back to the last arithmetic that does not scale.
 
-    Calls are distinguished, for all clipped values of a program may share a function.
+    Calls are distinguished, because all clips of a program may call one function.
     """
     left = [(path.calls, v, False) for v in _same_size(path.op)]
     seen = set(left)
@@ -186,8 +186,8 @@ def _same_size(op: Op) -> list[Value]:
 
 
 def _bound(graph: ValueSources, trace: OpTrace, zero: bool = False) -> Bound | None:
-    """Return what an op cuts off as a bound, or None if nothing; with `zero`, also what
-    becomes zero. The operand nearer to the result is the bounded one."""
+    """Return an op as a `Bound`, or None if it cuts nothing off; `zero` also counts
+    numbers that become zero. The operand nearer to the result is the bounded one."""
     found = [
         (math.hypot(*evidence.cut_off[v][: 1 + zero]), n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
@@ -204,13 +204,14 @@ def _bound(graph: ValueSources, trace: OpTrace, zero: bool = False) -> Bound | N
 
 
 def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
-    """Return whether bounds make the error of a quantizer that ends in a dtype, or in
-    whole numbers up to `codes`, twice as large as it need be."""
+    """Return whether a quantizer that clips at `bounds` has over twice the error of a
+    scale that fits. Unless `dtype` is a short float, it rounds to codes up to `codes`.
+    """
     if not is_short_float(dtype):
         cut_off = math.hypot(*(b.cut_off * codes / b.limit for b in bounds))
         over = max(b.largest / b.limit for b in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
-    # A scale may lie between two bounds, so each is measured by its own numbers.
+    # Numbers may be scaled between bounds: each cut_off is relative to the norm there.
     parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
     own = _OF_FLOATS * unit_of(dtype)
     return math.hypot(own, *parts) > A_BIT * own

@@ -59,8 +59,8 @@ class Witness:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op after both runs have executed it; `own` is its own error. If it
-        `repeats`, its result has every number of its operand equally often. In a mesh
+        """Observe an op after both runs have executed it; `own` is its own error.
+        `repeats`: the result has every number of the operand equally often. In a mesh
         this is called for every device whose numbers differ from earlier devices'."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
@@ -91,8 +91,8 @@ class OpTrace:
         emptiest: the execution with most zeros.
         flattened: the largest share, in any iteration, of numbers whose rounding error
             is at least their magnitude.
-        own, absorbed, zeros, beneath: the largest value in any execution of this field
-            of the evidence or of its result.
+        own, absorbed, zeros, beneath, largest: the largest value in any execution of this
+            field of the evidence or of its result.
         vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of `own` and the norm of the result.
@@ -115,6 +115,7 @@ class OpTrace:
     left_out: float = 0.0
     left_behind: float = 0.0
     zeros: float = 0.0
+    largest: float = 0.0
     beneath: float = 0.0
     vanished: float = 1.0
     is_broken: bool = False
@@ -145,6 +146,7 @@ class OpTrace:
         self.left_out += left_out
         self.left_behind += left_out / (evidence.result.norm or math.inf)
         self.zeros = max(self.zeros, evidence.result.zeros)
+        self.largest = max(self.largest, evidence.result.largest)
         self.beneath = max(self.beneath, evidence.result.beneath)
         vanished = min(evidence.result.zeros, evidence.result.beneath)
         self.vanished = min(self.vanished, vanished)
@@ -155,12 +157,12 @@ class OpTrace:
 
     @property
     def moment(self) -> Moment | None:
-        """Return the first execution that is off, or None."""
+        """Return the first execution with a large error or a new Inf or NaN."""
         return self.first or self.made_nonfinite
 
     @property
     def shown(self) -> OpEvidence:
-        """Return the first execution that is off, or the worst if none is."""
+        """Return the evidence of `moment`, or the worst if it is None."""
         return self.moment[2] if self.moment else self.worst
 
     @property
@@ -193,7 +195,7 @@ class Recorder(Witness):
     Attributes:
         units: for every value, the coarsest roundoff on the way to it.
         masked: values in which numbers may stand for minus infinity.
-        traces: in the order of first execution.
+        traces: the executions of each op, by order of the first.
     """
 
     units: Mapping[Value, float]

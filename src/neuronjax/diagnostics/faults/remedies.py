@@ -34,8 +34,8 @@ from neuronjax.numerics.float_format import FORMATS, get_format
 UNSCALED = "use a scale for each block of numbers, or a format with more digits"
 #: Advice besides a wider format.
 _BESIDES: Mapping[str, str] = {
-    "overflow": "scale before it",
-    "absorption": "round it stochastically, which keeps updates on average",
+    "overflow": "scale before this op",
+    "absorption": "round the sum stochastically, which keeps updates on average",
     "stagnation": "add in blocks",
 }
 _OF_RANGE = frozenset(("overflow", "underflow"))
@@ -68,13 +68,11 @@ class Remedy:
     """The advice against one fault, as `str` returns it.
 
     Attributes:
-        name: the name of the fault.
         suspect: the op at fault.
-        shown: the op of `tried_op`.
+        shown: the op that `tried_op` returns.
         execution: an execution of `shown`; None where it cannot be tried.
         unit: roundoff of the coarsest format on the way to `shown`.
         step: size of a lost update relative to its state; 0 for other faults.
-        graph: the values of the program.
     """
 
     name: FaultName
@@ -126,7 +124,7 @@ class Remedy:
         made = execution.rounded(_FLOAT32)
         gone = float(((made == 0) & (execution.result != 0)).mean())
         breaks = self.suspect.amplifier and self.suspect.amplifier.made_nonfinite
-        where, what, few = "FP32", "it", 0.0 if breaks else FEW
+        where, what, few = "FP32", "the result", 0.0 if breaks else FEW
         if trace.cast is not None and trace.cast.unit > unit_of(_BFLOAT16):
             error = execution.error(_BFLOAT16)
             helps = error <= excused(unit_of(_BFLOAT16))
@@ -152,7 +150,7 @@ class Remedy:
             elif trace.cast is not None:
                 what = "its partial sums" if kind == "stagnation" else "this matmul"
             elif all(unit_of(v.type.dtype) <= unit_of(_FLOAT32) for v in values):
-                what = "all ops before it"
+                what = "all ops before this op"
         if helps:
             return True, f"keep {what} in {where}, which leaves {left}"
         return False, f"{where} alone would still leave {left}"
@@ -211,5 +209,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # others are bounds
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # not a bound
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype

@@ -1,8 +1,8 @@
 """The op that made a scale which does not fit the numbers of a quantizer.
 
 If numbers are cut off, the cast or bound does what it should; the line to change is the
-one that computes the scale. A scale of other numbers, such as one of an earlier step,
-was right for those, so the cast comes first.
+one that computes the scale. But a scale made from other numbers, such as those of an
+earlier step, was right for them; then the cast is the first line to examine.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 
-#: A scale is at most this many ops before a cast or bound, and its statistic before it.
+#: A scale is at most this many ops before a cast, and its statistic before the scale.
 NEARBY = 8
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-_SCALES = SCALES | ADDS | CLIPS
+_KEEPS = MOVING | SCALES | CLIPS | ROUNDS
 _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"}
 _STATISTIC = "stablehlo.reduce"
 
@@ -42,9 +42,9 @@ def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> Scale | None:
     """Return the scale of numbers that a cast, bound or rounding `cuts` off, or turns
     into zeros; None if it has none.
 
-    If the largest magnitude of the numbers, or another statistic of them, leads to the
-    scale, its op is returned. If it is as large as it should be, the fault lies in what
-    is computed from it: the first op on another line is returned.
+    If the scale depends on a statistic of the numbers, such as the largest magnitude,
+    the statistic's op is returned. If the statistic is large enough, what is computed
+    from it is at fault, and the first op after it on another line is returned.
     """
     end = largest_of(trace.path.op.results[0].type.dtype)
     for near in (trace, *flow.near(trace, NEARBY)):
@@ -62,9 +62,9 @@ def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> Scale | None:
 
 def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]]:
     """Yield (maker of an operand, other operand, whether the first depends on the
-    second) for operands that hold a number for several of the other, as scales do."""
+    second) for operands with one number for several of the other, as in scales."""
     op = trace.path.op
-    if op.name not in _SCALES:
+    if op.name not in SCALES | ADDS | CLIPS:
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         made = flow.maker(value)
@@ -78,13 +78,13 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
 
 
 def _same_numbers(flow: Flow) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return what `Flow.behind` asks to trace numbers back through movement, scales and
-    roundings, but not to the scales."""
+    """Return the `passes` and `leaves_out` with which `Flow.behind` traces numbers
+    through movement, scales and roundings, but not to the scales."""
 
     def passes(value: Value) -> bool:
         trace = flow.trace(value)
         name = "" if trace is None else trace.path.op.name
-        return not name or name in MOVING | _SCALES | ROUNDS
+        return not name or name in _KEEPS
 
     def leaves_out(value: Value) -> list[Value]:
         trace, size = flow.trace(value), math.prod(value.type.shape)
@@ -101,7 +101,7 @@ def _statistics(flow: Flow, made: OpTrace) -> list[OpTrace]:
 
 
 def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> bool:
-    """Return whether codes are scaled back by the same scale."""
+    """Return whether the scale `made` also scales codes back after `cast`."""
     readers = flow.ahead(made.path.op, lambda r: r.name in _STORES)
     again = (r for r in readers if r is not near.path.op and r.name in SCALES | ADDS)
     return any(cast.path.op in flow.ops_behind(r.results[0]) for r in again)
@@ -115,9 +115,10 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
         return None if statistics else made
     [statistic, *_] = statistics
     is_largest = _folds(statistic.path.op) == "stablehlo.maximum"
-    if not is_largest or not 0 < largest <= statistic.worst.result.largest:
+    if not is_largest or not 0 < largest <= statistic.largest:
         return statistic
     op, line = statistic.path.op, statistic.path.source
+    steps = [t for t in steps if t.path.op.name not in _STORES]
     between = [t for t in steps if op in flow.ops_behind(t.path.op.results[0])]
     return next((t for t in reversed(between) if t.path.source != line), made)
 

@@ -167,8 +167,8 @@ class FaultSearch:
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
-        """Return the path of the argument leaf that an op, or one shortly before it, is
-        applied to; "" if arguments have no named leaves."""
+        """Return the path of the nearest argument leaf that an op, or an op shortly
+        before it, reads; "" if none has a name."""
         return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
@@ -183,7 +183,7 @@ class FaultSearch:
         shown = self._shown()
         for moment, trace in shown:
             yield from self._traced_back(trace, moment[2])
-        # A step that was wrong before it was added may have one of the causes above.
+        # An update that was wrong before it was added has its cause among those above.
         for suspects in lost:
             yield from suspects
         if not shown:
@@ -226,7 +226,7 @@ class FaultSearch:
         return {op for w in off for op in self._flow.carrying(self._results[w.index])}
 
     def _traced_back(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Yield the ops that made the error that shows at an op, or amplified it."""
+        """Yield the ops that made or amplified the error that shows at op `shown`."""
         results = self._on(shown)
         if evidence.result.nonfinite:
             yield from self._off_before(shown, evidence)
@@ -235,7 +235,7 @@ class FaultSearch:
                 for maker, amplifier in self._nonfinite(shown, evidence)
                 for lost in [lost_guard(self._flow, maker, self._is_constant)]
             ]
-            # Ops whose epsilon became zero come first: it would have replaced zeros.
+            # Ops whose epsilon became zero come first: it should have replaced zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
@@ -275,8 +275,8 @@ class FaultSearch:
         return [*reversed(before), chain[worst]]
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether an op loses more than the op with the error loses by rounding.
-        A cast to fewer digits also counts if both ops round to the same format."""
+        """Return whether op `trace` loses more than `shown` loses by rounding. A cast
+        to fewer digits also counts if both ops round to the same format."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
@@ -327,7 +327,7 @@ class FaultSearch:
             return
         size = "small" if cuts else "large"
         scale = replace(suspect, trace=found.trace, bounding=seen, scale=size)
-        # Floats have the range for any numbers of a block; whole numbers do not.
+        # Some scale fits any block of numbers to floats, but not to whole numbers.
         is_first = cuts or is_short_float(trace.path.op.results[0].type.dtype)
         both = [scale, suspect]
         yield from both if is_first and found.is_of_numbers else reversed(both)
@@ -396,8 +396,9 @@ class FaultSearch:
             # The loss is a fault even where the formats excuse every result's error.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # In a loop an op depends on its own result.
-            if results and any(op in self._flow.ops_behind(v) for v in op.operands):
+            # In a loop an op depends on its own result; a running sum hands it on.
+            behind = self._flow.ops_behind if self.wrong else self._handing_on
+            if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
@@ -448,7 +449,7 @@ class FaultSearch:
             on = self._on(trace)
             counts = is_integer(self._flow, trace.path.op)
             results = on if counts else tuple(n for n in on if n in wrong)
-            if results:  # the earliest op on which it depends that rounds is at fault
+            if results:  # the first rounding op on which it depends is at fault
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)

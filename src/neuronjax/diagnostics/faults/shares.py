@@ -112,7 +112,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # A lost element, however small, is noise if perturbed data change it too.
+        # An element lost here and in perturbed data is noise, even below the floor.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])
@@ -158,7 +158,7 @@ def norm(x: np.ndarray) -> float:
 
 
 def ratio(a: np.ndarray, r: np.ndarray) -> float:
-    """Return the relative L2 error of numbers that are finite on both sides."""
+    """Return the relative L2 error of `a` against `r` where both are finite."""
     return 0.0 if a is r else _relative(figures(a, r, {}))
 
 
@@ -175,8 +175,8 @@ def _relative(found: Figures) -> float:
 def _is_lost(
     x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
 ) -> np.ndarray:
-    """Return where the error of finite elements exceeds the share `lost` of themselves,
-    or of `floor` if they are smaller than it."""
+    """Return where the error of finite elements exceeds `lost` times the reference's
+    magnitude, or times `floor` if that is larger."""
     x, reference = wide(x), wide(reference)
     apart = np.abs(x - reference)
     return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)

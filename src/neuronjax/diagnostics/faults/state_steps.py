@@ -1,7 +1,7 @@
 """Steps of states: results that are the next value of an argument.
 
-A step may be wrong although the state is near enough. If elements stay where they were,
-or are rounded too far, the state's format is at fault. If the step itself is
+A step may be wrong although the next state is close to its reference. If elements do
+not move, or are rounded too far, the state's format is at fault. If the step itself is
 wrong, as Adam's first step may be (the sign of the gradient), the perturbed data show
 how much of its error comes from the condition of the problem.
 """

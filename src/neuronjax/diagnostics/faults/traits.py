@@ -81,8 +81,8 @@ def largest_operand(evidence: OpEvidence) -> float:
 
 
 def flushes(trace: OpTrace) -> bool:
-    """Return whether an op turns small numbers into zeros that are a part of its error;
-    in a softmax they are negligible beside large numbers."""
+    """Return whether an op turns small numbers into zeros that matter to its error,
+    unlike a softmax, whose zeros are negligible beside its large numbers."""
     error = min(trace.worst.result.error, 1.0)
     is_zero = trace.beneath > 0 and trace.zeros > 0
     return is_zero and trace.own >= PART * error

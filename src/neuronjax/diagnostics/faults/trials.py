@@ -66,7 +66,7 @@ Executions = Mapping[OpPath, Execution]
 
 
 def executions(side: Side, arguments: Sequence[Any], wanted: Wanted) -> Executions:
-    """Return executions of the wanted ops by a float64 side, by path.
+    """Return one float64 execution of each op in `wanted`, by path.
 
     Ops that run other ops, or join devices, are left out.
     """
@@ -77,7 +77,7 @@ def executions(side: Side, arguments: Sequence[Any], wanted: Wanted) -> Executio
 
 
 class _FoundError(Exception):
-    """Ends a walk that has kept all the ops that it wants."""
+    """The signal that all wanted ops are kept, which ends a walk."""
 
 
 class _Keeper(ParallelWalk):
@@ -98,7 +98,6 @@ class _Keeper(ParallelWalk):
     def leaf(
         self, path: OpPath, spans: Spans, views: Views, keys: Keys, lanes: Lanes
     ) -> None:
-        """Execute an op, and keep it if it is wanted."""
         super().leaf(path, spans, views, keys, lanes)
         iterations = self.position.iterations
         if path not in self._left or self._left[path] not in (None, iterations):

@@ -84,7 +84,7 @@ def _left_of(cast: Cast) -> float:
 
 
 #: An array that was rounded n times on its way has an error of about n roundoffs. With
-#: these factors, `judgement.OF_ROUNDOFF` excuses 1 + 1.5 n roundoffs, and at most all.
+#: these factors, `judgement.OF_ROUNDOFF` excuses 1 + 1.5 n roundoffs, at most 6.
 OF_NO_ROUNDING = 1 / 6
 OF_EACH_ROUNDING = 1 / 4
 _MOST = math.ceil((1 - OF_NO_ROUNDING) / OF_EACH_ROUNDING)
@@ -123,7 +123,7 @@ def path_units(
 
 
 def _part(unit: float, times: int) -> float:
-    """Return the part of a roundoff to excuse after so many roundings; all of it for 8
-    bits and fewer."""
+    """Return the part of roundoff `unit` to excuse after `times` roundings: all of it
+    for 8 bits and fewer."""
     part = OF_NO_ROUNDING + OF_EACH_ROUNDING * times
     return 1.0 if unit > COARSE else min(1.0, part)

@@ -38,10 +38,8 @@ class WrongResult:
             index or order that changed) or "lost" (a state whose step is missing or
             wrong).
         dtype: its dtype, such as "bfloat16".
-        relative_l2: its relative L2 error.
         allowed: the error that the roundings of its formats and its data explain.
         nonfinite: number of elements that are Inf or NaN.
-        elements: number of elements.
         lost: share of elements that are off by more than half of themselves.
         step: norm of a lost update relative to that of the state.
         step_error: L2 error of the step, relative to the step.
@@ -113,7 +111,7 @@ def verdict(
 ) -> FaultVerdict:
     """Return the verdict on a run, from the figures of every op.
 
-    `names` are those of the results; `draw` is as at `with_draws`, None where no data
+    `names` are those of the results; `draw` is that of `with_draws`, None where no data
     are perturbed; `execute` executes ops again to try remedies, None for no trial.
     """
     unjudged = tuple(dict.fromkeys(_sent(program)))
@@ -184,7 +182,7 @@ def _sent(program: Program) -> Iterator[str]:
         called = host_functions.find(text)
         if called is not None and called.name == "io_callback":
             place = op.location.source.rpartition("/")[2]
-            yield f"what {called.name} takes, {place or called.line}"
+            yield f"the arguments of {called.name}, {place or called.line}"
 
 
 def _wrong_result(wrong: Wrong, name: str, dtype: str) -> WrongResult:

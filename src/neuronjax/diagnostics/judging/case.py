@@ -34,8 +34,8 @@ LARGE_INPUTS = 1 << 22
 #: first (on which mutants are tried). So few runs make bounds twice as wide.
 _FEWER_SAMPLES = 10
 
-#: Functions that the loops of a reference call with their iterable or condition. They
-#: return it unchanged unless `mutants.py` replaces them.
+#: Functions to which the loops of a reference pass their iterable or condition. They
+#: return this argument unless `mutants.py` replaces the functions.
 FOR, WHILE = "_for_of_the_judge", "_while_of_the_judge"
 
 

@@ -59,8 +59,11 @@ def ignored_arguments(
     program = candidate.kernel.program
     for n in _unreached(program):
         if _matters(case, seeds[0], n):
-            text = f"no result depends on argument {n}; the reference's results do"
-            yield Problem(rule="input-ignored", message=text, remedy="compute with it")
+            text = (
+                f"argument {n} affects results of the reference, but not of the kernel"
+            )
+            remedy = "compute with this argument"
+            yield Problem(rule="input-ignored", message=text, remedy=remedy)
 
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:

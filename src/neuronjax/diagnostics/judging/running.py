@@ -126,7 +126,7 @@ def seeds(
 
 
 def _held(tolerance: Tolerance) -> np.ndarray:
-    """Return the reference; in FP32 if it is float64 and elements have bounds."""
+    """Return the reference of a tolerance, in FP32 if it has bounds of elements."""
     value = tolerance.value
     is_wide = tolerance.bound is not None and value.dtype.kind == "f"
     return value.astype(np.float32, copy=False) if is_wide else value

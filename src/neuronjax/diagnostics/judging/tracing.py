@@ -93,7 +93,7 @@ def read(ended: Ended, path: Path) -> TracedCandidate:
 def _refused(status: Mapping[str, Any], path: Path) -> Iterator[Problem]:
     """Yield why a candidate is refused, from its child's status."""
     for what in status["forbidden"]:
-        text, remedy = str(what), "leave it out: no kernel needs it"
+        text, remedy = str(what), "leave this out: no kernel needs it"
         yield Problem(rule="forbidden", location=str(path), message=text, remedy=remedy)
     if status["what"]:
         yield Problem(

@@ -52,7 +52,7 @@ def outcome(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
         with patches.none_made():
             return _traced(job)
     except MemoryError:
-        return _failure("memory", "took more memory than it may", ""), b""
+        return _failure("memory", "took more memory than the judge allows", ""), b""
     except patches.PatchedError as error:
         return _failure("forbidden", str(error), job["candidate"]), b""
     except NeuronJaxError as error:

@@ -149,7 +149,6 @@ class KernelVerdict(Displayed):
         advice: documented rules that compilers do not enforce.
         times: predicted times; None if the kernel cannot be priced.
         fidelity: number of executed instructions by label, such as "exact".
-        judging_seconds: time that judging took.
         schema: the version of this format.
     """
 

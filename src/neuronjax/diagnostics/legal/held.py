@@ -84,9 +84,9 @@ class Held:
 def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
     """Return a value with one draw of the errors that it may have.
 
-    `is_drawn` says whether the operands of the value had drawn errors. The result is
-    marked if they had or if an error is drawn here, so that a later cast draws its
-    rounding error too.
+    `is_drawn` says whether the operands of the value had drawn errors. The result's
+    `is_drawn` is true if they had or if an error is drawn here: a later cast then draws
+    its rounding error too.
     """
     x = held.x
     if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:
@@ -204,7 +204,7 @@ UNIFORM = np.float32(3**-0.5)
 
 
 def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
-    """Return half of the distance between numbers of a format, at magnitudes `size`."""
+    """Return half of the distance of neighbours in a format at magnitudes `size`."""
     _, exponent = np.frexp(size)
     return np.ldexp(np.float32(format.unit), exponent - 1) + np.float32(format.smallest)
 

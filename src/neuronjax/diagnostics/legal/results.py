@@ -149,7 +149,7 @@ class CheckedOutput:
                 f"{short(judged.relative_l2)}\n"
                 f"   where {short(judged.relative_l2_bound)} is legal"
             )
-        count = f"{judged.refused} of {judged.elements} elements outside"
+        count = f"{judged.refused} of {judged.elements} elements outside their bounds"
         return (
             f"{self.path}: {count}\n   worst at {place}: {self.value:.7g}, expected "
             f"{self.expected:.7g} +- {self.allowed:.2g}"
@@ -247,12 +247,12 @@ class LegalResults(Displayed):
     def table(self) -> Table:
         """Return a table: shape, size of the reference and bounds of every output."""
         return new_table(
-            f"{self.name} on {self.setting}:\nwhat it allows",
+            f"{self.name} on {self.setting}:\nmedian and largest error bounds",
             {
                 "output": TEXT,
                 "type": WORD,
                 "rms": NUMBER,
-                "median bound": NUMBER,
+                "median": NUMBER,
                 "largest": NUMBER,
                 "unknown": NUMBER,
                 "power": NUMBER,

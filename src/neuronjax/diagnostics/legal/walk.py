@@ -87,7 +87,7 @@ class LegalWalk(OpWalk):
     def leaf(
         self, path: OpPath, spans: Spans, views: Views, keys: Keys, lanes: Lanes
     ) -> None:
-        """Carry the errors of an op's operands to its results, or draw them."""
+        """Compute an op's results with propagated errors, or with drawn errors."""
         for i in spans[self._side].instructions:
             try:
                 self._step(i, lanes)

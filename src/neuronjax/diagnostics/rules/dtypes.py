@@ -23,8 +23,7 @@ class DtypeRule(RuleText):
     """A rule about values of some dtypes, checked for every op.
 
     Attributes:
-        dtypes: the names of the dtypes.
-        limit: where they are refused or changed: "with" or "without" a capability,
+        limit: where dtypes are refused or changed: "with" or "without" a capability,
             "before" or "since" an SDK; "" for everywhere.
     """
 

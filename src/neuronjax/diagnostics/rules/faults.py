@@ -106,9 +106,7 @@ def _epsilon(context: OpContext) -> Answer:
     # where optimizers add an epsilon that is zero by default.
     became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
-        return (
-            f"it is 0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
-        )
+        return f"0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
     if not readers or not 0 < x < fmt.min_normal:
         return None
     limit = f"the smallest normal number of {fmt.name}, {fmt.min_normal:.3g}"
@@ -138,7 +136,8 @@ def _decay(context: OpContext) -> Answer:
     rest, step = min(factors), unit_of(dtype)
     if rest > step / 2 * (1 + step):
         return None
-    return f"1 - {rest:.3g} is 1 in {dtype.name}; the next below is {1 - step:.6g}"
+    below = f"the next number below 1 is {1 - step:.6g}"
+    return f"1 - {rest:.3g} is 1 in {dtype.name}; {below}"
 
 
 def _factor(context: OpContext, value: Value) -> float | None:
@@ -181,7 +180,7 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
     unit = unit_of(name)
     if not unit or context.in_generator or largest <= 1 / unit:
         return ""
-    return f"whole numbers up to {largest:.0f}; {name} holds to {1 / unit:.0f}"
+    return f"up to {largest:.0f}; {name} holds all only up to {1 / unit:.0f}"
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
@@ -265,7 +264,7 @@ the decay of a moving average is rounded to 1
 
 integer-in-float: warning in convert, iota
 a float does not hold all of its whole numbers
-> {WHOLE_IN_FP32}, which holds to 16777216
+> {WHOLE_IN_FP32}, which holds all up to 16777216
 [IEEE 754]
 
 integer-in-matmul: warning in dot_general, convolution

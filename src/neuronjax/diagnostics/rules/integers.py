@@ -166,7 +166,7 @@ then for 64 bits divided by a constant (6284 // 6284 is 0), by an FP32 reciproca
 
 float-to-int: warning in convert
 a float becomes an integer: XLA truncates, the engine rounds to nearest even
-> say which: jnp.trunc, floor or round before the cast; float_to_int="rne" shows the
+> jnp.trunc, floor or round before the cast; float_to_int="rne" shows the
 effect
 [RN-NKI 0.6.0; StableHLO convert]
 """,

@@ -38,7 +38,7 @@ _NO_OPERATORS = frozenset(
 )
 
 
-_UNKNOWN_REMEDY = "compute it on the host: no other document mentions it"
+_UNKNOWN_REMEDY = "compute it on the host: no document of the vendor mentions this op"
 
 
 def _unlisted(context: OpContext) -> Answer:
@@ -125,8 +125,8 @@ def _threefry(context: OpContext) -> Answer:
     draws = (op.name for op in context.settings.program.walk())
     # JAX splits a key of "rbg", and folds data into it, by threefry for each half.
     return "stablehlo.rng_bit_generator" not in draws or Verdict(
-        "here it derives keys of rbg: split, fold_in, Flax's Rngs",
-        remedy='jax.random.key(seed, impl="unsafe_rbg"), which derives without it, or '
+        "here threefry derives keys of rbg: split, fold_in, Flax's Rngs",
+        remedy='jax.random.key(seed, impl="unsafe_rbg"), which needs no threefry, or '
         "derive keys outside",
     )
 
@@ -204,7 +204,7 @@ not in the compiler's list of operators, which is stale
 [RN-CC, Supported Operators]
 
 not-emulated: error
-neuronjax does not run it
+neuronjax does not run this op
 > rewrite the line with other operations
 [neuronjax ops]
 """,

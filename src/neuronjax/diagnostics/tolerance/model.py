@@ -152,14 +152,14 @@ class ErrorModel:
         return math.sqrt(2 * math.log(2 / self.failure))
 
     def of_sums(self, n: int) -> float:
-        """Return the squared scale of n additions, relative to their partial sums.
+        """Return the squared scale of n additions' error, relative to partial sums.
 
         A rounding is taken as uniform: its variance is a third of the squared unit.
         """
         return n * self.sums.unit**2 / 3
 
     def of_alike(self, n: int) -> float:
-        """Return the scale of n additions with equal errors of one sign."""
+        """Return the scale of the error of n additions whose errors are all equal."""
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:

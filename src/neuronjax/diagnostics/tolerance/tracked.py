@@ -221,7 +221,9 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         if self.is_exact and self.size == 1:
             return bool(_value(self))
-        raise _leaves("decides a branch of Python, and its errors may change that")
+        raise _leaves(
+            "decides a branch of Python, and its errors may change the branch"
+        )
 
     def __getitem__(self, key: Any) -> Any:
         key, doubt = _plain(key)
@@ -329,7 +331,7 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
         return x
     array = np.asarray(x)
     if array.dtype == object:
-        raise _leaves(f"meets a {type(x).__name__}, which is no number")
+        raise _leaves(f"is combined with a {type(x).__name__}, which is no number")
     hold = np.copy if model.draw is None else model.draw.held
     if array.dtype.kind in "iub":  # copied: the reference may write to the array
         return Tracked(hold(array), model, array.dtype)
@@ -478,7 +480,7 @@ def _called(rule: Any, name: str, args: Any, named: Any) -> Any:
     try:
         _signature(rule).bind(*args, **named)
     except TypeError as problem:
-        raise _no_rule(name, f", called so ({problem}),") from None
+        raise _no_rule(name, f", with these arguments ({problem}),") from None
     return _made(rule(*args, **named))
 
 
@@ -497,7 +499,7 @@ def _no_rule(name: str, how: str = "") -> UnimplementedError:
         f"the function{how} has no rule for bounds of errors",
         op=name,
         location=user_line(),
-        remedy=f"write it with functions that have one, or {REMEDY}",
+        remedy=f"write it with functions that have such a rule, or {REMEDY}",
     )
 
 

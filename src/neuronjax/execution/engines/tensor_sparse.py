@@ -65,7 +65,8 @@ def _zero_padded(x: jax.Array, axis: int, length: int) -> jax.Array:
 def _expanded(
     i: NcMatmulSparse, compressed: SparseArray, moving: Matrix, psum: Psum
 ) -> jax.Array:
-    """Return the product as a dense matmul of longer tiles; moving rows are finite."""
+    """Return the product as a dense matmul of longer tiles. All of `moving` must be
+    finite, because Inf times the zeros of `compressed` is NaN."""
     stationary = Matrix(compressed.todense(), k_first=compressed.axis == -2)
     operands = (stationary, moving)
     if i.stationary == "rhs":

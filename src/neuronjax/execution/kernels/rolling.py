@@ -1,7 +1,7 @@
 """Re-rolling: runs of equal neighbours become loops over tables.
 
-An unrolled loop repeats the signatures of its body. `roll` folds inner loops
-first: the shortest period that repeats anywhere, everywhere, then the next. The number
+An unrolled loop repeats the signatures of its body. `roll` folds inner loops first: all
+repetitions of the shortest period, then those of the next longer one. The number
 of repetitions is not part of a signature, so triangular loops fold too. A list that
 stays long because its iterations differ (tiles at the edge of a mask) becomes a
 dispatch: a loop over positions that contains each kind of element once. `tabulate` then

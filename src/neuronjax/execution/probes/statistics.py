@@ -122,7 +122,7 @@ class Statistics(Shown):
         if self.sites != other.sites or self.collect != other.collect:
             raise InvalidProgramError(
                 "statistics of two programs cannot be merged",
-                remedy="merge those of calls with arguments of the same types",
+                remedy="merge statistics of calls with arguments of the same types",
             )
         arrays = merged_arrays(self.arrays, other.arrays)
         return replace(self, arrays=arrays)

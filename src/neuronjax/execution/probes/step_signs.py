@@ -30,7 +30,7 @@ from neuronjax.execution.probes.signs import (
 from neuronjax.execution.probes.watching import INF_BITS, any_nonfinite
 
 SIGNS = ("made_inf", "made_nan", "wrapped", "underflow", "absorbed", "clipped")
-#: The value of the first step with a sign if no step has one.
+#: Stands for the number of the first step with a sign if no step has one.
 NEVER = np.uint32(0xFFFF_FFFF)
 #: Largest number of elements of an unmeasured result that is examined.
 SMALL = 4096

@@ -114,7 +114,7 @@ class Algorithm:
 def _scatters(op: str, group: Group) -> str:
     """Return why no algorithm in which every rank reduces all data can run, or ""."""
     if op != ALL_REDUCE:
-        return "it exists for all_reduce only"
+        return "this algorithm can run all_reduce only"
     return group.fault
 
 
@@ -122,21 +122,24 @@ def _several_nodes(group: Group) -> str:
     """Return a refusal of a group with several ranks on several nodes, else ""."""
     if len(group.by_node) == 1 or len(group.by_node) == group.size:
         return ""
-    return "the group has several ranks on several nodes: name a pair, 'mesh+mesh'"
+    return (
+        "the group has several ranks on each of several nodes: name a pair of "
+        "algorithms, such as 'mesh+mesh'"
+    )
 
 
 def _uneven(op: str, group: Group) -> str:
     counts = sorted({len(ranks) for ranks in group.by_chip})
     if len(counts) > 1:
         sizes = " or ".join(map(str, counts))
-        return f"its chips hold {sizes} ranks of the group, not the same number"
+        return f"the group has {sizes} ranks on a chip, not the same number on each"
     return _several_nodes(group)
 
 
 def _no_power_of_two(op: str, group: Group) -> str:
     chips = len(group.by_chip)
     if chips & (chips - 1):
-        return f"the group is on {chips} chips, which is no power of two"
+        return f"the group is on {chips} chips, which is not a power of two"
     return _uneven(op, group)
 
 
@@ -146,9 +149,12 @@ def _partial_chips(op: str, group: Group) -> str:
     if any(len(ranks) < group.ranks_per_chip for ranks in group.by_chip):
         return f"the group lacks some of the {group.ranks_per_chip} ranks of a chip"
     if group.ranks_per_chip % 2:
-        return f"a chip has {group.ranks_per_chip} ranks, which make no pairs"
+        return f"a chip has {group.ranks_per_chip} ranks, an odd number without pairs"
     if group.size > MAX_KANGARING_RANKS:
-        return f"the group has {group.size} ranks, the most are {MAX_KANGARING_RANKS}"
+        return (
+            f"the group has {group.size} ranks; at most {MAX_KANGARING_RANKS} are "
+            "allowed"
+        )
     return ""
 
 
@@ -164,7 +170,7 @@ def _ring(channels: int) -> Algorithm:
         most = len(closed_paths(group, range(group.size)))
         if channels <= most:
             return group.fault
-        return f"the group lacks chips of a 4 x 4 torus: {most} channels at most"
+        return f"the group lacks chips of the 4 x 4 torus: at most {most} channels"
 
     def plan(group: Group) -> FoldPlan:
         paths = closed_paths(group, range(group.size))
@@ -235,9 +241,9 @@ def _parts(group: Group) -> tuple[Group, Group]:
 
 def _asymmetric(group: Group) -> str:
     if len(group.by_node) == 1:
-        return "the group is on one node: name one algorithm"
+        return "the group is on one node: name one algorithm, no pair"
     if len(group.by_node) == group.size:
-        return "the group has one rank on each node: name one algorithm"
+        return "the group has one rank on each node: name one algorithm, no pair"
     return group.fault
 
 

@@ -57,7 +57,7 @@ class Group:
         cores = {tuple(self.locals[r] for r in ranks) for ranks in self.by_node}
         if len(self.by_node) in (1, self.size) or len(cores) == 1:
             return ""
-        return "the group uses other logical cores on one node than on another"
+        return "the group uses different logical cores on different nodes"
 
     def among(self, ranks: Iterable[int]) -> Group:
         """Return the group of some of the ranks, renumbered from 0 in their order."""
@@ -109,7 +109,7 @@ class Placement:
         if len(set(cores)) != len(cores) or any(core < 0 for core in cores):
             raise InvalidProgramError(
                 f"a placement of devices on logical cores {tuple(cores)}",
-                remedy="give every device a logical core of its own, from 0",
+                remedy="give every device its own logical core, a number from 0",
             )
         chips, torus = _node(target)
         return cls(
@@ -127,8 +127,8 @@ class Placement:
         """
         if self.cores is not None and max(devices) >= len(self.cores):
             raise InvalidProgramError(
-                f"device {max(devices)}, with a placement of {len(self.cores)} devices",
-                remedy="place every device",
+                f"device {max(devices)} in a placement of {len(self.cores)} devices",
+                remedy="give a placement that names a logical core for every device",
             )
         cores = tuple(d if self.cores is None else self.cores[d] for d in devices)
         chips = tuple(core // self.ranks_per_chip for core in cores)

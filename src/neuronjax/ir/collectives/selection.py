@@ -83,13 +83,13 @@ def select(
     """
     if op not in (ALL_REDUCE, REDUCE_SCATTER):
         raise InvalidProgramError(
-            f"no algorithm reduces by {op!r}",
-            remedy=f"select for {ALL_REDUCE!r} or {REDUCE_SCATTER!r}",
+            f"{op!r} is no collective with a choice of algorithms",
+            remedy=f"use {ALL_REDUCE!r} or {REDUCE_SCATTER!r}",
         )
     if len({len(group) for group in groups}) != 1:
         raise InvalidProgramError(
             f"{op} over groups of different sizes, {tuple(map(tuple, groups))}",
-            remedy="use groups of one size",
+            remedy="use groups of equal size",
         )
     placed = tuple(dict.fromkeys(map(placement.group, groups)))
     words = ((override, "this call"), (policy, "the policy"))
@@ -104,7 +104,7 @@ def select(
         reason = plan
     raise InvalidProgramError(
         f"{op}: no algorithm can run over {placed[0].size} ranks: {reason}",
-        remedy="use the same logical cores of every node",
+        remedy="use the same logical cores on every node",
     )
 
 
@@ -132,7 +132,7 @@ def _plan(name: str, op: str, groups: Sequence[Group]) -> FoldPlan | str:
                 return reason
     plans = {fold_plan(name, op, group) for group in groups}
     if len(plans) > 1:
-        return "the groups lie on their chips in different ways"
+        return "the groups are placed on chips in different ways"
     return plans.pop()
 
 

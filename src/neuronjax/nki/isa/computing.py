@@ -61,7 +61,9 @@ def tensor_scalar(call: Request) -> Any:
     if second is None:
         call.values["operand1"] = None
     elif (first in BITVEC) != (second in BITVEC):
-        call.refuse(f"{first} and {second}", "use both bitvec or both arithmetic")
+        call.refuse(
+            f"{first} and {second}", "use two bitwise or two arithmetic operators"
+        )
     return call.emit()
 
 
@@ -72,7 +74,7 @@ def tensor_reduce(call: Request) -> Any:
     kept = _kept_axes(call, axis, data.ndim)
     function = call.attributes["op"]
     if call.attributes["negate"] and function in BITVEC:
-        call.refuse(f"negate with {function}", "negate only arithmetic")
+        call.refuse(f"negate with {function}", "negate only results of arithmetic")
     rows = prod(data.shape[:kept])
     if dst.shape[0] != data.shape[0] or dst.size != rows:
         call.refuse(
@@ -111,5 +113,5 @@ def tensor_scalar_reduce(call: Request) -> Any:
     """Refuse `reverse0`, which nki.isa documents as unsupported."""
     reverse, negate = call.of("reverse0", "reduce_res_negate")
     if reverse:
-        call.refuse("reverse0=True", "it is not supported yet, see nki.isa")
+        call.refuse("reverse0=True", "use False: nki.isa does not support True yet")
     return call.emit(negate=bool(negate))

@@ -118,7 +118,7 @@ def _check_pair(call: Request, program: int, peer: _Post) -> None:
         call.refuse(
             f"core {program} receives from core {source}, which sends to core "
             f"{peer.send_to}",
-            "let send_to_rank of each core be the one that receives from it",
+            "let send_to_rank of each core name the core that receives from it",
         )
     _check_alike(call, f"src of core {source}", peer.src)
 

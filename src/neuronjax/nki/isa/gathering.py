@@ -20,7 +20,7 @@ def local_gather(call: Request) -> Any:
     asked, partitions = call.values["num_valid_indices"], src.shape[0]
     if partitions != index.shape[0] or partitions % _CORE_PARTITIONS:
         call.refuse(
-            f"{partitions} partitions, index has {index.shape[0]}",
+            f"src_buffer has {partitions} partitions, index {index.shape[0]}",
             "give both the same multiple of 16 partitions",
         )
     if each not in _RUNS:
@@ -28,7 +28,8 @@ def local_gather(call: Request) -> Any:
     most = index.size // partitions * _CORE_PARTITIONS
     valid = most if asked is None else int(asked)
     if not 1 <= valid <= min(most, _MOST_INDICES):
-        call.refuse(f"{valid} indices per core", f"use 1 to {min(most, _MOST_INDICES)}")
+        what = f"{valid} indices per 16 partitions"
+        call.refuse(what, f"use 1 to {min(most, _MOST_INDICES)}")
     if dst.size != partitions * valid * each:
         remedy = f"give {valid * each} elements per partition"
         call.refuse(f"dst has shape {dst.shape}", remedy)
@@ -42,7 +43,7 @@ def nc_n_gather(call: Request) -> Any:
     if data.shape[0] != dst.shape[0] or data.dtype != dst.dtype:
         call.refuse(
             f"data is {data.dtype}{data.shape}, dst {dst.dtype}{dst.shape}",
-            "give both the same partitions and dtype",
+            "give both the same number of partitions and the same dtype",
         )
     return call.emit()
 
@@ -54,7 +55,7 @@ def sequence_bounds(call: Request) -> Any:
     if segment_ids.shape[0] != 1 or dst.size != 2 * segment_ids.size:
         call.refuse(
             f"segment_ids has shape {segment_ids.shape}, dst {dst.shape}",
-            "give one partition, and dst shape (1, 2, n)",
+            "give segment_ids one partition, and dst the shape (1, 2, n)",
         )
     return call.emit()
 
@@ -78,7 +79,8 @@ def topk(call: Request) -> Any:
     val_dst, src, n = call.of("val_dst", "src", "n")
     partitions, k = src.shape[0], per_partition(val_dst)
     if partitions % _CORE_PARTITIONS or val_dst.shape[0] != partitions:
-        call.refuse(f"{partitions} partitions", "give all the same multiple of 16")
+        what = f"src has {partitions} partitions, val_dst {val_dst.shape[0]}"
+        call.refuse(what, "give both the same multiple of 16")
     if not 8 <= n < 65_536 or n > src.size // partitions * _CORE_PARTITIONS:
         call.refuse(f"n is {n}", "use 8 to 65,535, and no more than src has")
     if not 1 <= k < 32_768 or k > n:
@@ -97,7 +99,7 @@ def nc_stream_shuffle(call: Request) -> Any:
     if dst.size * src.shape[0] != src.size * dst.shape[0]:
         call.refuse(
             f"dst has shape {dst.shape}, src {src.shape}",
-            "give equal elements per partition",
+            "give dst as many elements per partition as src",
         )
     for p in range(dst.shape[0]):
         source = p // _QUADRANT * _QUADRANT + mask[p % _QUADRANT]

@@ -42,7 +42,7 @@ def check_product(call: Request, rows: int = 1) -> None:
     if rows == 2 and (stationary_free[0] != 2 or moving_free[0] != 2):
         remedy = "double_row takes [K, 2, M] and [K, 2, N]"
     elif k != rows_moved:
-        remedy = "stationary and moving need equal partitions (K)"
+        remedy = "stationary and moving need equally many partitions (K)"
     elif dst.shape[0] != m or prod(dst.shape[1:]) != n:
         remedy = f"dst must be [{m}, {n}]"
     if remedy:

@@ -24,7 +24,7 @@ def range_select(call: Request) -> Any:
     """Refuse an on_false_value other than the least FP32 number."""
     value = call.values["on_false_value"]
     if value is not ... and np.float32(value) != _LEAST:
-        call.refuse(f"on_false_value {value}", f"only {FP32_MIN}")
+        call.refuse(f"on_false_value {value}", f"use {FP32_MIN}")
     return call.emit()
 
 
@@ -33,7 +33,7 @@ def tensor_copy(call: Request) -> Any:
     """Refuse a dtype other than that of dst."""
     dtype, dst = call.of("dtype", "dst")
     if dtype is not None and dtypes.as_dtype(dtype) != dst.dtype:
-        call.refuse(f"dtype={dtype} for dst {dst.describe()}", "leave it out")
+        call.refuse(f"dtype={dtype} for dst {dst.describe()}", "leave dtype out")
     return call.emit()
 
 
@@ -89,7 +89,7 @@ def dma_transpose(call: Request) -> Any:
     if wanted is None or (axes is not None and tuple(axes) != wanted):
         call.refuse(
             f"axes {axes} of {src.ndim} dimensions",
-            "use (1, 0) for two, (2, 1, 0) for three, (3, 1, 2, 0) for four",
+            "use (1, 0) for 2 dimensions, (2, 1, 0) for 3, (3, 1, 2, 0) for 4",
         )
     shape = tuple(src.shape[a] for a in wanted)
     if dst.size != src.size or dst.shape[0] != shape[0]:
@@ -122,5 +122,5 @@ def _check_elements(call: Request, name: str, source: NkiTensor) -> None:
     if source.size != dst.size:
         call.refuse(
             f"{name} has shape {source.shape}, dst {dst.shape}",
-            "give equal numbers of elements",
+            "give both the same number of elements",
         )

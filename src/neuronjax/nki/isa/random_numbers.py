@@ -29,7 +29,7 @@ def dropout(call: Request) -> Any:
     """Refuse a number that is not a probability."""
     prob = call.values["prob"]
     if isinstance(prob, int | float) and not 0 <= prob <= 1:
-        call.refuse(f"prob {prob}", "0 to 1")
+        call.refuse(f"prob {prob}", "use 0 to 1")
     return call.emit()
 
 
@@ -72,7 +72,7 @@ def _check_words(call: Request, name: str, engine: str) -> None:
     if tile.size != tile.shape[0] * words:
         call.refuse(
             f"{name} is {tile.dtype}{tile.shape}",
-            f"uint32 of shape (lanes, {words}) for {engine}",
+            f"give uint32 of shape (lanes, {words}) for {engine}",
         )
     if engine == "vector" and "xorwow" not in tracing.current().core.capabilities:
         call.refuse("engine vector", "use gpsimd: VectorE has XORWOW from trn3 on")

@@ -29,7 +29,7 @@ def _into_register(call: Request) -> None:
     if dst.frozen:
         call.refuse(
             "writes the induction variable of a loop",
-            "copy it to a register of your own first",
+            "copy the variable to another register first",
         )
     if call.spec.name == "register_load":
         _check_single(call, src)

@@ -96,7 +96,7 @@ class Request:
     def _check(self, name: str) -> None:
         spec, core = self.spec, tracing.current().core
         if spec.capability and spec.capability not in core.capabilities:
-            remedy = f"target {', '.join(chips_with(spec.capability))}"
+            remedy = f"use target {', '.join(chips_with(spec.capability))}"
             instead = f", or {spec.instead}" if spec.instead else ""
             self.refuse(f"{core.name} has no such instruction", remedy + instead)
         tensors, static, sized = _by_check(name)
@@ -129,14 +129,14 @@ class Request:
         assert value is not None
         if operand.dtypes and value.dtype not in operand.dtypes:
             legal = ", ".join(operand.dtypes)
-            remedy = f"one of {legal}" if len(operand.dtypes) > 1 else legal
+            remedy = f"use {'one of ' * (len(operand.dtypes) > 1)}{legal}"
             self.refuse(f"{name} is {text(value.access())}", remedy)
         if operand.like:
             like = self.values[operand.like]
             if value.shape[0] != like.shape[0] or value.size != like.size:
                 self.refuse(
                     f"{name} has shape {value.shape}, {operand.like} {like.shape}",
-                    "give equal partitions and equal elements per partition",
+                    "give both as many partitions, and as many elements in each",
                 )
 
     def check_place(self, name: str, value: Any, memories: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ class Request:
             return
         moved = self.values[operand.dtype_of] if operand.dtype_of else value
         if moved.dtype != value.dtype:
-            self.refuse(f"{moved.dtype} into {value.dtype}", "give both one dtype")
+            self.refuse(f"{moved.dtype} into {value.dtype}", "give both the same dtype")
         if value.dtype in operand.never:
             self.refuse(f"{name} is {text(value.access())}", operand.text)
         if operand.counts is not None and per_partition(value) not in operand.counts:
@@ -181,7 +181,7 @@ class Request:
         """Return the name of a member of an enumeration, if it is one of `legal`."""
         name = value.name if isinstance(value, enum.Enum) else str(value)
         if name not in legal:
-            self.refuse(f"{what} {name}", f"one of {', '.join(legal)}")
+            self.refuse(f"{what} {name}", f"use one of {', '.join(legal)}")
         return name
 
     def _check_size(self, operand: OperandSpec, partitions: int) -> None:

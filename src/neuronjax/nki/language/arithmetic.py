@@ -22,7 +22,7 @@ Binary = Callable[..., NkiTensor]
 _described = describer(
     x="a tile, or a number",
     y="a tile, or a number",
-    dtype="of the result; by default the promoted one",
+    dtype="of the result; by default the promoted dtype of x and y",
 )
 
 
@@ -37,7 +37,7 @@ def apply(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
             refuse(
                 f"nl.{op}",
                 f"operands {x!r} and {y!r}",
-                "at least one of them must be a tile",
+                "at least one operand must be a tile",
             )
         return _with_scalar(op, y, x, dtype, reverse=True)
     if not isinstance(y, NkiTensor):
@@ -107,14 +107,14 @@ less = _operator("less", "1 where x < y, else 0")
 less_equal = _operator("less_equal", "1 where x <= y, else 0")
 greater = _operator("greater", "1 where x > y, else 0")
 greater_equal = _operator("greater_equal", "1 where x >= y, else 0")
-bitwise_and = _operator("bitwise_and", "The bits that both have")
-bitwise_or = _operator("bitwise_or", "The bits that either has")
-bitwise_xor = _operator("bitwise_xor", "The bits that exactly one has")
+bitwise_and = _operator("bitwise_and", "The bits that are 1 in both")
+bitwise_or = _operator("bitwise_or", "The bits that are 1 in x or y")
+bitwise_xor = _operator("bitwise_xor", "The bits that differ between x and y")
 left_shift = _operator("left_shift", "The bits of x moved up by y")
 right_shift = _operator("right_shift", "The bits of x moved down by y, zeros above")
-logical_and = _operator("logical_and", "1 where both are nonzero, else 0")
-logical_or = _operator("logical_or", "1 where either is nonzero, else 0")
-logical_xor = _operator("logical_xor", "1 where exactly one is nonzero, else 0")
+logical_and = _operator("logical_and", "1 where x and y are nonzero, else 0")
+logical_or = _operator("logical_or", "1 where x or y is nonzero, else 0")
+logical_xor = _operator("logical_xor", "1 where only x or only y is nonzero, else 0")
 
 
 @_described()

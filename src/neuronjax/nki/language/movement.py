@@ -106,7 +106,7 @@ def shared_constant(constant: Any) -> NkiTensor:
 @_described(
     n="rows and columns",
     dtype="of the elements",
-    dst="a tile to load it into; by default a new one",
+    dst="the tile that receives the matrix; by default a new tile",
 )
 def shared_identity_matrix(
     n: int, dtype: Any = "uint8", dst: NkiTensor | None = None
@@ -149,7 +149,9 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     return out
 
 
-@_described(src="HBM, two dimensions", dtype="of the result; by default src's")
+@_described(
+    src="a tensor in HBM, of two dimensions", dtype="of the result; by default src's"
+)
 def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Return a matrix of HBM as a transposed tile in SBUF."""
     tile = ndarray((src.shape[1], src.shape[0]), src.dtype)

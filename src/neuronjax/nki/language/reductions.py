@@ -31,7 +31,7 @@ _described = describer(
     x="a tile",
     axis="the last free axes",
     dtype="of the result; by default x's",
-    keepdims="whether reduced axes stay as 1",
+    keepdims="whether reduced axes stay, with size 1",
 )
 
 

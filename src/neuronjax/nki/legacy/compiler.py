@@ -67,7 +67,7 @@ class Allocated:
             refuse(
                 f"{self.region}.alloc",
                 f"the allocation function returns {address!r} for block {index}",
-                f"it must return ({', '.join(parts)})",
+                f"return ({', '.join(parts)})",
             )
         *bank, partition, byte = (int(n) for n in address)
         return partition, byte + (bank[0] * BANK_BYTES if bank else 0)

@@ -63,7 +63,7 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
     """Return the part of a tensor at keys, one of which is an `Offset`."""
     dynamic = [n for n, k in enumerate(keys) if isinstance(k, Offset)]
     if len(dynamic) != 1:
-        refuse("index", f"{len(dynamic)} tiles of indices", "use one")
+        refuse("index", f"{len(dynamic)} tiles of indices", "use one tile")
     key = keys[dynamic[0]]
     slices = any(
         isinstance(k, slice | DynamicSlice) and len(range(*bounds(k, n))) != 1

@@ -69,10 +69,10 @@ def nc_matmul(stationary: Tile, moving: Tile, *, is_stationary_onezero: bool = F
     """Return stationary.T @ moving in PSUM; `psum += ...` adds it there."""
 
 def nc_stream_shuffle(src: Tile, dst: Tile, shuffle_mask: Sequence[int], **hints: Any) -> None:
-    """Copy partitions in another order within each group of 32."""
+    """Copy src to dst with its partitions reordered within each group of 32."""
 
 def nc_transpose(data: Tile, *, mask: Any = None, dtype: Any = None, engine: Any = engine.unknown, **hints: Any) -> Tile:
-    """Return the transpose: by TensorE in PSUM, by VectorE in SBUF in squares of 32."""
+    """Return the transpose, by TensorE in PSUM or by VectorE in SBUF."""
 
 def range_select(*, on_true_tile: Tile, comp_op0: Any, comp_op1: Any, bound0: Tile, bound1: Tile, reduce_cmd: Any = reduce_cmd.idle, reduce_res: Tile | None = None, reduce_op: Any = 'maximum', range_start: int = 0, on_false_value: float = FP32_MIN, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """on_true_tile where the index is within the bounds, else the number."""

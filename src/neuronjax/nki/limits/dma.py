@@ -27,7 +27,7 @@ def descriptors(i: KernelInstruction, trace: OnCore) -> None:
     if priority is None or priority < 0:
         return
     if priority not in PRIORITIES:
-        raise broken(i, f"priority {priority}", "0 to 3")
+        raise broken(i, f"priority {priority}", "use 0 to 3")
     if "dma_priority" not in capabilities:
         raise missing(i, trace, "a priority", "dma_priority", "priority=None")
 
@@ -125,4 +125,6 @@ def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None
     if index.dtype != "uint32":
         raise broken(i, f"indices {text(index)}", "use uint32")
     if len(source.shape) == 4 and 1 not in source.shape[1:3]:
-        raise broken(i, f"src {text(source)}", "make its second or third dimension 1")
+        raise broken(
+            i, f"src {text(source)}", "make the size of dimension 1 or 2 equal 1"
+        )

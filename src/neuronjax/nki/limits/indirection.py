@@ -39,7 +39,7 @@ def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             "an .indirect() view",
-            f"only {', '.join(TAKES)} take one: copy with nisa.tensor_copy first",
+            f"only {', '.join(TAKES)} take such a view: use nisa.tensor_copy first",
         )
     takes = SPECS[i.name]
     engines = takes.gathering_engines or takes.engines
@@ -47,15 +47,15 @@ def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"an .indirect() view on the {i.engine} engine",
-            f"engine {' or '.join(engines)}",
+            f"use engine {' or '.join(engines)}",
         )
     for n in gathered:
         if n not in takes.gathered:
             raise broken(
                 i,
                 f"input {n} {text(inputs[n])} is an .indirect() view",  # type: ignore[arg-type]
-                f"only inputs {', '.join(map(str, takes.gathered))} and dst may be one:"
-                " copy it first",
+                f"only inputs {', '.join(map(str, takes.gathered))} and dst may be such"
+                " a view: copy this input first",
             )
     views = [a for a in (*i.outputs, *inputs) if a is not None and _is_gathered(a)]
     _check_offsets(i, views)
@@ -107,7 +107,7 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
-    """No indirect view fits a tile of the array, or `moving` in transpose mode."""
+    """A tile of the array takes no indirect view, nor does `moving` of a transpose."""
     stationary, moving, *_ = tensor_inputs(i)
     if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
         return

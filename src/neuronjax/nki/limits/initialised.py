@@ -202,7 +202,7 @@ class Initialised:
         every = "all" if count == access.size else f"{count:,} of"
         came = ""
         if storage in self._spoilt:
-            came = f": {self._spoilt[storage]} computed them from unwritten ones"
+            came = f": {self._spoilt[storage]} computed them from unwritten elements"
         return InvalidProgramError(
             f"reads {access.dtype}{list(access.shape)} of the tensor{name} "
             f"{storage.dtype}{list(storage.shape)} in {storage.memory}; {every} "

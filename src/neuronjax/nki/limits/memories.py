@@ -55,7 +55,7 @@ def _unreachable(
     verb = "write" if operand.written else "read"
     engine = "DMA" if i.engine == "dma" else f"the {i.engine} engine"
     memories = ", ".join(m for m in legal if m != "private_hbm") or "no memory"
-    remedy = f"{engine} can {verb} {memories}: move it there first, from PSUM to SBUF "
+    remedy = f"{engine} can {verb} {memories}: move the data first, from PSUM to SBUF "
     return broken(
         i,
         f"{operand.label} {text(operand.access)}, which {engine} cannot {verb}",

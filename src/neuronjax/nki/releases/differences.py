@@ -35,7 +35,7 @@ class When:
     keyword: str = ""
     literal: str = ""  # only uses whose `keyword` is a literal of this type: "int"
     without: str = ""  # only uses without this argument, by name or by position
-    position: int = 0  # the number of positional arguments that includes `without`
+    position: int = 0  # so many positional arguments include `without`
     positional: int = 0  # only uses with at least this many positional arguments
     called: bool = False  # only calls
     style: str = ""  # only uses of this namespace: "neuronxcc.nki", "nki"

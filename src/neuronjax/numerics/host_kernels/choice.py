@@ -73,7 +73,7 @@ def usable() -> bool:
 def described() -> str:
     """Return the processor for which kernels are compiled, or why there are none."""
     if not _has_kernels():
-        return f"none for {platform.machine()}, XLA computes in place of kernels"
+        return f"no kernels for {platform.machine()}: XLA computes in their place"
     from neuronjax.numerics.host_kernels import compiled
 
     return f"{compiled.processor().name}, vectors of {compiled.lanes()} floats"

@@ -131,8 +131,9 @@ class SiliconReport(Displayed):
     def _below(self) -> Iterator[str]:
         for finding in self.contradicted:
             yield (
-                f"{finding.question}: we say {finding.ours}; {finding.differing:,} of"
-                f" {finding.elements:,} differ, the first {finding.mismatch}"
+                f"{finding.question}: neuronjax says {finding.ours};"
+                f" {finding.differing:,} of {finding.elements:,} differ, the first"
+                f" {finding.mismatch}"
             )
         yield from self.notes
         silent = [f.question for f in self.findings if not f.elements]
@@ -274,7 +275,7 @@ def _revealed(case: ProbeCase) -> str:
     try:
         tree = reveal_order(recorded, count)
     except InvalidProgramError as error:
-        return f"no sum of two numbers at a time ({error.what})"
+        return f"none that adds two numbers at a time ({error.what})"
     # These sums do not show whether a sum is compensated.
     return str(dataclasses.replace(tree, is_compensated=False))
 
