@@ -91,8 +91,8 @@ class OpTrace:
         emptiest: the execution with most zeros.
         flattened: the largest share, in any iteration, of numbers whose rounding error
             is at least their magnitude.
-        own, absorbed, zeros, beneath, largest: the largest value in any execution of this
-            field of the evidence or of its result.
+        own, absorbed, zeros, beneath, largest: the largest value in any execution of
+            this field of the evidence or of its result.
         vanished: the smallest share that underflows to zero in any execution.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of `own` and the norm of the result.
