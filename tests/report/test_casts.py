@@ -41,7 +41,7 @@ def in_fp8(found):
 
 def test_what_operands_in_fp8_take_is_a_note():
     (note,) = in_fp8(profiled("fp8"))
-    for part in ("largest magnitudes", "scales and casts", "scaling='delayed'"):
+    for part in ("largest magnitudes", "scaling and casts", "scaling='delayed'"):
         assert part in note
     assert re.search(r"\d % of this is for (up|down|w/up|w/down)", note)
 

@@ -120,8 +120,8 @@ def estimate(
         instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
             is four instances. None for the step's target, or if this is a chip, an
             instance with it; "trn2.48xlarge" if the step has no target.
-        policy: one policy or several; None for the step's own, else the SDK's defaults.
-        steps: number of optimizer steps of the training, or a dict by policy name.
+        policy: one policy or several; None for the step's own, else fp32.
+        steps: number of optimizer steps of the training. Or a dict by policy name.
         tokens: total tokens to train on, instead of `steps`, so that machines can be
             compared that run different numbers of copies.
         tokens_per_step: tokens that one call of `step`, by one copy, processes. Without
@@ -130,12 +130,12 @@ def estimate(
             price. For several instances, a dict by name.
         terms: the terms of the list price: "on demand" or "Capacity Block"; None for on
             demand, or Capacity Block if the instance is not sold on demand.
-        devices: logical cores in use; None for as many as whole copies of the program
-            can use.
+        devices: logical cores in use; None for all, less those that are too few for
+            one more copy of the program.
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.
-        watts: average power of the whole instance, from which the energy follows, or a
+        watts: average power of the whole instance, from which the energy follows. Or a
             dict by the instance's name.
         utilization: share of the rented time during which steps run.
         against: machines to compare with, as `Machine` or a dict of its fields.

@@ -182,7 +182,8 @@ class ServingEstimate(PricedTable):
     traffic: Traffic
     _MEASURED = (
         "for two models on trn2, the published time of a token is 8 to 12 ms longer "
-        "than predicted; 1 to 3 ms of it are launches that servers do not queue"
+        "than predicted; a server that waits for each token before it launches the "
+        "next step adds 1 to 3 ms of this"
     )
 
     @property
@@ -193,7 +194,7 @@ class ServingEstimate(PricedTable):
     def __rich__(self) -> Group:
         traffic = self.traffic
         title = (
-            f"{self.name}: prompts of {traffic.prompt_tokens:,}, answers of "
+            f"serving by {self.name}: prompts of {traffic.prompt_tokens:,}, answers of "
             f"{traffic.output_tokens:,}, batch {traffic.batch}"
             f"{self._shown_utilization()}"
         )

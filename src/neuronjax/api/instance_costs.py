@@ -123,7 +123,7 @@ def _how_sure(label: str, found: Profile) -> str:
     if (sure := found.confidence) is None:
         return ""
     low, high = seconds(sure.low_seconds), seconds(sure.high_seconds)
-    of_chip = "" if sure.knows_chip else " (none ran on this chip)"
+    of_chip = "" if sure.knows_chip else " (no similar program ran on this chip)"
     return f"{label}: {low} to {high}{of_chip}"
 
 
@@ -300,14 +300,17 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
     where = f"without launches, a step on {narrow.target.name} takes"
     said = f"{where} {times[0]} with {names[0]} and {times[1]} with {names[1]}"
     if not gains:
-        return f"{said}; a launch takes longer, so a mixture would save nothing"
+        longer = f"a launch takes longer than the step with {names[1]}"
+        return f"{said}; {longer}, so mixing both would save nothing"
     timing = dict(lnc=narrow.core.lnc, trips=trips)
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
         return f"{said}; no mixture was tried: too many modules, or no rule for it"
     if mixed is None or not least < wide.total_seconds:
-        return f"{said}; no mixture by modules is predicted to be faster than both"
+        return (
+            f"{said}; using one for some modules, the other for the rest, is no faster"
+        )
     code = " ".join(f"policy={policy_code(mixed)}".split()).replace("( ", "(")
     return f"{said}; a mixture is predicted to take {seconds(least)}, with {code}"
 

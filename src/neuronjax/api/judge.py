@@ -72,23 +72,24 @@ def judge(
         kernel: The name of the kernel function. None for `kernel`, `optimized_kernel`,
             `nki_kernel`, or the only one.
         target: as `jit`.
-        nki: The NKI release whose rules apply: "0.3" to "0.6", or "neuronxcc-2.26" and
-            older. A feature that the release lacks is reported as a limit; a feature
-            that it computes differently, as a hazard; a feature that the emulator
-            computes as the newest release does, as advice. None allows all features.
+        nki: The NKI release whose rules apply: "0.3" to "0.6", or an older one, such as
+            "neuronxcc-2.26". A feature that the release lacks is reported as a limit; a
+            feature that it computes differently, as a hazard; a feature that the
+            emulator computes as the newest release does, as advice. None allows all
+            features.
         grid: The launch grid; if it is empty, one program runs.
         seeds: The seeds of the inputs. If the kernel contains as many constants as a
             result has elements, one more random seed is added at the end of the
             verdict, to detect results stored for known seeds.
-        tolerance: The relative L2 error that each result may have; None for bounds
-            derived from the reference, on every element and on the norm, for any order
-            of addition. See `neuronjax.diagnostics.tolerance`. If a function of the
-            reference has no rule, the tolerance is NKIBench's 2e-5, as the verdict
-            reports. If the tolerance would accept an error of a tenth of a result, or a
-            kernel that does nothing, an otherwise faultless kernel is undecided, not
-            accepted.
-        timeout: Seconds for tracing, and also for the execution of a kernel that has a
-            loop on the device whose trip count depends on values.
+        tolerance: The relative L2 error that each result may have; None for bounds on
+            each element and on the norm, which are computed from the reference and
+            allow any order of addition. See `neuronjax.diagnostics.tolerance`. If a
+            function of the reference has no rule, the tolerance is NKIBench's 2e-5, as
+            the verdict reports. If the tolerance would accept an error of a tenth of a
+            result, or a kernel that does nothing, an otherwise faultless kernel is
+            undecided, not accepted.
+        timeout: Seconds for tracing; if values decide how often a loop on the device
+            runs, also for the execution.
 
     Returns:
         The `KernelVerdict`.

@@ -57,9 +57,10 @@ def profile(
         target: as `compare`.
         policy: as `compare`.
         lnc: physical cores per logical core; None for the policy's, else the target's.
-        peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx" or "sparse"; or TFLOPS.
+        peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx", "sparse", or a number
+            of TFLOPS.
         batch_argnums: the positions of arguments whose leading axis is the batch, so
-            that `Profile.limits` also predicts the time of other batch sizes.
+            that the limits also predict the time of other batch sizes.
         trips: the number of iterations of loops whose length depends on values, by
             source line ("train.py:12"); by default it is 1, which a note reports.
         static_argnums: as `jax.jit`.

@@ -94,8 +94,8 @@ def study(
         margin: how much worse the final loss may be: this share of the amount by which
             training lowers the baseline's loss, and at least the standard deviation of
             the baseline's final loss over the seeds.
-        until_sure: add no more seeds to a policy once its verdict is certain; because
-            this is tested after every seed, all intervals are wider.
+        until_sure: train a policy with no more seeds once its verdict is certain;
+            because this is tested after every seed, all intervals are wider.
         find_fault: if a policy diverges, repeat its first diverging run up to the
             divergence, with statistics of its casts, and name the first fault.
         at: a training step of the full-size model and its arguments, `(step,

@@ -51,9 +51,10 @@ def tolerance(
             "silicon", as measured on chips, or "emulated", those of this emulator. Or a
             mapping by name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: the probability that a correct element is outside its bound.
-        samples: the number of further runs, with random errors, that narrow the bounds;
-            each takes as long as the first run. None for 32 if derivatives alone give
-            no bounds, or bounds above a 128th of an output (deep nets), else for 0.
+        samples: the number of further runs, in which every rounding error is random:
+            their results narrow the bounds. Each takes as long as the first run. None
+            for 32 if derivatives alone give no bounds, or bounds above a 128th of an
+            output (deep nets), else for 0.
         static_argnums: as `jax.jit`.
         static_argnames: as `jax.jit`.
 

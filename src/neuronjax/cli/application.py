@@ -106,7 +106,7 @@ def root(
     step = nj.jit(train_step, target="trn2", policy="fp8")
     ```
 
-    Or apply a command to a script, a function or a saved program:
+    Or apply a command to a script, a function or a saved StableHLO program:
 
     ```sh
     neuronjax run --policy bf16 train.py
@@ -138,7 +138,7 @@ PolicyOption = Annotated[
         "--policy",
         help="fp32, bf16, fp16, tf32, fp8, mxfp8 or mxfp4; or one of these with fields "
         "of Policy changed: bf16,rounding=stochastic. Default: the function's policy, "
-        "or the defaults of the Neuron SDK.",
+        "else fp32.",
     ),
 ]
 CacheOption = Annotated[

@@ -215,7 +215,7 @@ def compare_dump(
     *,
     as_json: bool,
 ) -> None:
-    """Find the first op whose tensor is wrong on a chip or in another framework.
+    """Compare dumped tensors with ours, and name the first op that is wrong.
 
     A tensor belongs to the program's value of the same name, or else of the same shape.
     The exit status is 0 if every tensor is within its error bounds, 1 if one is not or

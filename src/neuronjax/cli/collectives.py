@@ -39,11 +39,11 @@ def cc_test(
     as_json: JsonOption = False,
     **keywords: Any,
 ) -> None:
-    """Predict how long a collective takes, by size, in the format of nccom-test.
+    """Predict how long a collective takes, by size, as AWS's nccom-test prints it.
 
-    The command executes nothing. AWS's benchmark nccom-test has the same names. A size
-    is the bytes of a rank's data before or after the collective, whichever are more; K,
-    M and G are binary.
+    The command executes nothing. nccom-test is AWS's benchmark of collectives, and has
+    the same names. A size is the bytes of a rank's data before or after the collective,
+    whichever are more; K, M and G are binary.
 
     Examples:
 

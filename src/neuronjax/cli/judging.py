@@ -41,7 +41,8 @@ def _numbers(given: str) -> tuple[int, ...]:
     "timeout",
     reference=Offer(
         help="A file with get_inputs(), forward(*inputs) in NumPy and, if layouts "
-        "differ, transform_to_nki_inputs() and transform_nki_outputs().",
+        "differ, transform_to_nki_inputs() and transform_nki_outputs(). Without it, "
+        "results are not judged.",
     ),
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),
@@ -66,7 +67,8 @@ def judge(
     The kernel's code runs in a child process, without access to the reference. The
     exit status is 0 if the kernel is accepted, 1 if it is refused, 2 if one of your
     files cannot be read, and 3 (undecided) if the tolerance is so wide that wrong
-    kernels would pass. For a folder, it is the exit status of the best kernel.
+    kernels would pass. For a folder, it is 0 if one kernel is accepted, else 3 if one
+    is undecided, else 1.
 
     Examples:
 

@@ -83,9 +83,9 @@ def estimate(
     """Predict, from a training step, the cost of training on one or more instances.
 
     Every logical core runs a copy of the step with its own batch, and the gradients of
-    all copies are added. The time of a step is that of `neuronjax profile`, plus the
-    parts of the addition and of the step's launch that do not overlap with it. The
-    command executes nothing.
+    all copies are added. Nothing is executed. The time of a step is that of `neuronjax
+    profile`, plus the time by which adding the gradients takes longer than the backward
+    pass, plus the time by which the start of the next call takes longer than the step.
 
     Examples:
 

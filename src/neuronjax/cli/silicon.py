@@ -17,7 +17,7 @@ def silicon_kit(
         "silicon-kit"
     ),
 ) -> None:
-    """Write small kernels whose results on a real Trainium test neuronjax.
+    """Write small kernels to run on a real Trainium, as a test of neuronjax.
 
     Copy the folder to an instance with AWS's SDK and run `python run.py` there.
     It takes at most ten minutes and needs only NumPy and AWS's compiler. It writes

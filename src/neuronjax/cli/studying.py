@@ -44,13 +44,15 @@ _POLICIES = Offer(
 _TARGETS = Offer(
     flag="--target",
     metavar="T",
-    help="The chip, instance or UltraServer to emulate. Default: trn2.",
+    help="The chip, instance or UltraServer (instances joined by AWS) to emulate. "
+    "Default: trn2.",
     repeated=True,
 )
 _INSTANCES = replace(
     INSTANCES,
     help="With --at: the instance or UltraServer whose price is used. Default: the "
-    "step's target, or an instance with its chip, or trn2.48xlarge if it has none.",
+    "step's target; if this is a chip, an instance with it; if the step has no target, "
+    "trn2.48xlarge.",
 )
 
 
@@ -62,7 +64,9 @@ _INSTANCES = replace(
     find_fault=Offer(flag="--find-fault/--no-find-fault"),
     targets=_TARGETS,
     instance=_INSTANCES,
-    steps=Offer(help="With --at: how many steps the baseline needs for it."),
+    steps=Offer(
+        help="With --at: how many steps the baseline trains the full-size model."
+    ),
     against=AGAINST,
 )
 def study(

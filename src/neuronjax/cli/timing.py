@@ -85,7 +85,11 @@ def profile(
     shapes: ShapesOption = None,
     *,
     by: Annotated[
-        str, typer.Option(help=f"The rows of the table: {', '.join(_GROUPS)}.")
+        str,
+        typer.Option(
+            help=f"The rows of the table: {', '.join(_GROUPS)} (forward, backward, "
+            "optimizer)."
+        ),
     ] = "op",
     rows: Annotated[int, typer.Option(min=1, help="The largest number of rows.")] = 12,
     metrics: Annotated[
@@ -111,9 +115,8 @@ def profile(
 ) -> None:
     """Predict where the time of a program goes, and what would make it faster.
 
-    From shapes alone, the command predicts how long a logical core takes. This is one
-    core, or several that work as one. `neuronjax constants` lists the time model's
-    figures.
+    The command predicts from shapes alone the time on one logical core (one or more
+    cores that work as one). `neuronjax constants` lists the figures of the time model.
 
     Examples:
 

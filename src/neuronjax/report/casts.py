@@ -22,7 +22,11 @@ AS_FAST_AS_TF32 = ("bf16", "fp16")
 """The types of policies that TensorE multiplies only as fast as TF32."""
 NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, and FP32 operands are then not cast"
 
-_KINDS = {"tensor_reduce": "largest magnitudes", "tensor_scalar": "scales and casts"}
+_KINDS = {
+    "tensor_reduce": "largest magnitudes",
+    "scale_from_amax": "scales",
+    "tensor_scalar": "scaling and casts",
+}
 _CASTS, _TURNS = "casts", "transposes"
 #: Advice for current scaling, based on studies of the GPT of the quickstart.
 _CHEAPER = "To read no tensor twice, try scaling='delayed' with overflow='saturate'"

@@ -129,7 +129,7 @@ def serving_tables(
     speed: dict[str, Callable[[ServingCost], str | Text]] = {
         "TTFT": lambda cost: seconds(cost.time_to_first_token_seconds),
         "ITL": lambda cost: seconds(cost.inter_token_seconds),
-        "ITL, full": lambda cost: seconds(cost.loaded_inter_token_seconds),
+        "ITL, busy": lambda cost: seconds(cost.loaded_inter_token_seconds),
         "tok/s": lambda cost: _count(cost.output_tokens_per_second),
         "$/Mtok in": lambda cost: _per_million(cost.dollars_per_million_input_tokens),
         "out": lambda cost: _per_million(cost.dollars_per_million_output_tokens),

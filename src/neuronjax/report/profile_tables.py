@@ -77,7 +77,7 @@ def queues_table(
     figures: Mapping[str, float], bound: Queue | Literal["waiting"]
 ) -> Table:
     """Return a table of how long each queue works, titled with the program's limit."""
-    limit = "waiting queues" if bound == "waiting" else QUEUE_TITLES[bound]
+    limit = "queues that wait" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
         limit = "its start and end"

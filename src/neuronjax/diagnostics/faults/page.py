@@ -126,7 +126,7 @@ def _why(fault: Fault) -> str:
     if fault.iteration:
         since = f" since iteration {'.'.join(map(str, fault.iteration))}"
     if fault.shows is not None and fault.shows.number != fault.record.number:
-        shows = f"; the error shows first at {_place(fault.shows)}, {fault.shows.line}"
+        shows = f"; the error shows at {_place(fault.shows)}, {fault.shows.line}"
     return f"this op {role} the error{since}: {fault.evidence}{shows}"
 
 

@@ -180,7 +180,7 @@ class Remedy:
         if best.lost > FEW:
             left = f"{percent(best.lost)} of the numbers off by more than half"
         if best is whole:
-            what = f"multiply by {short(best.factor)}, so that the largest number"
+            what = f"multiply the numbers by {short(best.factor)}, so that the largest"
             return f"{what} just fits {dtype.name}, which leaves {left}"
         (axis,) = set(range(x.ndim)) - set(best.axes)
         each = ("row", "column")[axis] if x.ndim == 2 else f"index of axis {axis}"
