@@ -108,6 +108,10 @@ class Flow:
                 if hands_on(reader):
                     left.append(reader)
 
+    def is_constant(self, value: Value) -> bool:
+        """Return whether a value depends on no argument."""
+        return self._graph.is_constant(value, CONSTANT)
+
     def ops_behind(self, value: Value) -> set[Op]:
         """Return every op on which a value may depend."""
         makers = self._graph.makers

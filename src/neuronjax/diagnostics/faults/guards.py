@@ -8,7 +8,6 @@ only the source line still shows the right one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.faults.written import numbers_of
 from neuronjax.execution.probes.signs import SINGULAR
-from neuronjax.ir.program import Op, Value
+from neuronjax.ir.program import Op
 from neuronjax.numerics.float_format import FORMATS
 
 _FACTORS = frozenset(f"stablehlo.{name}" for name in ("multiply", "power"))
@@ -39,15 +38,21 @@ class Misread(NamedTuple):
         return f"{self.written:g} is {held} in {self.dtype}"
 
 
+<<<<<<< HEAD
 def misread(
     trace: OpTrace, is_constant: Callable[[Value], bool], *, is_broken: bool
 ) -> Misread | None:
     """Return a constant operand that is Inf, or a factor of 0 or 1, if the source line
     has a number that rounds to it. Inf in a bound or mask counts only if `is_broken`:
     a result with Inf or NaN depends on it."""
+=======
+def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
+    """Return an operand that is Inf, or a factor that is 0 or 1, if the source line has
+    another number there. Inf in a bound or mask counts only if `is_broken`."""
+>>>>>>> blame
     op = trace.path.op
     for value, share in trace.worst.operands.items():
-        if value.type.dtype.kind in "iub" or not is_constant(value):
+        if value.type.dtype.kind in "iub" or not flow.is_constant(value):
             continue
         held = _held(op, share, is_broken)
         numbers = [] if held is None else [*numbers_of(op)]
@@ -75,7 +80,7 @@ def rounded(x: float, dtype: np.dtype) -> float:
         return float(np.float64(x).astype(dtype))
 
 
-def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool]) -> str:
+def lost_guard(flow: Flow, trace: OpTrace) -> str:
     """Return text such as "1e-12 is 0 in float16" about an epsilon that became zero and
     should guard an operand of an op, or ""."""
     if trace.path.op.name.rpartition(".")[2] not in SINGULAR:
@@ -86,7 +91,7 @@ def lost_guard(flow: Flow, trace: OpTrace, is_constant: Callable[[Value], bool])
             continue
         dtype = np.dtype(guarded.path.op.results[0].type.dtype)
         for value, share in guarded.worst.operands.items():
-            if share.nothing == 1 and is_constant(value):
+            if share.nothing == 1 and flow.is_constant(value):
                 # JAX has rounded it; its source line may still have the number.
                 numbers = (x for x, _ in numbers_of(guarded.path.op) if x)
                 small = (x for x in numbers if not rounded(x, dtype))

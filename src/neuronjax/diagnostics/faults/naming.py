@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.diagnostics.comparison_tables import percent, short
-from neuronjax.diagnostics.faults.evidence import OpEvidence, largest_of, rounds
+from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence, largest_of, rounds
 from neuronjax.diagnostics.faults.flow import AMPLIFIES
 from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
@@ -196,7 +196,9 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if s.bounding is None:
         return None
     e = s.bounding
-    if s.scale:
+    if s.scale and t.path.op.name in BOUNDS:
+        e = t.worst  # the scale is bounded itself
+    elif s.scale:
         return _of_scale(s, e)
     if not e.cut_off:
         text = (
@@ -210,15 +212,19 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
+<<<<<<< HEAD
     """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
+=======
+    """Name the fault of a scale by what becomes of the numbers, `e`."""
+    numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
+    text = f"by this scale, {numbers} are cut off"
+>>>>>>> blame
     if s.scale == "large":
-        zeros = percent(e.result.nothing)
-        text = f"this scale is too large: {zeros} of the numbers become zero"
-        return FaultName("underflow", text)
-    text = f"this scale is too small: numbers up to {short(largest_operand(e))}"
-    if e.result.beyond and e.result.nonfinite:
-        return FaultName("overflow", f"{text} leave the format's range")
-    return FaultName("saturation", f"{text} are cut off")
+        share, kind = percent(e.result.nothing), "underflow"
+        text = f"by this scale, {share} of the numbers become zero"
+    elif e.result.beyond and e.result.nonfinite:
+        kind, text = "overflow", f"by this scale, {numbers} leave the format's range"
+    return FaultName(kind, text)
 
 
 def _saturates(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:

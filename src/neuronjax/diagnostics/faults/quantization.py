@@ -93,10 +93,8 @@ def quantizing(
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
     # With a zero point, numbers that become zero are cut off; without, a ReLU does it.
     zero = any(_is_zero_point(flow, r) for r in _shown(flow, op))
-    bounds = [b for t in steps if (b := _bound(graph, t, zero)) and b.limit >= least]
-    ranges = [
-        b for t in scaled if _is_range(flow, graph, t) and (b := _bound(graph, t))
-    ]
+    bounds = [b for t in steps if (b := _bound(flow, t, zero)) and b.limit >= least]
+    ranges = [b for t in scaled if _is_range(flow, t) and (b := _bound(flow, t))]
     roundings = [t for t in steps if rounds(t.path.op)]
     codes = [b.limit for b in bounds]
     if ranges and not bounds:
@@ -106,7 +104,7 @@ def quantizing(
         if trace.path.op.name in CLIPS:
             shares = trace.worst.operands.items()
             numbers = [(v, s) for v, s in shares if v.type.dtype.kind != "b"]
-            limits += [s.largest for v, s in numbers if graph.is_constant(v, CONSTANT)]
+            limits += [s.largest for v, s in numbers if flow.is_constant(v)]
     ends_in_codes = roundings and any(1 <= n <= _LARGEST_CODE for n in limits)
     if not is_cast and not ends_in_codes:
         return
@@ -115,7 +113,7 @@ def quantizing(
         first = min(bounds, key=lambda b: b.limit)
         yield first.trace, first.evidence
     for trace in roundings:
-        few = trace.flattened > FEW and _matters(graph, traces, trace)
+        few = trace.flattened > FEW and _matters(flow, graph, traces, trace)
         if few or trace.flattened > FLATTENED:
             yield trace, trace.emptiest
 
@@ -143,11 +141,11 @@ def _is_zero_point(flow: Flow, reader: Op) -> bool:
     return reader.name in ADDS and any(scales)
 
 
-def _is_range(flow: Flow, graph: ValueSources, trace: OpTrace) -> bool:
+def _is_range(flow: Flow, trace: OpTrace) -> bool:
     """Return whether an op bounds numbers by a number that the program computes."""
     limits = (v for v in trace.path.op.operands if v not in trace.worst.cut_off)
     floats = (v for v in limits if v.type.dtype.kind not in "iub")
-    return any(flow.maker(v) and not graph.is_constant(v, CONSTANT) for v in floats)
+    return any(flow.maker(v) and not flow.is_constant(v) for v in floats)
 
 
 def _before(
@@ -185,13 +183,19 @@ def _same_size(op: Op) -> list[Value]:
     return [v for v in op.operands if math.prod(v.type.shape) == size]
 
 
+<<<<<<< HEAD
 def _bound(graph: ValueSources, trace: OpTrace, zero: bool = False) -> Bound | None:
     """Return an op as a `Bound`, or None if it cuts nothing off; `zero` also counts
     numbers that become zero. The operand nearer to the result is the bounded one."""
+=======
+def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
+    """Return what an op cuts off as a bound, or None if nothing; with `zero`, also what
+    becomes zero. The operand nearer to the result is the bounded one."""
+>>>>>>> blame
     found = [
         (math.hypot(*evidence.cut_off[v][: 1 + zero]), n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
-        if not graph.is_constant(v, CONSTANT)
+        if not flow.is_constant(v)
     ]
     if not found or not min(found)[0]:
         return None
@@ -218,7 +222,10 @@ def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
 
 
 def _matters(
-    graph: ValueSources, traces: Mapping[OpPath, OpTrace], codes: OpTrace
+    flow: Flow,
+    graph: ValueSources,
+    traces: Mapping[OpPath, OpTrace],
+    codes: OpTrace,
 ) -> bool:
     """Return whether a few zeros among codes affect many numbers.
 
@@ -230,7 +237,7 @@ def _matters(
         maker = graph.makers.get(reader)
         if maker is None or maker.callee or maker.name in _HANDS_ON:
             return True
-        guards = (graph.is_constant(v, CONSTANT) for v in maker.operands)
+        guards = (flow.is_constant(v) for v in maker.operands)
         return maker.name == "stablehlo.add" and any(guards)
 
     reached = set(graph.ahead(codes.path.op.results, hands_on))
@@ -243,7 +250,7 @@ def _matters(
         if op.name != "stablehlo.multiply" or trace.worst.result.elements <= few:
             return False
         others = [v for v in op.operands if v not in reached]
-        return [graph.is_constant(v, CONSTANT) for v in others] == [False]
+        return [flow.is_constant(v) for v in others] == [False]
 
     return any(map(owes, traces.values()))
 

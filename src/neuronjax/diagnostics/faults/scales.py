@@ -20,6 +20,8 @@ from neuronjax.ir.program import Op, Value
 
 #: A scale is at most this many ops before a cast, and its statistic before the scale.
 NEARBY = 8
+#: A bound that changes the norm of a scale by this factor replaces it.
+REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
 _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"}
@@ -111,6 +113,9 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
     """Return the op at fault among those that lead to the op that made a scale, given
     the largest of its numbers; None if it fits, but the numbers lack a zero point."""
     steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
+    bounds = (t for t in steps if t.path.op.name in CLIPS and _replaces(flow, t))
+    if bound := next(bounds, None):
+        return bound
     if not statistics or any(_is_span(flow, t, statistics) for t in steps):
         return None if statistics else made
     [statistic, *_] = statistics
@@ -121,6 +126,13 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
     steps = [t for t in steps if t.path.op.name not in _STORES]
     between = [t for t in steps if op in flow.ops_behind(t.path.op.results[0])]
     return next((t for t in reversed(between) if t.path.source != line), made)
+
+
+def _replaces(flow: Flow, bound: OpTrace) -> bool:
+    """Return whether a bound changes the norm of numbers, such as a scale, by far."""
+    shares, norm = bound.worst.operands, bound.worst.result.norm
+    norms = [shares[v].norm for v in bound.worst.cut_off if not flow.is_constant(v)]
+    return bool(norms) and not norm / REPLACED < max(norms) < norm * REPLACED
 
 
 def _is_span(flow: Flow, trace: OpTrace, statistics: list[OpTrace]) -> bool:

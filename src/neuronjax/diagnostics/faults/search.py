@@ -62,7 +62,6 @@ from neuronjax.diagnostics.faults.traits import (
 )
 from neuronjax.diagnostics.faults.wrong_results import Wrong, wrong_results
 from neuronjax.diagnostics.faults.zeros import flushed
-from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
@@ -72,8 +71,6 @@ NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
 #: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
-#: A bound that changes the norm of numbers by this factor replaces them.
-REPLACED = 4.0
 
 
 @dataclass(frozen=True)
@@ -233,7 +230,7 @@ class FaultSearch:
             found = [
                 Suspect(maker, "makes", results, amplifier, lost_guard=lost)
                 for maker, amplifier in self._nonfinite(shown, evidence)
-                for lost in [lost_guard(self._flow, maker, self._is_constant)]
+                for lost in [lost_guard(self._flow, maker)]
             ]
             # Ops whose epsilon became zero come first: it should have replaced zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
@@ -250,12 +247,9 @@ class FaultSearch:
             makers = {trace.path for trace in (maker, *others)}
             for path, trace in self._recorder.traces.items():
                 if path in makers:
-                    yield from self._replacing(trace, results)
                     yield Suspect(trace, "makes", results, shown)
         for worst, seen in self._amplifying(chain):
             own = seen.own >= OWN * seen.result.error and maker is None
-            if own:
-                yield from self._replacing(worst, results)
             yield Suspect(worst, "makes" if own else "amplifies", results)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
@@ -326,29 +320,17 @@ class FaultSearch:
             yield suspect
             return
         size = "small" if cuts else "large"
+<<<<<<< HEAD
         scale = replace(suspect, trace=found.trace, bounding=seen, scale=size)
         # Some scale fits any block of numbers to floats, but not to whole numbers.
+=======
+        made = {"trace": found.trace, "amplifier": trace, "scale": size}
+        scale = replace(suspect, bounding=seen, **made)
+        # Floats have the range for any numbers of a block; whole numbers do not.
+>>>>>>> blame
         is_first = cuts or is_short_float(trace.path.op.results[0].type.dtype)
         both = [scale, suspect]
         yield from both if is_first and found.is_of_numbers else reversed(both)
-
-    def _replacing(self, trace: OpTrace, results: tuple[int, ...]) -> Iterator[Suspect]:
-        """Yield the bound that changes a scale so that a cast underflows or clips."""
-        share = trace.worst.result
-        if trace.path.op.name != "stablehlo.convert" or not (
-            trace.zeros or share.clipped
-        ):
-            return
-        for near in self._flow.near(trace, NEARBY):
-            norms = [
-                near.worst.operands[v].norm
-                for v in near.worst.cut_off
-                if not self._is_constant(v)
-            ]
-            ratio = max(norms) / near.worst.result.norm if norms else 1.0
-            if not 1 / REPLACED < ratio < REPLACED:
-                yield Suspect(near, "makes", results, trace, bounding=near.worst)
-                return
 
     # -- Inf and NaN -------------------------------------------------------------------
 
@@ -478,16 +460,15 @@ class FaultSearch:
         broken = self._broken()
         for trace in self._recorder.traces.values():
             is_broken = trace.path.op in broken
-            found = misread(trace, self._is_constant, is_broken=is_broken)
+            found = misread(self._flow, trace, is_broken=is_broken)
             if found is not None and self._on(trace):
                 yield Suspect(trace, "makes", self._on(trace), misread=found)
 
     def _vanishing(self) -> Iterator[Suspect]:
         """Yield the first op whose results all underflow, if that affects a result."""
-        ask = self._flow, self._results, self._is_constant
         for trace in self._recorder.traces.values():
             results = self._on(trace) if vanishes(trace) else ()
-            if results and vanishes_on(trace, *ask):
+            if results and vanishes_on(self._flow, trace, self._results):
                 yield Suspect(trace, "makes", results)
                 return
 
@@ -508,6 +489,3 @@ class FaultSearch:
             found = quantizing(self._flow, self._graph, traces, trace)
             for near, moment in found:
                 yield Suspect(near, "makes", self._on(near), trace, bounding=moment)
-
-    def _is_constant(self, value: Value) -> bool:
-        return self._graph.is_constant(value, CONSTANT)

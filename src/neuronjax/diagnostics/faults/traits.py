@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -125,12 +125,7 @@ def vanishes(trace: OpTrace) -> bool:
     return trace.worst.result.elements > 1 and trace.vanished > GONE
 
 
-def vanishes_on(
-    trace: OpTrace,
-    flow: Flow,
-    results: Sequence[Value],
-    is_constant: Callable[[Value], bool],
-) -> bool:
+def vanishes_on(flow: Flow, trace: OpTrace, results: Sequence[Value]) -> bool:
     """Return whether an underflow matters: zeros reach a result of the program, or an
     op to which they differ from small numbers, unlike a sum or an exponential."""
     ends = {
@@ -144,7 +139,7 @@ def vanishes_on(
     def takes(reader: Op) -> bool:
         if hands_on(reader):
             return reader.results[0] in ends
-        guards = reader.name in ADDS and any(map(is_constant, reader.operands))
+        guards = reader.name in ADDS and any(map(flow.is_constant, reader.operands))
         return guards or reader.name not in _LEAVE_OUT
 
     op = trace.path.op
