@@ -38,18 +38,10 @@ class Misread(NamedTuple):
         return f"{self.written:g} is {held} in {self.dtype}"
 
 
-<<<<<<< HEAD
-def misread(
-    trace: OpTrace, is_constant: Callable[[Value], bool], *, is_broken: bool
-) -> Misread | None:
+def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
     """Return a constant operand that is Inf, or a factor of 0 or 1, if the source line
     has a number that rounds to it. Inf in a bound or mask counts only if `is_broken`:
     a result with Inf or NaN depends on it."""
-=======
-def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
-    """Return an operand that is Inf, or a factor that is 0 or 1, if the source line has
-    another number there. Inf in a bound or mask counts only if `is_broken`."""
->>>>>>> blame
     op = trace.path.op
     for value, share in trace.worst.operands.items():
         if value.type.dtype.kind in "iub" or not flow.is_constant(value):

@@ -212,13 +212,9 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
-<<<<<<< HEAD
     """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
-=======
-    """Name the fault of a scale by what becomes of the numbers, `e`."""
     numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
     text = f"by this scale, {numbers} are cut off"
->>>>>>> blame
     if s.scale == "large":
         share, kind = percent(e.result.nothing), "underflow"
         text = f"by this scale, {share} of the numbers become zero"

@@ -183,15 +183,9 @@ def _same_size(op: Op) -> list[Value]:
     return [v for v in op.operands if math.prod(v.type.shape) == size]
 
 
-<<<<<<< HEAD
-def _bound(graph: ValueSources, trace: OpTrace, zero: bool = False) -> Bound | None:
+def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
     """Return an op as a `Bound`, or None if it cuts nothing off; `zero` also counts
     numbers that become zero. The operand nearer to the result is the bounded one."""
-=======
-def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
-    """Return what an op cuts off as a bound, or None if nothing; with `zero`, also what
-    becomes zero. The operand nearer to the result is the bounded one."""
->>>>>>> blame
     found = [
         (math.hypot(*evidence.cut_off[v][: 1 + zero]), n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())

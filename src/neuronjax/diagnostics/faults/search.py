@@ -320,14 +320,9 @@ class FaultSearch:
             yield suspect
             return
         size = "small" if cuts else "large"
-<<<<<<< HEAD
-        scale = replace(suspect, trace=found.trace, bounding=seen, scale=size)
-        # Some scale fits any block of numbers to floats, but not to whole numbers.
-=======
         made = {"trace": found.trace, "amplifier": trace, "scale": size}
         scale = replace(suspect, bounding=seen, **made)
-        # Floats have the range for any numbers of a block; whole numbers do not.
->>>>>>> blame
+        # Some scale fits any block of numbers to floats, but not to whole numbers.
         is_first = cuts or is_short_float(trace.path.op.results[0].type.dtype)
         both = [scale, suspect]
         yield from both if is_first and found.is_of_numbers else reversed(both)
