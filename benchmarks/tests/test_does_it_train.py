@@ -54,6 +54,7 @@ def test_only_what_is_missing_is_run(results):
     first, *_, last = (row.name for row in runs.ROWS)
     assert wanted[GPT.name, S.name, first] == [3, 4]
     assert wanted[GPT.name, S.name, last] == [0, 1, 2, 3, 4]
+    assert wanted[GPT.name, "L", last] == [0, 1, 2]
 
 
 def test_cells_and_seeds_can_be_chosen(results):
