@@ -164,7 +164,7 @@ def test_the_older_style_moves_from_the_last_beta_by_itself(tmp_path: Path) -> N
     assert json.loads(found.to_json())["changes"][0]["how"] == "lost"
     newer = nj.nki_diff(written(tmp_path, RIGHT))
     assert (newer.old, newer.new, newer.changes) == ("0.3", "0.6", ())
-    assert "nothing that it uses differs" in str(newer)
+    assert "nothing that the kernel uses differs" in str(newer)
 
 
 @pytest.mark.parametrize(
