@@ -94,7 +94,7 @@ def test_a_mixture_is_advised_only_where_no_launch_hides_what_it_saves(monkeypat
     first, then = priced(64)
     assert first.endswith("the other for the rest, is no faster")
     assert then.endswith("so mixing both would save nothing")
-    _, then = priced(65_536)
+    _, then = priced(32_768)
     assert then.endswith("the other for the rest, is no faster")
 
 
