@@ -253,6 +253,72 @@ def test_an_ill_conditioned_problem_is_not_the_programs_fault():
 
 
 @pytest.mark.slow
+def loss_of_rounded_logits(x, labels):
+    logits = (60 + x).astype(jnp.bfloat16).astype(jnp.float32)  # here
+    gold = jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
+    return jax.nn.logsumexp(logits, -1) - gold
+
+
+def loss_of_exact_logits(x, labels):
+    logits = 60 + x
+    gold = jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
+    return jax.nn.logsumexp(logits, -1) - gold
+
+
+def test_one_rounding_is_excused_less_than_many():
+    """The error is 2.6 roundoffs of BF16, which a network of many layers may have."""
+    arguments = 2 * normal(64, 50), np.arange(64, dtype=np.int32) % 50
+    pair = loss_of_rounded_logits, loss_of_exact_logits
+    assert_named("coarse", *pair, arguments, policy="fp32")
+
+
+def test_the_difference_of_close_numbers_may_be_small_by_chance():
+    """A convergence test subtracts iterates, which are close when it ends."""
+
+    def fixed_point(p, reward):
+        def update(v):
+            return reward + 0.97 * p @ v
+
+        def body(state):
+            return state[1], update(state[1])
+
+        def moves(state):
+            return jnp.abs(state[1] - state[0]).max() > 1e-3
+
+        zero = jnp.zeros_like(reward)
+        old, new = jax.lax.while_loop(moves, body, (zero, update(zero)))
+        return new, jnp.abs(new - old).max()
+
+    p = jax.nn.softmax(3 * normal(10, 10))
+    report = compare(fixed_point, policy="fp32")(p, 1 + jnp.abs(normal(10)))
+    assert report.faults == (), str(report)
+    assert report.verdict.wrong == (), str(report)
+
+
+def test_masks_that_absorb_in_a_loop_are_no_running_sum():
+    """Impossible states of a forward algorithm have -1e9 for a log probability."""
+
+    def add(a, b):
+        top = jnp.maximum(a, b)
+        return top + jnp.log(jnp.exp(a - top) + jnp.exp(b - top))
+
+    never, start = -1e9, jnp.full(17, -1e9).at[:2].set(-2.0)
+    odd = jnp.arange(17) % 2 == 1
+
+    def forward(logp):
+        def step(alpha, now):
+            moved = jnp.concatenate([jnp.full(1, never), alpha[:-1]])
+            skipped = jnp.concatenate([jnp.full(2, never), alpha[:-2]])
+            alpha = add(alpha, add(moved, jnp.where(odd, skipped, never)))
+            return alpha + now, None
+
+        return jax.nn.logsumexp(jax.lax.scan(step, start, logp)[0][-2:])
+
+    logp = jax.nn.log_softmax(normal(40, 17))
+    report = compare(forward, policy="fp32")(logp)
+    assert report.faults == (), str(report)
+
+
 def test_a_choice_may_leave_out_what_wrapped():
     """Park and Miller's generator, after Schrage."""
 

@@ -9,6 +9,7 @@ import pytest
 from neuronjax.capture.trace import capture
 from neuronjax.diagnostics.faults.masks import masked_values, unmasked
 from neuronjax.diagnostics.faults.shares import Seen, share_of
+from neuronjax.diagnostics.faults.units import path_units
 from neuronjax.diagnostics.faults.written import numbers_of
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.ir.value_sources import ValueSources
@@ -90,3 +91,17 @@ def test_a_mask_that_overflows_is_left_in():
     actual = np.array([1, -np.inf], np.float16)
     seen = Seen(np.dtype("float16"), reference, actual)
     assert unmasked(seen, share_of(seen, 2**-11)) is seen
+
+
+def test_a_value_that_many_ops_rounded_has_all_roundoffs():
+    def layers(x, w):
+        for _ in range(6):
+            x = jnp.tanh(x @ w).astype(jnp.bfloat16).astype(jnp.float32)
+        return x
+
+    program = program_of(layers, (2, 2), (2, 2))
+    graph = ValueSources(program)
+    units = path_units(graph, {})
+    rounded = [v for v, op in graph.makers.items() if v.type.dtype == jnp.bfloat16]
+    found = [6 * units[v] / 2.0**-8 for v in rounded]
+    assert found == pytest.approx([2.5, 4.0, 5.5, 6.0, 6.0, 6.0])

@@ -28,7 +28,7 @@ _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"
 _STATISTIC = "stablehlo.reduce"
 
 
-class Scale(NamedTuple):
+class UnfitScale(NamedTuple):
     """A scale, zero point or range that does not fit.
 
     Attributes:
@@ -40,7 +40,7 @@ class Scale(NamedTuple):
     is_of_numbers: bool
 
 
-def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> Scale | None:
+def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> UnfitScale | None:
     """Return the scale of numbers that a cast, bound or rounding `cuts` off, or turns
     into zeros; None if it has none.
 
@@ -58,7 +58,7 @@ def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> Scale | None:
                 largest = near.worst.operands[numbers].largest if cuts else 0.0
                 is_zero_point = near.path.op.name in ADDS
                 blamed = made if is_zero_point else _blamed(flow, made, largest)
-                return Scale(blamed, is_of_numbers) if blamed else None
+                return UnfitScale(blamed, is_of_numbers) if blamed else None
     return None
 
 
