@@ -467,7 +467,7 @@ def test_results_of_other_types_are_there_besides():
                     "tokens_per_step": 8,
                 }
             },
-            "but not the estimate",
+            "but the estimate has none",
         ),
     ],
 )

@@ -28,7 +28,7 @@ def rows():
     return [
         row("step.bf16", failed, "golden step.bf16: <other> bits"),
         row("new", written, "golden new: written"),
-        row("quiet", GoldenReport(name="quiet", **report), "bits hold"),
+        row("quiet", GoldenReport(name="quiet", **report), "stored bits"),
     ]
 
 

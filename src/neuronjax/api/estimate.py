@@ -365,7 +365,7 @@ class _Training:
         if machine.tokens_per_step is not None:
             if self.run.tokens_per_step is None:
                 raise InvalidProgramError(
-                    f"{machine.name!r} has tokens_per_step, but not the estimate",
+                    f"{machine.name!r} has tokens_per_step, but the estimate has none",
                     remedy="give tokens_per_step, of one call of the step",
                 )
             copies = machine.tokens_per_step / self.run.tokens_per_step

@@ -153,7 +153,7 @@ def _number(name: str, value: Any) -> int | float:
     if name in KEYS:
         raise InvalidProgramError(
             f"train yielded a metric called {name!r}",
-            remedy=f"{', '.join(KEYS)} name the run; use another name",
+            remedy=f"rename it: {', '.join(KEYS)} are columns that identify a run",
         )
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biufV":

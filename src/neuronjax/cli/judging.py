@@ -82,7 +82,7 @@ def judge(
         raise InvalidProgramError(
             "a candidate and --serve" if serve else "no candidate",
             op="judge",
-            remedy="name a file, or write --serve and the files on standard input",
+            remedy="name a file; or give --serve, and a path a line on standard input",
         )
     if candidate is None:
         _serve(lambda path: judge_kernel(path, target=target, **keywords))

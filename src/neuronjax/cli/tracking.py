@@ -65,7 +65,7 @@ def track(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw all records in a file.")
+        Path | None, typer.Option(dir_okay=False, help="Write a plot of all records.")
     ] = None,
     cache: CacheOption = True,
     as_json: JsonOption = False,

@@ -299,8 +299,8 @@ class PrecisionSearch(Displayed):
                 break
         lost = self._became.count("given up")
         if steps[-1].stage == "best" and lost:
-            steps_lost = f"{lost} step{'s' * (lost > 1)}"
-            yield f"best: changing one group alone is better, and undoes {steps_lost}"
+            given_up = f"the {lost} step{'s' * (lost > 1)} given up"
+            yield f"best: changing only this group is better than {given_up}"
 
     def _groups_table(self) -> Table:
         shown = self.groups[:_SHOWN_GROUPS]

@@ -95,7 +95,7 @@ class ProgramRule(RuleText):
 
 _ENTRY = re.compile(
     r"(?P<id>\S+): (?P<severity>\w+)( (in|of) (?P<names>[\w, ]+?))?"
-    r"( (?P<limit>(per|before|since|with|without) \S+))?\n"
+    r"( (?P<limit>(per|before|since|on chips with|on chips without) \S+))?\n"
     r"(?P<title>.+?)\n> (?P<remedy>.+?)\n\[(?P<source>.+)\]",
     re.DOTALL,
 )
@@ -109,7 +109,7 @@ class Paragraph:
         fields: id, severity, title, remedy and source of the rule.
         names: names of ops ("in gather, scatter") or dtypes ("of float64").
         limit: "per program"; for a rule about a dtype, the SDKs ("before 2.32") or
-            chips ("without mx_matmul") to which it applies; otherwise "".
+            chips ("on chips without mx_matmul") to which it applies; otherwise "".
     """
 
     fields: dict[str, Any]

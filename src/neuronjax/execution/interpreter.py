@@ -99,7 +99,7 @@ def run(
     if eager or listeners or plan:
         raise UnsupportedError(
             "a program on several real devices cannot run op by op or be measured",
-            remedy="leave the real_devices block: the bits are the same",
+            remedy="call it outside the real_devices block; the bits are the same",
         )
     return spread(mesh, program, one, arguments, context)
 

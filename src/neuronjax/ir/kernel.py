@@ -68,8 +68,8 @@ class DynamicOffset:
     """The part of an access that is known only at run time."""
 
     #: "scalar": index * stride is added to the offset. "vector": position p of the
-    #: first dimension adds index[p] * stride, and nothing else, to the offset; elements
-    #: of the index count column by column, and excess ones are not used. "indirect"
+    #: first dimension adds index[p] * stride, and nothing else, to the offset; p
+    #: runs over the index column by column, up to the dimension's size. "indirect"
     #: (tensor indirection): position j of the second dimension is
     #: index[j % group, j // group], separately in each group of partitions.
     kind: DynamicKind

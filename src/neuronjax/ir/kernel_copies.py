@@ -27,7 +27,7 @@ from neuronjax.ir.record import changed
 
 #: The program and the ordinal of an instruction.
 Name = tuple[int, int]
-#: How many instructions before an assignment are searched for its writer.
+#: How many instructions before a copy are searched for its source's writer.
 _NEAR = 8
 
 

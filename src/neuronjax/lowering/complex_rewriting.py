@@ -288,7 +288,7 @@ def _convert(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 def _bitcast(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     (source,), (result,) = op.operands, op.results
     if source.type != result.type:
-        raise refused(op, f"{source.type} has no bits of type {result.type}")
+        raise refused(op, f"the bits of {source.type} cannot be read as {result.type}")
     rewriting.bind(result, rewriting.pair(source, builder), builder)
 
 

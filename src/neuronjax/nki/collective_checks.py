@@ -70,8 +70,8 @@ def check_tensors(
     sbuf: bool = True,
     most: int | None = None,
 ) -> None:
-    """Refuse srcs and dsts other than equally many of both (at most `most`) in HBM, or
-    one of each in SBUF."""
+    """Check that srcs and dsts are equally many tensors in HBM (at most `most`), or, if
+    `sbuf`, one tensor each in SBUF."""
     tensors = [*srcs, *dsts]
     if not srcs or len(srcs) != len(dsts) or len(srcs) > (most or len(srcs)):
         wanted = "exactly one tensor" if most == 1 else "equally many tensors"

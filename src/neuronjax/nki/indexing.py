@@ -128,8 +128,8 @@ def _one(t: View, dim: int, entry: Any) -> View:
 
 
 def _without(view: Layout, dims: list[int], on_chip: bool) -> Layout:
-    """Return the layout without `dims`, but with the partition dimension on chip and
-    with at least two dimensions (in HBM one)."""
+    """Return the layout without `dims`. On chip, the partition dimension and at least
+    two dimensions remain; in HBM, at least one remains."""
     dims = [d for d in dims if not (on_chip and d == 0)]
     fewest, rank = 2 if on_chip else 1, len(view.shape)
     if rank - len(dims) < fewest:

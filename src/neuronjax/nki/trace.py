@@ -231,7 +231,7 @@ class Trace:
         return str(self.machine.read(view.access())) if self.machine else None
 
     def skip_shared(self, count: int) -> None:
-        """Skip the storages of the arguments, which every program of the grid has."""
+        """Take over the first `count` shared storages, which are the arguments'."""
         self.storages += self.launch.shared[:count]
         self._shared_used = count
 

@@ -505,8 +505,8 @@ def idle_rule_error(rule: Rule) -> InvalidProgramError:
     return InvalidProgramError(
         f"{rule!r} can change nothing about the ops that it matches: {casts} affects "
         "only casts, and the operands of these ops are not cast",
-        remedy='match matmuls or convolutions, and name auto_cast="matmult" where the '
-        'policy casts nothing; or give auto_cast="all"',
+        remedy='let the rule match matmuls or convolutions, with auto_cast="matmult" '
+        'if the policy casts nothing; or give the rule auto_cast="all"',
     )
 
 

@@ -19,7 +19,7 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
 AS_FAST_AS_TF32 = ("bf16", "fp16")
-"""The types of policies that TensorE multiplies only as fast as TF32."""
+"""Values of `auto_cast_type` with which TensorE is only as fast as with TF32."""
 NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, and FP32 operands are then not cast"
 
 _KINDS = {
@@ -34,7 +34,8 @@ _WORTH_A_NOTE = 0.03
 
 
 def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
-    """Return (purpose, module or line) -> seconds of all queues for matmul operands."""
+    """Return how many seconds all queues together prepare operands of matmuls, by (kind
+    of work, module or source line)."""
     products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
     spent: dict[tuple[str, str], float] = defaultdict(float)
     for event in timeline.events:

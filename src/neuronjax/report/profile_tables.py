@@ -292,13 +292,13 @@ def groups_table(
     rest = list(groups.values())[limit:]
     if rest:
         shown[f"{len(rest)} more"] = total(rest)
-    unit, name = time_unit(max(whole.seconds.values(), default=0.0))
+    unit, unit_name = time_unit(max(whole.seconds.values(), default=0.0))
     # Queues that hardly work have no column.
     least = 0.001 * whole.busy_seconds
     queues: list[Queue] = [q for q in QUEUES if whole.seconds.get(q, 0.0) > least]
     short = [QUEUE_TITLES[q].removesuffix("E").removesuffix("-cores") for q in queues]
     rows = new_table(
-        f"{title}: share of the time of all queues; {name} in each queue",
+        f"{title}: share of the time of all queues; {unit_name} in each queue",
         {heading: TEXT | {"min_width": 22}} | dict.fromkeys(("share", *short), NUMBER),
         caption="\n".join(filter(None, (note, _of_none(shown, heading)))) or None,
     )

@@ -73,7 +73,7 @@ class GoldenReport:
 
     def __str__(self) -> str:
         today = f", {self.today}" if self.today else ""
-        state = f"bits hold; program {self.program}{today}"
+        state = f"results have the stored bits; program {self.program}{today}"
         if self.written:
             state = f"written to {self.path}"
             if self.leaves:

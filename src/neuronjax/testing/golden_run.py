@@ -1,8 +1,8 @@
 """Captures the program of a golden, reads it back, and runs it.
 
-The program is always read back from its portable form before it runs: before it is
-saved, constants may be at other positions, which changes the bits of stochastic
-rounding. The interpreter runs it, without JAX's transformations such as `jax.grad`.
+The program runs as it is read back from its portable form, because saving may move
+constants, which changes the bits of stochastic rounding. The interpreter runs it,
+without JAX's transformations such as `jax.grad`.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ PROGRAM_SECONDS = assumed(
 # -- TensorE ---------------------------------------------------------------------------
 
 MATMUL_MINIMUM = Constant(
-    64, "cycles", "fewest of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
+    64, "cycles", "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
 )
 FAST_LOAD = Constant(
     4,
@@ -97,30 +97,30 @@ PARALLEL_INPUT = assumed(
     "row and column tiles run in parallel [ISA] while their moving rows fit the array's"
     " input, 2 x 128 [A2, A3, A4]; no document says that this input is the bound",
 )
-ONE_ZERO = Constant(2, "ratio", "FP32 speedup per operand of only 1 and 0 [ISA]")
+ONE_ZERO = Constant(2, "ratio", "FP32 speedup for each operand of ones and zeros [ISA]")
 FP32_TRANSPOSE_PASSES = Constant(
     2,
     "passes",
     "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
 )
 THROTTLE_SECONDS = Constant(
-    3e-6, "s", "TensorE, from half to full rate, after a pause [GL]"
+    3e-6, "s", "TensorE goes from half to full rate in this time after a pause [GL]"
 )
 THROTTLE_LIMIT = Constant(
-    0.5, "fraction", "lowest rate of TensorE, and the use below which it falls [GL]"
+    0.5, "fraction", "lowest rate of TensorE; below this use of it, the rate falls [GL]"
 )
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "seconds that the ramp of THROTTLE_SECONDS sinks, per second and unit of use below"
-    " THROTTLE_LIMIT (idle: a use of 0). No document says that the rows in use matter",
+    "seconds by which the ramp of THROTTLE_SECONDS goes back, per second and unit of"
+    " use below THROTTLE_LIMIT (idle: 0). No document says that the rows in use matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
 # -- VectorE and ScalarE ---------------------------------------------------------------
 
 MINIMUM_INTERVAL = Constant(
-    64, "cycles", "fewest of an instruction of VectorE or ScalarE: MIN_II [V26]"
+    64, "cycles", "least time of an instruction of VectorE or ScalarE: MIN_II [V26]"
 )
 VISIBLE_STARTS = assumed(
     1,
@@ -179,7 +179,7 @@ BIT_COUNT_PASSES = assumed(
     15, "passes", "popcnt and count_leading_zeros: five halvings of shift, mask and add"
 )
 SCALE_STEPS = assumed(
-    8, "instructions", "of one element, to compute a scale from an amax"
+    8, "instructions", "instructions on one element that compute a scale from an amax"
 )
 
 # -- GpSimdE ---------------------------------------------------------------------------
@@ -246,7 +246,7 @@ HBM_INTERLEAVE = assumed(
     512,
     "B",
     "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
-    " Rows whose distance is a multiple of this times the channels share a channel",
+    " Rows whose distance is a multiple of this times the number of channels share one",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
     " two channels; an interleave of 256 B or 1 KiB would give 205 or 51 GB/s. Rows of"
     " 4 KiB of bmm, as far apart, move at 235 GB/s [AO]",
@@ -259,10 +259,10 @@ DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, within SBUF [A
 REORDER_WINDOW = assumed(
     64,
     "instructions",
-    "next instructions among which an engine issues the one that can start first, as"
-    " the compiler reorders them; on TensorE in the older style only. Fused attention,"
-    " one query tile after the other, takes 21.3 ms on trn2; predicted are 31.4 ms in"
-    " the kernel's order, 21.1 ms with this window [KDA]",
+    "an engine issues, of this many next instructions, the one that can start first,"
+    " as the compiler reorders them (TensorE only in the style of neuronxcc.nki). Fused"
+    " attention, one query tile after the other, takes 21.3 ms on trn2; predicted are"
+    " 31.4 ms in the kernel's order, 21.1 ms with this window [KDA]",
 )
 REGISTER_CYCLES = assumed(
     16,
@@ -276,7 +276,7 @@ LOOP_TURNS = assumed(
     16,
     "iterations",
     "iterations of a device loop that are scheduled one by one if all together have too"
-    " many instructions; each further iteration takes as long as the last",
+    " many instructions; each further one takes as long as the last of these",
 )
 
 # -- host ------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"
 )
 RESIDENT_SHARE = assumed(
-    0.85, "fraction", "the part of SBUF for values that stay, not tiles in flight"
+    0.85, "fraction", "the part of SBUF for values that stay, not for tiles in flight"
 )
 COLUMN_BLOCK_BYTES = assumed(
     4096,
@@ -311,7 +311,7 @@ ROWS_AT_A_TIME = assumed(
     " nki-library's mlp_cte: the free size of a moving operand",
 )
 PASSING_SHARE = assumed(
-    0.15, "fraction", "the part of SBUF for the streamed weights in use"
+    0.15, "fraction", "the largest part of SBUF that streamed weights take at a time"
 )
 CARRY_SHARE = assumed(
     0.5, "fraction", "the part of SBUF for what a loop carries, smallest values first"
@@ -325,7 +325,7 @@ MASK_ROWS = assumed(
 MASK_COLUMNS = assumed(
     512, "columns", "width of a block of scores, as in nki-library's attention_cte"
 )
-MOST_PIECES = assumed(64, "tiles", "most tiles into which a region's time is divided")
+MOST_PIECES = assumed(64, "pieces", "a region is scheduled in at most this many pieces")
 CHUNK_BYTES = assumed(
     4096 * 128,
     "B",

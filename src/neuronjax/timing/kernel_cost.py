@@ -9,7 +9,7 @@ copies out of PSUM between both (bmm v2 of kda-for-trainium: 4,170 instructions 
 VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: one after the
 other, these instructions go to the engine with less work so far; the instructions that
 only one engine can run are counted first. For trn1 all these instructions go to
-ScalarE: VectorE is idle in bmm, and in AdamW, SiLU and two kernels with RMSNorm
+ScalarE: VectorE is idle in bmm. In AdamW, SiLU and two kernels with RMSNorm,
 ScalarE's counter is within a tenth of the work of all such instructions.
 """
 

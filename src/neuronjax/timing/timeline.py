@@ -1,8 +1,8 @@
 """Defines the timeline that `schedule` returns: events, loops and totals.
 
 Seconds count from the start of the program. An event is an instruction's work on one
-queue, or a transfer. Only the first iteration of a loop has events; the count of these
-events is the number of iterations.
+queue, or a transfer. Only the first iteration of a loop has events; the `count` of each
+is the number of iterations.
 """
 
 from __future__ import annotations

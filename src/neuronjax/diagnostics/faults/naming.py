@@ -207,8 +207,10 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return FaultName("coarse", f"{text} the scale does not fit these numbers")
     largest = short(largest_operand(e))
     bound = short(min(e.result.largest, largest_of(_format(t))))
-    at = f" at {bound}" if bound != largest else ", on one side"
-    return FaultName("saturation", f"numbers up to {largest} are cut off{at}")
+    text = f"numbers up to {largest} are cut off at {bound}"
+    if bound == largest:
+        text = f"numbers are cut off at one end of their range, not at {largest}"
+    return FaultName("saturation", text)
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:

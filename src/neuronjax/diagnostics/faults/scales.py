@@ -129,7 +129,7 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
 
 
 def _replaces(flow: Flow, bound: OpTrace) -> bool:
-    """Return whether a bound changes the norm of numbers, such as a scale, by far."""
+    """Return whether a bound changes the norm of what it bounds by a large factor."""
     shares, norm = bound.worst.operands, bound.worst.result.norm
     norms = [shares[v].norm for v in bound.worst.cut_off if not flow.is_constant(v)]
     return bool(norms) and not norm / REPLACED < max(norms) < norm * REPLACED

@@ -29,7 +29,7 @@ def _body(context: OpContext) -> Answer:
         return False
     name = combiner_of(context.op.regions[0])
     if name in _LOGICAL_BODIES:
-        return Verdict(f"the compiler's list does not have '{name}'", "info")
+        return Verdict(f"the compiler's list of reductions lacks '{name}'", "info")
     return name not in _LISTED_BODIES
 
 

@@ -23,8 +23,8 @@ class DtypeRule(RuleText):
     """A rule about values of some dtypes, checked for every op.
 
     Attributes:
-        limit: where dtypes are refused or changed: "with" or "without" a capability,
-            "before" or "since" an SDK; "" for everywhere.
+        limit: where the rule applies: "on chips with" or "on chips without" a
+            capability, "before" or "since" an SDK; "" for everywhere.
     """
 
     dtypes: tuple[str, ...]
@@ -43,12 +43,12 @@ class DtypeRule(RuleText):
 
     def judge(self, type: TensorType, settings: Settings) -> bool:
         """Return whether the rule applies to a value of this type."""
-        word, _, what = self.limit.partition(" ")
+        word, _, what = self.limit.rpartition(" ")
         if type.dtype.name not in self.dtypes:
             return False
-        if word in ("with", "without"):
+        if word.startswith("on chips"):
             has = what in settings.target.core.capabilities
-            return has == (word == "with")
+            return has == (word == "on chips with")
         is_older = word and settings.sdk < tuple(map(int, what.split(".")))
         return not word or is_older == (word == "before")
 
@@ -68,7 +68,7 @@ complex numbers are not supported
 [ERR/EVRF004, JK]
 
 complex: warning of complex64 since 2.32
-complex64: since SDK 2.32 the release notes list 30 ops, the error codes allow none
+complex64: the release notes of SDK 2.32 list 30 ops for it, the error codes refuse it
 > a pair of float32 arrays
 [RN-CC 2.32 against ERR/EVRF004, JK]
 
@@ -82,17 +82,17 @@ FP8 without negative zero (FNUZ) is not supported
 > float8_e4m3 or float8_e5m2
 [ERR/EVRF005, ESPP047]
 
-fp8-e4m3fn: error of float8_e4m3fn without float8_e4m3fn
+fp8-e4m3fn: error of float8_e4m3fn on chips without float8_e4m3fn
 float8_e4m3fn does not exist before Trainium3
 > float8_e4m3 (largest value 240 instead of 448), or a trn3 target
 [ERR/EVRF051]
 
-fp8-e4m3fn: warning of float8_e4m3fn with float8_e4m3fn
+fp8-e4m3fn: warning of float8_e4m3fn on chips with float8_e4m3fn
 float8_e4m3fn from JAX: the chip has it, the list of JAX's FP8 types does not
 > float8_e5m2, or float8_e4m3 (largest value 240)
 [JK against ERR/EVRF051]
 
-fp8-e4m3: error of float8_e4m3 without float8_e4m3
+fp8-e4m3: error of float8_e4m3 on chips without float8_e4m3
 float8_e4m3 does not exist after Trainium3
 > float8_e4m3fn
 [ERR/EVRF052]
@@ -107,14 +107,14 @@ float4_e2m1fn is no dtype of JAX programs on any chip
 > microscaled operands: jax.nn.scaled_matmul on trn3
 [ERR/ESPP004]
 
-mx-scales: error of float8_e8m0fnu without mx_matmul
+mx-scales: error of float8_e8m0fnu on chips without mx_matmul
 scales of microscaled operands before Trainium3
 > a trn3 target
 [A4, MXG]
 
 small-integer: error of int4, uint4, int2, uint2
 integers narrower than 8 bits are not supported
-> int8 or uint8, two to a byte where memory counts
+> int8 or uint8; where memory counts, two numbers of 4 bits in each
 [ERR/ESPP047; SH: 8, 16 and 32 bits]
 """
     )

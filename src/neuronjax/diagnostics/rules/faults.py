@@ -215,9 +215,9 @@ def _stagnates(context: OpContext) -> Answer:
             continue
         running_sum = _running_sum(graph, body.results[place], argument)
         if running_sum is not None:
-            half = f"from {1 / (2 * unit):.0f} equal addends on, each loses up to half"
-            name = argument.type.dtype.name
-            return Verdict(f"{context.loop} times in {name}; {half}", at=running_sum)
+            name, full = argument.type.dtype.name, f"{1 / (2 * unit):.0f}"
+            loss = f"after {full} equal addends, each further one loses up to half"
+            return Verdict(f"{context.loop} sums in {name}; {loss}", at=running_sum)
     return None
 
 

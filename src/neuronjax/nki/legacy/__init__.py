@@ -134,7 +134,7 @@ class BenchmarkedKernel(LegacyKernel):
         return MappingProxyType(_SUMMARIES[plan])
 
     def _found(self) -> dict[str, Any]:
-        """Return the summary for the files, or why the call cannot be priced."""
+        """Return what files contain: the summary, or why there is no predicted time."""
         try:
             return {"summary": dict(self.summary)}
         except NeuronJaxError as error:

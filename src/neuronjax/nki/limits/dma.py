@@ -112,7 +112,7 @@ def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None
     if rows % 16 or index.size < rows:
         raise broken(
             i,
-            f"{rows} rows by {index.size} indices",
+            f"a gather of {rows} rows with {index.size} indices",
             "use a multiple of 16 rows, and give an index for each",
         )
     several = any(count > 1 for count in columns)

@@ -31,8 +31,7 @@ Kind = Literal[
 class When:
     """Conditions on the uses that a difference concerns; by default all uses."""
 
-    #: Only uses with this keyword, or with the argument at this position from "0".
-    keyword: str = ""
+    keyword: str = ""  # only uses with this argument, by name or by position: "0"
     literal: str = ""  # only uses whose `keyword` is a literal of this type: "int"
     without: str = ""  # only uses without this argument, by name or by position
     position: int = 0  # so many positional arguments include `without`

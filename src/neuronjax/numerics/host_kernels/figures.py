@@ -23,13 +23,8 @@ class Told(IntEnum):
 
 
 class Distance(IntEnum):
-    """The results of the kernel: sums, except the maxima `ULP_MOST` and `SIZE_MOST`.
-
-    From `DIFFERENT_BITS` on they are counts: of numbers that differ from the rounded
-    reference, in bits or in value; of zeros, all (`NOTHING`) and those whose reference
-    is not zero (`ZEROS`); of references below `SMALLEST` but not zero, and above
-    `LARGEST`; of the latter those whose number is `LARGEST`; of errors not allowed.
-    """
+    """The results of the kernel: sums, the maxima `ULP_MOST` and `SIZE_MOST`, and from
+    `DIFFERENT_BITS` on counts."""
 
     ERROR2 = 0
     REFERENCE2 = 1
@@ -38,14 +33,14 @@ class Distance(IntEnum):
     ULP = 4
     ULP_MOST = 5
     SIZE_MOST = 6
-    DIFFERENT_BITS = 7
-    DIFFERENT = 8
-    NOTHING = 9
-    ZEROS = 10
-    BENEATH = 11
-    BEYOND = 12
-    CLIPPED = 13
-    LOST = 14
+    DIFFERENT_BITS = 7  # numbers whose bits differ from those of the rounded reference
+    DIFFERENT = 8  # numbers whose value differs from that of the rounded reference
+    NOTHING = 9  # numbers that are zero
+    ZEROS = 10  # numbers that are zero and whose reference is not
+    BENEATH = 11  # references below `SMALLEST` that are not zero
+    BEYOND = 12  # references above `LARGEST`
+    CLIPPED = 13  # numbers of size `LARGEST` whose reference is above it
+    LOST = 14  # errors larger than `Told.LOST` allows
 
 
 MAXIMA = (Distance.ULP_MOST, Distance.SIZE_MOST)

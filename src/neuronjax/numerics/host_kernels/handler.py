@@ -163,10 +163,10 @@ DTYPES = {
     **{"float8_e4m3": 28, "float8_e3m4": 29, "float4_e2m1fn": 32, "float8_e8m0fnu": 33},
 }
 
-# The words of 8 bytes that threads share: how many may still use them, the next block,
-# how many blocks are done; then the plan, whose first three words are the number of
-# blocks, of helpers, and the scratch bytes of each; then the operands. In a call the
-# plan is followed by dtype and size of every operand, which are compared and not kept.
+# The words of 8 bytes that threads share: how many threads may still use the words, the
+# next block, how many blocks are done; then the plan, which begins with the numbers of
+# blocks and helpers, and the scratch bytes of each; then the operands' addresses. The
+# plan of `called` ends with dtypes and sizes that are only compared with the operands'.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # Further words, which only the caller uses: the arguments of its calls of XLA.

@@ -15,7 +15,7 @@ from neuronjax.timing.engines.task import LaneTask, Pace
 from neuronjax.timing.engines.vector import RANDOM
 from neuronjax.timing.work import Core
 
-#: Instructions of N cycles [V26]; pooling reads windows in place.
+#: Instructions of a cycle per element [V26]; pooling does not copy its windows.
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
 #: Instructions that no other engine has; the last three are software.
 NAMES = frozenset(
@@ -27,7 +27,7 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles, or, for software, the cycles of its reads or writes."""
+    """Return a cycle per element, or for software the cycles of its reads or writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
