@@ -116,7 +116,7 @@ def distance_of_roots(a, b):
 
 def two_samples():
     a = normal(64, 8, scale=4.0)
-    return a, a[::-1] * np.float32(1.005)
+    return a, a[::-1] * np.float32(1.001)
 
 
 def missing(links, closed):

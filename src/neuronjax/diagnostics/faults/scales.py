@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 from neuronjax.diagnostics.faults.evidence import ADDS, CLIPS, ROUNDS, largest_of
 from neuronjax.diagnostics.faults.flow import Flow
@@ -25,24 +24,14 @@ REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
 _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"}
-_STATISTIC = "stablehlo.reduce"
 
 
-class UnfitScale(NamedTuple):
-    """A scale, zero point or range that does not fit.
-
-    Attributes:
-        trace: the op at fault.
-        is_of_numbers: whether it is computed from the numbers that it scales.
-    """
-
-    trace: OpTrace
-    is_of_numbers: bool
-
-
-def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> UnfitScale | None:
-    """Return the scale of numbers that a cast, bound or rounding `cuts` off, or turns
-    into zeros; None if it has none.
+def unfit_scale(
+    flow: Flow, trace: OpTrace, *, cuts: bool
+) -> tuple[OpTrace, bool] | None:
+    """Return the op that made the scale, zero point or range of numbers that a cast,
+    bound or rounding `cuts` off, or turns into zeros, and whether it is computed from
+    these numbers; None if they have no scale.
 
     If the scale depends on a statistic of the numbers, such as the largest magnitude,
     the statistic's op is returned. If the statistic is large enough, what is computed
@@ -50,56 +39,52 @@ def unfit_scale(flow: Flow, trace: OpTrace, *, cuts: bool) -> UnfitScale | None:
     """
     end = largest_of(trace.path.op.results[0].type.dtype)
     for near in (trace, *flow.near(trace, NEARBY)):
-        if near.path.op.name in CLIPS and near.worst.result.largest > end:
+        name = near.path.op.name
+        if name in CLIPS and near.worst.result.largest > end:
             return None  # the bound does not fit the format
         for made, numbers, is_of_numbers in _factors(flow, near):
-            is_range = near.path.op.name in CLIPS and is_of_numbers
+            is_range = name in CLIPS and is_of_numbers
             if is_range or _is_used_again(flow, made, near, trace):
                 largest = near.worst.operands[numbers].largest if cuts else 0.0
-                is_zero_point = near.path.op.name in ADDS
-                blamed = made if is_zero_point else _blamed(flow, made, largest)
-                return UnfitScale(blamed, is_of_numbers) if blamed else None
+                blamed = made if name in ADDS else _blamed(flow, made, largest)
+                return None if blamed is None else (blamed, is_of_numbers)
     return None
 
 
 def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]]:
     """Yield (maker of an operand, other operand, whether the first depends on the
-    second) for operands with one number for several of the other, as in scales."""
-    op = trace.path.op
-    if op.name not in SCALES | ADDS | CLIPS:
+    second) for operands that hold a number for several of the other, as scales do."""
+    if trace.path.op.name not in SCALES | ADDS | CLIPS:
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         made = flow.maker(value)
         if made is not None:
-            origins = flow.behind(numbers, *_same_numbers(flow))
             behind = set(flow.behind(value, lambda v: True))
-            is_of_numbers = not behind.isdisjoint(origins)
+            is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements
             if is_small or (is_of_numbers and _statistics(flow, made)):
                 yield made, numbers, is_of_numbers
 
 
-def _same_numbers(flow: Flow) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the `passes` and `leaves_out` with which `Flow.behind` traces numbers
-    through movement, scales and roundings, but not to the scales."""
+def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:
+    """Return numbers and what they were before movement, scales and roundings."""
 
     def passes(value: Value) -> bool:
         trace = flow.trace(value)
-        name = "" if trace is None else trace.path.op.name
-        return not name or name in _KEEPS
+        return trace is None or trace.path.op.name in _KEEPS
 
     def leaves_out(value: Value) -> list[Value]:
         trace, size = flow.trace(value), math.prod(value.type.shape)
         operands = () if trace is None else trace.path.op.operands
         return [v for v in operands if math.prod(v.type.shape) < size]
 
-    return passes, leaves_out
+    return flow.behind(numbers, passes, leaves_out)
 
 
 def _statistics(flow: Flow, made: OpTrace) -> list[OpTrace]:
     """Return the reductions that lead to a scale, the nearest first."""
     steps = (made, *flow.near(made, NEARBY))
-    return [t for t in steps if t.path.op.name == _STATISTIC]
+    return [t for t in steps if t.path.op.name == "stablehlo.reduce"]
 
 
 def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> bool:
@@ -113,12 +98,14 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
     """Return the op at fault among those that lead to the op that made a scale, given
     the largest of its numbers; None if it fits, but the numbers lack a zero point."""
     steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
-    bounds = (t for t in steps if t.path.op.name in CLIPS and _replaces(flow, t))
-    if bound := next(bounds, None):
-        return bound
-    if not statistics or any(_is_span(flow, t, statistics) for t in steps):
-        return None if statistics else made
-    [statistic, *_] = statistics
+    for step in steps:
+        if step.path.op.name in CLIPS and _replaces(flow, step):
+            return step
+        if _is_span(flow, step, statistics):
+            return None
+    if not statistics:
+        return made
+    statistic = statistics[0]
     is_largest = _folds(statistic.path.op) == "stablehlo.maximum"
     if not is_largest or not 0 < largest <= statistic.largest:
         return statistic

@@ -312,20 +312,18 @@ class FaultSearch:
         trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
+        is_made = trace.path.op.name in _QUANTIZES and suspect.role == "makes"
         found = None
-        if trace.path.op.name in _QUANTIZES and suspect.role == "makes":
-            if cuts or trace.zeros or trace.flattened:
-                found = unfit_scale(self._flow, trace, cuts=cuts)
-        if found is None or found.trace is trace:
+        if is_made and (cuts or trace.zeros or trace.flattened):
+            found = unfit_scale(self._flow, trace, cuts=cuts)
+        if found is None or found[0] is trace:
             yield suspect
             return
-        size = "small" if cuts else "large"
-        made = {"trace": found.trace, "amplifier": trace, "scale": size}
-        scale = replace(suspect, bounding=seen, **made)
-        # Some scale fits any block of numbers to floats, but not to whole numbers.
+        of = {"trace": found[0], "amplifier": trace, "bounding": seen}
+        both = [replace(suspect, scale="small" if cuts else "large", **of), suspect]
+        # Floats have the range for any numbers of a block; whole numbers do not.
         is_first = cuts or is_short_float(trace.path.op.results[0].type.dtype)
-        both = [scale, suspect]
-        yield from both if is_first and found.is_of_numbers else reversed(both)
+        yield from both if is_first and found[1] else reversed(both)
 
     # -- Inf and NaN -------------------------------------------------------------------
 

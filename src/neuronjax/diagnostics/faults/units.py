@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -87,7 +86,7 @@ def _left_of(cast: Cast) -> float:
 #: these factors, `judgement.OF_ROUNDOFF` excuses 1 + 1.5 n roundoffs, at most 6.
 OF_NO_ROUNDING = 1 / 6
 OF_EACH_ROUNDING = 1 / 4
-_MOST = math.ceil((1 - OF_NO_ROUNDING) / OF_EACH_ROUNDING)
+_MOST = (1 - OF_NO_ROUNDING) / OF_EACH_ROUNDING
 
 
 def path_units(
@@ -105,25 +104,21 @@ def path_units(
     for value in (*graph.readers, *graph.sources):
         own.setdefault(value, unit_of(value.type.dtype))
     rounds = {
-        value: (own[value], 0 if maker.name in MOVING else 1)
+        value: (own[value], 0.0 if maker.name in MOVING else 1.0)
         for value, maker in graph.makers.items()
     }
-    way = {value: (unit, 0) for value, unit in own.items()} | rounds
+    way = {value: (unit, 0.0) for value, unit in own.items()} | rounds
     left = list(way)
     while left:
         value = left.pop()
         unit, times = way[value]
         for reader in graph.readers.get(value, ()):
-            again = rounds.get(reader, (0.0, 0))
-            counted = min(_MOST, times + (again == (unit, 1)))
+            rounds_again = rounds.get(reader) == (unit, 1.0)
+            counted = min(_MOST, times + rounds_again)
             if (unit, counted) > way[reader]:
                 way[reader] = unit, counted
                 left.append(reader)
-    return {value: unit * _part(unit, times) for value, (unit, times) in way.items()}
-
-
-def _part(unit: float, times: int) -> float:
-    """Return the part of roundoff `unit` to excuse after `times` roundings: all of it
-    for 8 bits and fewer."""
-    part = OF_NO_ROUNDING + OF_EACH_ROUNDING * times
-    return 1.0 if unit > COARSE else min(1.0, part)
+    return {
+        v: unit if unit > COARSE else unit * (OF_NO_ROUNDING + OF_EACH_ROUNDING * n)
+        for v, (unit, n) in way.items()
+    }
