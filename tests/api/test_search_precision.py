@@ -416,11 +416,11 @@ def test_the_array_that_errs_most_is_named(arguments):
     assert refused
     assert set(found.worst_where) == {"rough"}
     assert sum(found.worst_where.values()) <= len(refused)
-    assert "the error is largest in rough; outputs= says what" in str(found)
+    assert "the error is largest in rough; outputs= selects outputs" in str(found)
     alone = search(both, outputs="fine")(*arguments)
     assert "rough" not in str(alone)
     own = search(both, metric=lambda r, a: relative_l2(a["rough"], r["rough"]))
-    assert "outputs= says" not in str(own(*arguments))
+    assert "outputs= selects" not in str(own(*arguments))
 
 
 # -- metrics ---------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from neuronjax.report.tables import WORD, Displayed, new_table
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 MEANINGS: dict[Severity, str] = {
-    "error": "refused, or certainly another result",
-    "warning": "may be refused or give another result",
+    "error": "the compiler refuses it, or certainly changes the result",
+    "warning": "the compiler may refuse it or change the result",
     "info": "worth knowing; the documents leave it open",
 }
 DOCUMENTS = {

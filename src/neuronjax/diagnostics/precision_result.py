@@ -46,7 +46,7 @@ _SHOWN_DECISIONS = 16
 #: Predicted times with a smaller ratio count as equal.
 _AS_FAST = 1.01
 _STYLES = {"kept": "green", "measured": ""}
-_REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without"}
+_REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without it"}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -253,9 +253,9 @@ class PrecisionSearch(Displayed):
             if path:  # a function as metric has none
                 total = sum(self.worst_where.values())
                 yield f"in {times} of {total} programs beyond the tolerance,"
-                yield f"  the error is largest in {path}; outputs= says what to measure"
+                yield f"  the error is largest in {path}; outputs= selects outputs"
         if self.elements == 1:
-            yield "one number was measured, in which errors may cancel: measure more"
+            yield "only one number was measured; errors may cancel in it: measure more"
 
     def steps_table(self) -> Table:
         """Return a table of the steps to the policy, and of steps undone later."""

@@ -51,8 +51,8 @@ def reciprocal(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def divide(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the correctly rounded x / y. It is sealed, since XLA does not fuse a
-    quotient with two readers, and `no_nan_payload` reads its operand twice."""
+    """Return the correctly rounded x / y. XLA fuses a quotient only if it has one
+    reader, here the seal, whose result `no_nan_payload` reads twice."""
     return no_nan_payload(seal(quotient(x, y, zero), zero))
 
 

@@ -282,8 +282,8 @@ LOOP_TURNS = assumed(
 # -- host ------------------------------------------------------------------------------
 
 HOST_BYTES_PER_SECOND = Constant(16e9, "B/s", "rate of PCIe [pm-memory.png]")
-HOST_CALL = assumed(50e-6, "s", "of a call of the host: interrupt, call, return")
-HOST_OPERATIONS = assumed(1e10, "operations/s", "of one processor of the host")
+HOST_CALL = assumed(50e-6, "s", "a call of the host: interrupt, call, return")
+HOST_OPERATIONS = assumed(1e10, "operations/s", "rate of one processor of the host")
 
 CONSTANTS = _named()
 """The figures of the cost rules, by name."""

@@ -426,8 +426,8 @@ class _Schedule:
             ends.append(max(copy.end, copy.dma))
         self.recorder.on = on
         worst = max(range(len(ends)), key=ends.__getitem__)
-        source = i.location.source or "?"
-        self.notes[f"branch at {source}: block {worst} of {len(ends)} taken"] = None
+        slowest = f"the slowest, block {worst} of {len(ends)}, is assumed"
+        self.notes[f"branch at {i.location.source or '?'}: {slowest}"] = None
         return self._block(unit.inner[worst], state, [])
 
     def _collective(

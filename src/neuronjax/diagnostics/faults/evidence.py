@@ -158,7 +158,7 @@ def cut_off(
 ) -> Mapping[Value, tuple[float, float]]:
     """Return, for each operand that an op of `CLIPS` or a saturating cast to 8 bits
     bounds, the root mean square of what is cut off: of numbers that do not become zero,
-    and of those that do, as in a ReLU. A select must only cut off extreme numbers."""
+    and of those that do, as in a ReLU. A select counts if it cuts off only extremes."""
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):

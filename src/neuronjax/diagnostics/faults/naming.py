@@ -33,7 +33,7 @@ KINDS: Mapping[str, str] = {
     "non-finite": "guard the operand of this op with jnp.where, not the result",
     "absorption": "keep the sum in FP32, or round the sum stochastically",
     "stagnation": "accumulate in FP32, or add in blocks",
-    "cancellation": "rewrite the difference: centred, expm1, log1p, or a product",
+    "cancellation": "rewrite the difference (expm1, log1p, product), or centre numbers",
     "singular": "keep away from the singular point: add an epsilon, or use a "
     "function made for this point (log1p, logsumexp, arctan2)",
     "integer": "use an integer that is wide enough, and do not convert it to a float",
@@ -202,7 +202,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return _of_scale(s, e)
     if not e.cut_off:
         text = (
-            f"rounding changes {percent(t.flattened)} of the numbers by their own size:"
+            f"rounding changes {percent(t.flattened)} of the numbers by 100 % or more:"
         )
         return FaultName("coarse", f"{text} the scale does not fit these numbers")
     largest = short(largest_operand(e))

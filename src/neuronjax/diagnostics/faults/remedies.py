@@ -131,7 +131,7 @@ class Remedy:
             where, what, left = "BF16 by a Rule", "this matmul", _error(error)
         elif kind == "underflow" or gone > few:
             helps, where = gone <= few, "FP32 or BF16" if kind == "underflow" else where
-            left = f"{percent(gone)} of zeros" if gone else "no number that became zero"
+            left = f"{percent(gone)} zeros" if gone else "no number that became zero"
         elif kind in ("absorption", "stagnation") and execution.op.name in ADDS:
             norms = [float(np.linalg.norm(x)) for x in execution.operands.values()]
             times = float(np.linalg.norm(execution.result)) / (min(norms) or math.inf)

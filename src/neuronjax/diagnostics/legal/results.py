@@ -145,7 +145,7 @@ class CheckedOutput:
             return f"{self.path}: empty"
         if judged.refused == 0 and not judged:
             return (
-                f"{self.path}: no element is outside, but the error's norm is: rel. L2 "
+                f"{self.path}: each element is legal, the error's norm is not: rel. L2 "
                 f"{short(judged.relative_l2)}\n"
                 f"   where {short(judged.relative_l2_bound)} is legal"
             )

@@ -230,7 +230,7 @@ def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
     if not is_float(i.results[0].type.dtype):
         return of_discrete(i, x, at)
     if is_doubtful(indices):
-        raise no_rule(i, "a scatter with doubtful indices")
+        raise no_rule(i, "a scatter with indices that errors may change")
     if i.op not in ("add", "assign"):
         raise no_rule(i, f"a scatter by {i.op}")
 

@@ -43,7 +43,7 @@ def _comparator(context: OpContext) -> Answer:
 def _topk_integers(context: OpContext) -> Answer:
     type = context.op.operands[0].type
     wide = is_integer(type.dtype) and type.dtype.itemsize >= 4
-    return wide and f"of {type.dtype}"
+    return wide and str(type.dtype)
 
 
 def _dilated(op: Op, name: str) -> bool:
@@ -57,8 +57,8 @@ def _both(op: Op, *names: str) -> bool:
 RULES = read_rules(
     """
 dynamic-while: error in while
-a loop whose trip count is not in the program
-> lax.scan or fori_loop with constant bounds; mask the trips that should do nothing
+a loop whose number of iterations is known only at run time
+> lax.scan or fori_loop with constant bounds; mask iterations that should do nothing
 [JK: static while_loop only]
 
 traced-cond: error in case, if
@@ -74,12 +74,12 @@ lax.top_k(x, 1)
 
 reduction-body: error in reduce, reduce_window, all_reduce, reduce_scatter
 a reduction other than min, max, add or mul
-> reduce with jnp.min, max, sum or prod; any and all as max and min of numbers
+> reduce with jnp.min, max, sum or prod; any is max and all is min of 0 and 1
 [RN-CC, Supported Operators, footnote 4]
 
 reduction-init: warning in reduce
 a reduction that starts from a value computed in the program
-> reduce from a constant and combine the start afterwards
+> reduce from a constant, and combine the result with the value afterwards
 [RN-CC, Supported Operators, footnote 4]
 
 sort-comparator: error in sort
@@ -88,7 +88,7 @@ a sort whose comparator is more than one <, <=, > or >=
 [JK: sort only with LE, GE, LT, GT]
 
 topk-integer: error in top_k
-top_k
+top_k of integers of 32 or more bits is not supported
 > top_k of float32: exact for integers up to 2^24
 [ERR/EVRF013]
 

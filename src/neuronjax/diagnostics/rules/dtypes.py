@@ -88,7 +88,7 @@ float8_e4m3fn does not exist before Trainium3
 [ERR/EVRF051]
 
 fp8-e4m3fn: warning of float8_e4m3fn on chips with float8_e4m3fn
-float8_e4m3fn from JAX: the chip has it, the list of JAX's FP8 types does not
+the chip has float8_e4m3fn, but JAX on Neuron does not list it as an FP8 type
 > float8_e5m2, or float8_e4m3 (largest value 240)
 [JK against ERR/EVRF051]
 
@@ -108,7 +108,7 @@ float4_e2m1fn is no dtype of JAX programs on any chip
 [ERR/ESPP004]
 
 mx-scales: error of float8_e8m0fnu on chips without mx_matmul
-scales of microscaled operands before Trainium3
+scales of microscaled operands do not exist before Trainium3
 > a trn3 target
 [A4, MXG]
 
@@ -187,8 +187,8 @@ RULES = read_rules(
     f"""
 int64: warning
 64-bit integers: {_TRUNCATED}
-> int32 and jax_enable_x64 off; on trn2 and later also --native-int64=enabled, 20 to
-30 % slower
+> int32 and jax_enable_x64 off; or, on trn2 and later, --native-int64=enabled, which
+is 20 to 30 % slower
 [CLI, DT: INT64 is treated as INT32]
 
 int64-constant: error in constant
@@ -197,7 +197,7 @@ a constant that needs more than 32 bits: {_TRUNCATED}, or it is refused
 [ERR/ESFH002; CLI]
 
 fp8-overflow: info in convert
-float8_e4m3 of a value beyond 240 is NaN on the device by one document, Inf by another
+float8_e4m3 holds values up to 240; others become NaN or Inf: two documents differ
 > jnp.clip(x, -240, 240) before the cast
 [CQ against ISA]
 

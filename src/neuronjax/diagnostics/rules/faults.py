@@ -180,7 +180,7 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
     unit = unit_of(name)
     if not unit or context.in_generator or largest <= 1 / unit:
         return ""
-    return f"up to {largest:.0f}; {name} holds all only up to {1 / unit:.0f}"
+    return f"they reach {largest:.0f}; {name} holds all only up to {1 / unit:.0f}"
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
@@ -213,11 +213,11 @@ def _stagnates(context: OpContext) -> Answer:
         unit = unit_of(argument.type.dtype)
         if not unit or context.loop <= 1 / (2 * unit):
             continue
-        running_sum = _running_sum(graph, body.results[place], argument)
-        if running_sum is not None:
+        total = _running_sum(graph, body.results[place], argument)
+        if total is not None:
             name, full = argument.type.dtype.name, f"{1 / (2 * unit):.0f}"
             loss = f"after {full} equal addends, each further one loses up to half"
-            return Verdict(f"{context.loop} sums in {name}; {loss}", at=running_sum)
+            return Verdict(f"{context.loop} additions in {name}; {loss}", at=total)
     return None
 
 
@@ -243,7 +243,7 @@ a constant that its format cannot hold becomes Inf
 [IEEE 754; Micikevicius 2018]
 
 overflow-factor: warning in multiply
-a product with a constant that is Inf, and NaN where the other factor is 0
+a product with a constant that is Inf is Inf, or NaN where the other factor is 0
 > jnp.where(mask, x, jnp.finfo(x.dtype).min) instead of a product with -1e9
 [IEEE 754]
 
@@ -263,7 +263,7 @@ the decay of a moving average is rounded to 1
 [IEEE 754; Kingma and Ba 2015]
 
 integer-in-float: warning in convert, iota
-a float does not hold all of its whole numbers
+a float format does not hold all whole numbers that it is given
 > {WHOLE_IN_FP32}, which holds all up to 16777216
 [IEEE 754]
 

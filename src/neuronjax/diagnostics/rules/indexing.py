@@ -56,13 +56,13 @@ def _outside(context: OpContext) -> Answer:
         return None
     if fact.value is None:
         sure = fact.low > max(limits) or fact.high < 0
-        return sure and f"up to {fact.high:.0f}, legal to {max(limits)}"
+        return sure and f"indices up to {fact.high:.0f}, legal are 0 to {max(limits)}"
     vectors = _vectors(context.op, fact.value).astype(np.int64)
     bad = (vectors < 0) | (vectors > np.array(limits))
     if not bad.any():
         return None
     row, column = np.argwhere(bad)[0]
-    return f"index {vectors[row, column]}, legal 0 to {limits[column]}"
+    return f"index {vectors[row, column]}, legal are 0 to {limits[column]}"
 
 
 def _unproven(context: OpContext) -> Answer:
@@ -97,7 +97,7 @@ a gather or scatter that is out of bounds
 index-range: info in gather, scatter
 a gather or scatter whose indices may be out of bounds: an error at run time, where
 JAX's modes (fill, clip, drop) go on
-> jnp.clip the indices where the data do not guarantee them
+> jnp.clip the indices unless the data guarantee that they are legal
 [JK: out-of-bounds gather and scatter]
 
 gather-window: warning in gather

@@ -85,7 +85,7 @@ def _collective(context: OpContext) -> Answer:
 
 def _shift(context: OpContext) -> Answer:
     dtype = context.op.results[0].type.dtype
-    return dtype.itemsize != 4 and f"of {dtype}"
+    return dtype.itemsize != 4 and str(dtype)
 
 
 _FIXED_DIVISION = (2, 30)
@@ -134,16 +134,16 @@ integer arithmetic, where it goes through VectorE, is {_FP32}
 
 integer-reduction: warning in reduce, reduce_window
 an integer reduction is {_FP32}
-> keep partial results below 2^24, or reduce halves of 16 bits apart
+> keep partial results below 2^24, or reduce the high and low 16 bits separately
 [A2: VectorE reduces in FP32]
 
 integer-dot: error in dot_general, dot, convolution
-an integer dot: refused, or computed {_FP32}
+an integer dot is refused, or computed {_FP32}
 > a dot of bfloat16 or float32, rounded to an integer afterwards
 [ERR/EVRF035, JK]
 
 integer-scatter: error in scatter
-a scatter that combines integers: refused, or computed {_FP32}
+a scatter that combines integers is refused, or computed {_FP32}
 > scatter float32, or one-hot rows times a matrix
 [ERR/EVRF016, EVRF060]
 
@@ -154,13 +154,13 @@ a collective that adds integers computes {_FP32}, and is refused under
 [ERR/EVRF061, EVRF063]
 
 arithmetic-shift: error in shift_right_arithmetic
-an arithmetic shift to the right
+an arithmetic right shift of integers that do not have 32 bits
 > shift int32 and convert the result
 [ERR/EVRF022]
 
 integer-division: warning in divide, remainder
-integer division is off by one for some operands: before SDK 2.30 in every width, since
-then for 64 bits divided by a constant (6284 // 6284 is 0), by an FP32 reciprocal
+integer division uses an FP32 reciprocal, so some results are off by one: before SDK
+2.30 in every width, later for 64 bits divided by a constant (6284 // 6284 is 0)
 > SDK 2.30 or later, int32; integer_division="reciprocal" shows the effect
 [RN-CC 2.30.0; KLN]
 

@@ -125,7 +125,7 @@ def _threefry(context: OpContext) -> Answer:
     draws = (op.name for op in context.settings.program.walk())
     # JAX splits a key of "rbg", and folds data into it, by threefry for each half.
     return "stablehlo.rng_bit_generator" not in draws or Verdict(
-        "here threefry derives keys of rbg: split, fold_in, Flax's Rngs",
+        "it only derives keys of rbg, by split, fold_in or Flax's Rngs",
         remedy='jax.random.key(seed, impl="unsafe_rbg"), which needs no threefry, or '
         "derive keys outside",
     )
@@ -156,7 +156,7 @@ jax.random.randint has a wrong distribution
 
 rng-seed: warning in rng_bit_generator
 rng_bit_generator ignores the seed that the program gives it
-> pass random numbers as arguments where runs must repeat
+> if all runs must be the same, pass random numbers as arguments
 [RN-CC, Supported Operators, footnote 5]
 
 power-exponent: warning in power
@@ -193,7 +193,7 @@ host_custom_calls
 [JAX: no lowering for platform neuron]
 
 host-callback: error in custom_call
-a callback, and a NeuronCore has no host to call
+a callback is impossible: a NeuronCore cannot call the host
 > return the values, and print or process them outside; neuronjax runs jax.debug, and
 other callbacks where the policy says callbacks="host"
 [JK: host callbacks]

@@ -160,7 +160,7 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return the matrices `x[stack]`, and a mask of lines along `axis` with one value.
+    """Return `x[stack]` as a factor, and a mask of constant lines along `axis`.
 
     Shared errors in `loose` are treated as correlated.
     """
