@@ -57,8 +57,8 @@ def decided(
     if most > DECIDES:
         return None, (
             f"The tolerance is too wide: an error of {most:.3g} times the result's "
-            "norm passes, and only a larger one would have been caught. Only a "
-            f"tolerance up to {DECIDES:g} decides. Give the loops of the reference and "
+            "norm passes, and only a larger one would have been caught. A verdict "
+            f"needs a tolerance up to {DECIDES:g}. Give the loops of the reference and "
             "of the kernel fewer iterations, or give the relative L2 error that you "
             "allow: tolerance=0.02"
         )

@@ -108,7 +108,7 @@ a gather of slices along the axis that it indexes
 update-slice-index: info in dynamic_update_slice
 dynamic_update_slice at an index known only at run time; the list of operators allows
 only constant indices
-> jnp.where(iota == i, update, x) where the compiler refuses it
+> jnp.where(iota == i, update, x) if the compiler refuses it
 [RN-CC, Supported Operators, footnote 1]
 """,
     {

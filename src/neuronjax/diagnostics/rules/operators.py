@@ -178,7 +178,7 @@ respected
 dot-precision: warning in dot_general, convolution
 the compiler's flags decide what is cast, and no document says that it reads the
 precision of an op
-> nothing, or dot_precision="obeyed" to see the numbers of a compiler that reads it
+> nothing; dot_precision="obeyed" shows the numbers of a compiler that reads it
 [RN-CC, --auto-cast]
 
 custom-call: error in custom_call
@@ -188,14 +188,14 @@ a custom call that the compiler does not know
 
 linear-algebra: error in custom_call
 linear algebra that JAX lowers for CPU, GPU and TPU only
-> compute it on the host; neuronjax runs it on the host too, where the policy says
+> compute it on the host; neuronjax runs it on the host too, if the policy has
 host_custom_calls
 [JAX: no lowering for platform neuron]
 
 host-callback: error in custom_call
 a callback is impossible: a NeuronCore cannot call the host
 > return the values, and print or process them outside; neuronjax runs jax.debug, and
-other callbacks where the policy says callbacks="host"
+other callbacks if the policy has callbacks="host"
 [JK: host callbacks]
 
 unlisted-operator: info per program

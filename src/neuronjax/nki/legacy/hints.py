@@ -47,7 +47,7 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
                 unsupported(
                     function.__name__,
                     f"{name}={kwargs[name]!r}",
-                    "leave it out if it changes no value; known ones that change none: "
+                    "leave it out if it changes no value; hints that change none: "
                     f"{', '.join(WITHOUT_EFFECT)}",
                 )
         return function(*args, **kwargs)
