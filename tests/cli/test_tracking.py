@@ -131,7 +131,7 @@ def test_a_rule_is_held_against_the_last_of_the_same_policy():
     old = [record("a", 0.1), record("b", 0.2), record("b", 0.01, "fp8")]
     new = record("c", 0.25)
     assert refusal("rel_l2 > 1.2x", new, old) == (
-        "c bf16: rel_l2 is 0.25, allowed 0.24, it was 0.2"
+        "c bf16: rel_l2 is 0.25, allowed 0.24, the last record has 0.2"
     )
     assert refusal("rel_l2>1.3x", new, old) == ""
     assert refusal("rel_l2 > 2e-1", new, [])

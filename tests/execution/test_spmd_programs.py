@@ -313,7 +313,7 @@ def test_no_device_beside_the_one():
         (
             "dense<0> : tensor<1x1xi64>",
             "dense<[[0, 1]]> : tensor<1x2xi64>",
-            "none of the 1",
+            "device 1 is not in the mesh of 1 devices",
         ),
         ("num_partitions = 1", "num_partitions = 2", "joins devices outside"),
     ):

@@ -407,7 +407,7 @@ WRONG = {
     "shape": (lambda x, o: reduce_by(x, o[0:4]), r"\(8, 4\)", {}),
     "mixed memories": (
         lambda x, o: reduce_by(tiles(x, o)[0], o),
-        "all in HBM, or one src and one dst in SBUF",
+        "put all tensors in HBM, or one src and one dst in SBUF",
         {},
     ),
     "two in SBUF": (

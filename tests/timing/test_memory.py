@@ -292,8 +292,8 @@ def test_a_program_that_does_not_fit_says_why_and_what_helps():
     ("shape", "advice"),
     [
         ((4, 2**32), "half the batch saves"),
-        ((1, 2**34), "half of the 17179869184 along axis 1 of "),
-        ((1, 1, 2**34), "half of the 17179869184 along axis 2 of "),
+        ((1, 2**34), "half of the 17179869184 elements along axis 1 of "),
+        ((1, 1, 2**34), "half of the 17179869184 elements along axis 2 of "),
     ],
 )
 def test_what_is_advised_is_possible(shape, advice):

@@ -539,7 +539,7 @@ def sent(x):
 def test_nothing_is_right_that_is_not_judged():
     policy = Policy(callbacks="host")
     report = str(compare(sent, policy=policy)(normal(8)))
-    assert "not judged: what io_callback takes, test_faults.py:" in report
+    assert "not judged: the arguments of io_callback, test_faults.py:" in report
     assert "nothing wrong" not in report
     assert "nothing was judged" in str(
         compare(lambda x: None, policy=policy)(normal(8))

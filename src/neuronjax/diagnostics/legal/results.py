@@ -179,7 +179,8 @@ class LegalCheck(Displayed):
         if not wrong:
             text = Text("legal: every element is within its bound", style="green")
             if vague := [o.path for o in self.outputs if o.power >= 1]:
-                text.append(f"; zeros would pass too: {', '.join(vague)}", "red")
+                names = ", ".join(vague)
+                text.append(f"; undecided: zeros would pass too: {names}", "red")
             return text
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"
