@@ -123,8 +123,8 @@ def compare(
         baseline: a third run whose errors are shown beside the emulation's, for
             comparison: "float32" with `reference="bf16"`, for example.
         tolerance: the largest allowed relative L2 error of an op in the run; None for
-            limits that follow from the roundings if the reference is in float64, 0 with
-            `against` or if the reference is the policy itself, and otherwise 0.1.
+            limits that follow from the roundings if the reference is in float64, 0 if
+            there is a second program or the reference is the policy itself, else 0.1.
         explain: search the smallest set of ops that explains the first divergence, by
             runs up to that point, and try remedies on the first ops at fault.
         rounding_seed: the call index of stochastic rounding, the same in all runs.

@@ -118,8 +118,9 @@ def estimate(
     Args:
         step: as `profile`.
         instance: an instance or UltraServer, or several to compare; "trn2.48xlarge:4"
-            is four instances. None for the step's target, or if this is a chip, an
-            instance with it; "trn2.48xlarge" if the step has no target.
+            is four instances. None for the step's target, or if the target is a chip,
+            the largest instance with this chip; "trn2.48xlarge" if the step has no
+            target.
         policy: one policy or several; None for the step's own, else fp32.
         steps: number of optimizer steps of the training. Or a dict by policy name.
         tokens: total tokens to train on, instead of `steps`, so that machines can be
@@ -130,8 +131,8 @@ def estimate(
             price. For several instances, a dict by name.
         terms: the terms of the list price: "on demand" or "Capacity Block"; None for on
             demand, or Capacity Block if the instance is not sold on demand.
-        devices: logical cores in use; None for all, less those that are too few for
-            one more copy of the program.
+        devices: logical cores in use; None for as many as whole copies of the program
+            can use.
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.

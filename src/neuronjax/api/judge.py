@@ -88,8 +88,8 @@ def judge(
             the verdict reports. If the tolerance would accept an error of a tenth of a
             result, or a kernel that does nothing, an otherwise faultless kernel is
             undecided, not accepted.
-        timeout: Seconds for tracing; if values decide how often a loop on the device
-            runs, also for the execution.
+        timeout: The time limit in seconds for tracing, and also for the execution if
+            values decide how often a loop on the device runs.
 
     Returns:
         The `KernelVerdict`.

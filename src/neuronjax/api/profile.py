@@ -59,8 +59,8 @@ def profile(
         lnc: physical cores per logical core; None for the policy's, else the target's.
         peak: the peak rate for MFU: "bf16", "fp32", "fp8", "mx", "sparse", or a number
             of TFLOPS.
-        batch_argnums: the positions of arguments whose leading axis is the batch, so
-            that the limits also predict the time of other batch sizes.
+        batch_argnums: the positions of arguments whose leading axis is the batch;
+            `limits` then also predicts the time of other batch sizes.
         trips: the number of iterations of loops whose length depends on values, by
             source line ("train.py:12"); by default it is 1, which a note reports.
         static_argnums: as `jax.jit`.

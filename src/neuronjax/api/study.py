@@ -94,7 +94,7 @@ def study(
         margin: how much worse the final loss may be: this share of the amount by which
             training lowers the baseline's loss, and at least the standard deviation of
             the baseline's final loss over the seeds.
-        until_sure: train a policy with no more seeds once its verdict is certain;
+        until_sure: stop adding seeds to a policy once its verdict is not "undecided";
             because this is tested after every seed, all intervals are wider.
         find_fault: if a policy diverges, repeat its first diverging run up to the
             divergence, with statistics of its casts, and name the first fault.

@@ -48,8 +48,9 @@ def tolerance(
         target: as `compare`.
         policy: as `compare`.
         functions: the root-mean-square relative errors of elementary functions:
-            "silicon", as measured on chips, or "emulated", those of this emulator. Or a
-            mapping by name ("exp", "rsqrt", "sqrt", "reciprocal", "other").
+            "silicon", as measured on chips (1.5e-5 for functions that nobody measured),
+            or "emulated", those of this emulator. Or a mapping by name ("exp", "rsqrt",
+            "sqrt", "reciprocal", "other").
         failure: the probability that a correct element is outside its bound.
         samples: the number of further runs, in which every rounding error is random:
             their results narrow the bounds. Each takes as long as the first run. None

@@ -284,7 +284,8 @@ def not_transposed(x: jax.Array, name: str) -> jax.Array:
 
 def _refuse_transpose(*_: Any, name: str) -> NoReturn:
     raise UnsupportedError(
-        f"jax.linear_transpose of {name}: a chip computes only values and gradients",
+        f"jax.linear_transpose of {name}: an emulated function has only a "
+        "reverse-mode derivative",
         location=program_line(),
         remedy="use the second result of jax.vjp(f, *arguments), which is the same for "
         "a linear function; or emulate the transpose, "
@@ -295,7 +296,7 @@ def _refuse_transpose(*_: Any, name: str) -> NoReturn:
 def _refuse_forward_mode(*_: Any, name: str) -> NoReturn:
     raise UnsupportedError(
         "forward-mode differentiation (jvp, linearize, jacfwd, hessian) of "
-        f"{name}: a chip computes only values and gradients",
+        f"{name}: an emulated function has only a reverse-mode derivative",
         location=program_line(),
         remedy="use jax.grad, jax.vjp or jax.jacrev; jacrev(jacrev(f)) for a Hessian; "
         "or emulate forward mode too, nj.jit(lambda x, t: jax.jvp(f, (x,), (t,)))",

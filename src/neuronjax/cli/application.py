@@ -111,7 +111,7 @@ def root(
     ```sh
     neuronjax run --policy bf16 train.py
     neuronjax check model.mlirbc --target trn1
-    neuronjax run train.py:step --args 'f32[8,16]' --policy bf16 --compare
+    neuronjax run train.py:step --args 'f32[8,16]' --policy bf16
     ```
     """
 

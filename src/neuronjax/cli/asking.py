@@ -168,8 +168,8 @@ def compare(
 
     The column "isolated" has the error of each op on the operands of the reference; "in
     run" has its error on emulated operands, which contain the errors of earlier ops.
-    The exit status is 0 if nothing is wrong, 1 if a result is wrong or an error in the
-    run exceeds --tolerance, and 2 if the program cannot be read.
+    The exit status is 0 if nothing is wrong, 1 if a result is wrong, an op is at fault
+    or an error in the run exceeds --tolerance, and 2 if the program cannot be read.
 
     Examples:
 
@@ -215,7 +215,7 @@ def compare_dump(
     *,
     as_json: bool,
 ) -> None:
-    """Compare dumped tensors with ours, and name the first op that is wrong.
+    """Compare the stored tensors of another run with ours, and name the first wrong op.
 
     A tensor belongs to the program's value of the same name, or else of the same shape.
     The exit status is 0 if every tensor is within its error bounds, 1 if one is not or

@@ -58,7 +58,7 @@ _PRICES = Offer(flag="--price", metavar="[INSTANCE=]USD", repeated=True, read=_p
 AGAINST = Offer(
     metavar="MACHINE",
     help="A machine that you measured, as NAME=SECONDS,USD[,TOKENS]: seconds per step, "
-    "dollars per hour, tokens per step.",
+    "dollars per hour, tokens per step of the whole machine.",
     repeated=True,
     read=lambda given: tuple(map(_machine, given)),
 )
@@ -82,10 +82,11 @@ def estimate(
 ) -> None:
     """Predict, from a training step, the cost of training on one or more instances.
 
-    Every logical core runs a copy of the step with its own batch, and the gradients of
-    all copies are added. Nothing is executed. The time of a step is that of `neuronjax
-    profile`, plus the time by which adding the gradients takes longer than the backward
-    pass, plus the time by which the start of the next call takes longer than the step.
+    Every copy of the step has its own batch, and runs on one logical core or, with a
+    mesh, on several. The gradients of all copies are added. Nothing is executed. The
+    time of a step is that of `neuronjax profile`, plus the part of the addition that
+    does not overlap with the backward pass, plus the time by which the start of the
+    next call takes longer than the step.
 
     Examples:
 

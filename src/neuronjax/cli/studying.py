@@ -51,8 +51,13 @@ _TARGETS = Offer(
 _INSTANCES = replace(
     INSTANCES,
     help="With --at: the instance or UltraServer whose price is used. Default: the "
-    "step's target; if this is a chip, an instance with it; if the step has no target, "
-    "trn2.48xlarge.",
+    "step's target; if the target is a chip, the largest instance with this chip; if "
+    "the step has no target, trn2.48xlarge.",
+)
+_AGAINST = replace(
+    AGAINST,
+    help="With --at: a machine that you measured, as NAME=SECONDS,USD: seconds per "
+    "step, dollars per hour.",
 )
 
 
@@ -67,7 +72,7 @@ _INSTANCES = replace(
     steps=Offer(
         help="With --at: how many steps the baseline trains the full-size model."
     ),
-    against=AGAINST,
+    against=_AGAINST,
 )
 def study(
     source: Annotated[

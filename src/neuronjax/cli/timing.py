@@ -71,7 +71,13 @@ _GROUPS = ("op", "source", "module", "phase")
     profile_step,
     "lnc",
     peak=Offer(read=_peak),
-    batch_argnums=Offer(flag="--batch", metavar="N", repeated=True),
+    batch_argnums=Offer(
+        flag="--batch",
+        metavar="N",
+        help="With --limits: also predict the time of other batch sizes. N is the "
+        "position of an argument whose leading axis is the batch.",
+        repeated=True,
+    ),
     trips=Offer(
         metavar="FILE:LINE=N",
         repeated=True,

@@ -86,8 +86,9 @@ def _table(
 
 # Explains `timing.collectives.queued_launch_seconds`.
 _LAUNCH = (
-    "launch: how long the chips wait in each step, because the start of the next call "
-    "takes longer than the step; the steps of one jax.lax.scan need only one start"
+    "wait: how long the chips wait in each step, because the launch (the start of the "
+    "next call) takes longer than the step; the steps of one jax.lax.scan need only "
+    "one launch"
 )
 
 
@@ -112,7 +113,7 @@ def training_tables(
         "compute": lambda cost: seconds(cost.time.compute_seconds),
         "reduce": lambda cost: seconds(cost.time.all_reduce_seconds),
         "exposed": lambda cost: seconds(cost.time.exposed_seconds),
-        "launch": lambda cost: seconds(cost.time.launch_seconds),
+        "wait": lambda cost: seconds(cost.time.launch_seconds),
         "HBM used": _hbm,
     }
     own = [cost for cost in costs if cost.devices]
