@@ -17,6 +17,8 @@ from neuronjax.ir.value_sources import ValueSources
 
 #: An op makes its result's error if its own error is at least this share of that error.
 OWN = 0.5
+#: Relative error of numbers that are as exact as a few layers in FP32 allow.
+ORDINARY = 2.0**-16
 #: An op that enlarges an error by a smaller factor only passes it on.
 AMPLIFIES = 2.0
 #: An addend's error below this share of another addend's is negligible.
@@ -233,7 +235,7 @@ class Flow:
         if trace is None:
             return False
         chain = self.chain(trace, trace.worst)
-        is_chance = any(e.is_tie or _is_noise(t.path.op, e, unit) for t, e in chain)
+        is_chance = any(e.is_tie or _is_noise(t.path.op, e) for t, e in chain)
         share = chain[0][1].result
         if share.error <= excused(unit) and share.lost:  # only elements are lost
             lost = share.lost / OF_DATA
@@ -307,15 +309,15 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
     return op.name != "stablehlo.convert" or before < evidence.result.error
 
 
-def _is_noise(op: Op, evidence: OpEvidence, unit: float) -> bool:
-    """Return whether a sum cancels to float64's rounding noise, and roundings of size
-    `unit` explain the errors of its terms or perturbed data explain its own error."""
+def _is_noise(op: Op, evidence: OpEvidence) -> bool:
+    """Return whether a sum cancels to float64's rounding noise: its terms are as exact
+    as FP32 allows, or perturbed data explain its own error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
     if op.name not in _SUMS or result.norm >= NOISE * terms:
         return False
-    is_near = evidence.error_before <= excused(unit)
+    is_near = evidence.error_before <= ORDINARY
     return is_near or result.error <= OF_DATA * result.data_error
 
 
