@@ -228,7 +228,9 @@ def test_a_stored_program_is_compared_op_by_op(tmp_path):
     other = nj.compare(lambda x: {"y": jnp.sin(x) * 2.0}, against=path)(x)
     [edit] = other.edits
     assert (edit.kind, other.outputs[0].path) == ("replaced", "y")
-    with pytest.raises(nj.InvalidProgramError, match="takes 8xfloat32, the function"):
+    with pytest.raises(
+        nj.InvalidProgramError, match="takes 8xfloat32, but the function"
+    ):
         nj.compare(f, against=str(path))(x[:4])
 
 

@@ -34,7 +34,7 @@ def tiny(tmp_path_factory):
 @pytest.mark.slow
 def test_quickstart_prints_a_table_and_writes_a_picture(tiny):
     stdout, _, picture, _ = tiny
-    table = stdout[stdout.index("loss at the end") : stdout.index("Loss curves:")]
+    table = stdout[stdout.index("final loss") : stdout.index("Loss curves:")]
     assert max(map(len, table.splitlines())) <= 80
     assert str(picture) in stdout
     last = stdout.splitlines()[-1]
