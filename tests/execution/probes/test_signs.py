@@ -174,7 +174,7 @@ def test_in_how_many_steps_and_since_when():
     assert record["steps"] == 5
     assert merged.as_metrics()["faults/overflow"] == pytest.approx(2 / 5)
     assert merged.as_metrics()["faults/integer"] == 0
-    assert "overflow in 2 of 5, since step 2" in merged.table()
+    assert "overflow in 2 of 5 steps, since step 2" in merged.table()
     traced = jax.jit(lambda s: s.as_metrics())(merged)
     assert float(traced["faults/overflow"]) == pytest.approx(2 / 5)
 
