@@ -124,7 +124,7 @@ class Named:
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
-        """Return the selection, with each position's name and each name's position."""
+        """Return the arguments given by position or name, with names and positions."""
         given_numbers = _tuple(numbers, int)
         given_names = _tuple(names, str)
         if signature is None:

@@ -100,8 +100,8 @@ class StudyCosts(Displayed):
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="steps: the given number, times the measured ratio. one step: "
-            "the predicted time. Below each cost is its interval: its width combines "
-            f"those of the ratio ({100 * self.confidence:.4g} %) and of the time "
+            "the predicted time. Below each cost is its interval. It combines the "
+            f"intervals of the ratio ({100 * self.confidence:.4g} %) and of the time "
             "(80 %) in quadrature.",
         )
         return Group(table, *map(Text, self.estimate.remarks()))

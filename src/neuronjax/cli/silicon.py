@@ -20,8 +20,8 @@ def silicon_kit(
     """Write small kernels to run on a real Trainium, as a test of neuronjax.
 
     Copy the folder to an instance with AWS's SDK and run `python run.py` there.
-    It takes at most ten minutes and needs only NumPy and AWS's compiler. It writes
-    the folder results/, the input of `neuronjax silicon-check`.
+    The run takes at most ten minutes and needs only NumPy and AWS's compiler. It
+    writes the folder results/, the input of `neuronjax silicon-check`.
 
     Examples:
 

@@ -19,7 +19,7 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that keep the kernel's order; in the older style TensorE's queue does not.
+#: Queues that issue in the kernel's order. TensorE's does not in the older style.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.

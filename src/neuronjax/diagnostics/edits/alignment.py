@@ -204,8 +204,8 @@ def common(
 ) -> list[tuple[int, int]]:
     """Return index pairs of a longest common subsequence of two sequences, ascending.
 
-    Equal elements at both ends are paired; elements between them by the algorithm of
-    Hunt and Szymanski (1977)."""
+    Equal elements at both ends are paired first. The algorithm of Hunt and Szymanski
+    (1977) pairs the elements between them."""
     start = _alike(left, right)
     end = _alike(left[start:][::-1], right[start:][::-1])
     common_pairs = [(n, n) for n in range(start)]

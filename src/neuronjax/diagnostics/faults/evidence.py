@@ -177,7 +177,7 @@ def cut_off(
     }
     size, kept = math.sqrt(max(1, bounded.size)), bounded != 0
     return {
-        v: (norm(off * kept) / size, norm(off * ~kept) / size)
+        v: (norm(np.where(kept, off, 0)) / size, norm(np.where(kept, 0, off)) / size)
         for v, off in found.items()
     }
 

@@ -46,8 +46,7 @@ REMEDY = "give an explicit tolerance for this reference"
 
 _FEWEST_FOR_THREADS = 64  # blocks
 _THREADS = min(8, os.cpu_count() or 1)
-#: A library of NumPy that links NumPy's BLAS. `_blas` has no effect if this is not an
-#: OpenBLAS.
+#: A library of NumPy that links BLAS. If that is not OpenBLAS, `_blas` does nothing.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
 #: OpenBLAS's number of threads before each running call of `in_threads`. The last call
 #: to end restores the first number, in whichever order calls of several threads end.

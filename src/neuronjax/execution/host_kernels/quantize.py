@@ -95,8 +95,7 @@ class _Quantizer:
         self._format: FloatFormat = get_format(kind.element)
 
     def block(self, p: dict[str, Value], index: Value) -> None:
-        """Write all blocks of the matrices that block `index` of the work consists of:
-        `rows` of the `outer` matrices."""
+        """Quantize `rows` of the `outer` matrices, from `index` times `rows` on."""
         c = self._c
         first = c.mul(index, p["rows"])
         last = c.smaller(c.add(first, p["rows"]), p["outer"])
