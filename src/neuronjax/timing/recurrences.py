@@ -64,7 +64,7 @@ class _ScanRewriting:
         self.fresh = itertools.count(_free_number(program))
 
     def block(self, block: Block) -> Block:
-        """Return a block with its loops rewritten, or the block itself."""
+        """Return a block with its loops rewritten, or the same block."""
         instructions: list[Instruction] = []
         changed = False
         for i in block.instructions:

@@ -232,7 +232,7 @@ class FaultSearch:
                 for maker, amplifier in self._nonfinite(shown, evidence)
                 for lost in [lost_guard(self._flow, maker)]
             ]
-            # Ops whose epsilon became zero come first, since an epsilon should replace zeros.
+            # Ops whose epsilon became zero come first; an epsilon replaces zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
