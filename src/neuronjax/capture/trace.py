@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 from jax import lax
+from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
@@ -70,6 +71,37 @@ def _capture_scope(number: int) -> Iterator[None]:
             yield
     finally:
         _state.depth -= 1
+
+
+class _NoTraceback:
+    """A stand-in for a traceback, which is false, so that JAX takes the current one."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def as_python_traceback(self) -> None:
+        """Return None: there are no frames to show."""
+
+
+def _transposed(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the transpose rule of a `custom_vjp` whose ops keep their own lines while
+    a program is captured; by itself, JAX gives them the line of the call."""
+
+    @functools.wraps(rule)
+    def transpose(*args: Any, **params: Any) -> Any:
+        if not capturing():
+            return rule(*args, **params)
+        stack = source_info_util.current_name_stack()
+        no_traceback: Any = _NoTraceback()
+        with source_info_util.user_context(no_traceback, name_stack=stack):
+            return rule(*args, **params)
+
+    return transpose
+
+
+for _primitive in [p for p in ad.primitive_transposes if p.name == "custom_lin"]:
+    _rule = ad.primitive_transposes[_primitive]
+    ad.primitive_transposes[_primitive] = _transposed(_rule)
 
 
 def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:

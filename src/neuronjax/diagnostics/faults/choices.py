@@ -22,6 +22,10 @@ _KEEPS = (
     | {f"stablehlo.{n}" for n in ("select", "sort", "reduce", "convert", "compare")}
     | {"chlo.top_k"}
 )
+_BITS = frozenset(
+    f"stablehlo.{n}"
+    for n in ("and", "or", "xor", "shift_right_arithmetic", "shift_right_logical")
+)
 
 
 def is_choice(flow: Flow, value: Value) -> bool:
@@ -70,6 +74,15 @@ def is_chosen_from(flow: Flow, op: Op) -> bool:
         seen |= others
         left += others
     return True
+
+
+def is_bit_field(flow: Flow, op: Op) -> bool:
+    """Return whether an op shifts bits that only operations on bits read, as code does
+    that packs or unpacks small integers; bits beyond the type are then dropped."""
+    if op.name != "stablehlo.shift_left":
+        return False
+    readers = flow.ahead(op, lambda r: r.name in MOVING)
+    return all(r.name in MOVING | _BITS for r in readers)
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:

@@ -21,6 +21,10 @@ OWN = 0.5
 ORDINARY = 2.0**-16
 #: An op that enlarges an error by a smaller factor only passes it on.
 AMPLIFIES = 2.0
+#: A factor by which only a fault amplifies an error in a short format.
+COSTLY = 16.0
+#: The roundoffs of short formats, of at most 16 bits, are above this.
+SHORT = 2.0**-12
 #: An addend's error below this share of another addend's is negligible.
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
@@ -228,8 +232,9 @@ class Flow:
         the roundoff `unit` of the coarsest format on its way.
         A gradient that should be zero, such as that of a bias before a softmax, is
         rounding noise of float64 in the reference, and other noise on perturbed data. A
-        few elements of a result may also be noise. A float near the middle of two whole
-        numbers may become either. In 8 bits few digits are left after a few layers.
+        few elements of a result may also be noise, which an optimizer may enlarge. A
+        float near the middle of two whole numbers may become either. In 16 bits and
+        fewer, few digits are left after many layers.
         """
         trace = self.maker(value)
         if trace is None:
@@ -237,16 +242,19 @@ class Flow:
         chain = self.chain(trace, trace.worst)
         is_chance = any(e.is_tie or _is_noise(t.path.op, e) for t, e in chain)
         share = chain[0][1].result
-        if share.error <= excused(unit) and share.lost:  # only elements are lost
-            lost = share.lost / OF_DATA
-            is_chance |= any(lost <= e.result.data_lost for _, e in chain)
+        if share.lost:
+            lost, near = share.lost / OF_DATA, excused(unit)
+            lossy = (e.result for _, e in chain if e.result.data_lost >= lost)
+            is_chance |= any(min(share.error, x.error) <= near for x in lossy)
         of_index = any(t.path.op.results[0].type.dtype.kind in "iu" for t, _ in chain)
         if of_index and any(t.rounds_whole for t, _ in chain):
             return is_chance
-        return is_chance or (unit > COARSE and self._is_of_roundings(chain, unit))
+        of_data = share.error <= OF_DATA * share.data_error
+        may_be = unit > COARSE or (unit > SHORT and of_data)
+        return is_chance or (may_be and self._is_of_roundings(chain, unit))
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
-        """Return whether ordinary roundings alone explain an error in 8 bits and fewer.
+        """Return whether ordinary roundings alone explain an error in short formats.
 
         If the operands of an op have no correct digits, its error is due to them, and
         their origins are examined instead.
@@ -322,13 +330,13 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
-    """Return whether an error in 8 bits and fewer is ordinary: no op amplifies it until
-    the format has no correct digit left.
+    """Return whether an error in a short format is ordinary: no op amplifies it until
+    the format, if it has 8 bits, has no correct digit left, and none by `COSTLY`.
 
     The last op of the chain may amplify: with other data its error is as large. So may
     an op whose operands have no correct digit.
     """
-    costly = [e for _, e in chain[:-1] if amplification(e) * unit >= 1]
+    costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     if any(e.error_before < HOPELESS for e in costly):
         return False
     share = chain[0][1].result

@@ -63,6 +63,8 @@ LOST_GUARD = "use an epsilon that the format holds (1e-4 in float16), or add it 
 MISREAD = "use a constant that the format holds, or apply the constant in float32"
 #: Advice where an op makes NaN from Inf.
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
+#: Advice where a loss scale is too large.
+LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum at least this many times as large as its smaller addend absorbs it.
 LARGER = 4.0
@@ -215,6 +217,9 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
     """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
+    if s.scale == "loss":
+        reach = f"by this scale of the loss, gradients reach {short(e.result.largest)}"
+        return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
     numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
     text = f"by this scale, {numbers} are cut off"
     if s.scale == "large":

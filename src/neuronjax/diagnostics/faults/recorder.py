@@ -93,7 +93,8 @@ class OpTrace:
             is at least their magnitude.
         own, absorbed, zeros, beneath, largest: the largest value in any execution of
             this field of the evidence or of its result.
-        vanished: the smallest share that underflows to zero in any execution.
+        vanished: the smallest share that underflows to zero in any execution whose
+            result is not zero in the reference.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of `own` and the norm of the result.
         left_out: the sum of the root mean squares of lost addends.
@@ -148,8 +149,9 @@ class OpTrace:
         self.zeros = max(self.zeros, evidence.result.zeros)
         self.largest = max(self.largest, evidence.result.largest)
         self.beneath = max(self.beneath, evidence.result.beneath)
-        vanished = min(evidence.result.zeros, evidence.result.beneath)
-        self.vanished = min(self.vanished, vanished)
+        if evidence.result.norm:
+            vanished = min(evidence.result.zeros, evidence.result.beneath)
+            self.vanished = min(self.vanished, vanished)
         self.is_broken |= evidence.result.nonfinite > 0
         self.wrapped += evidence.wrapped
         self.misread += evidence.misread
@@ -168,8 +170,12 @@ class OpTrace:
     @property
     def absorbs(self) -> bool:
         """Return whether most sums lose an addend, and the lost addends are at least
-        `PART` of the rounding error, unlike the last terms of a converged series."""
-        return self.absorbed[0] > MOSTLY and self.left_out >= PART * self.rounded_away
+        `PART` of the rounding error, unlike the last terms of a converged series, and
+        of the error of the result, unlike an epsilon."""
+        error = min(self.worst.result.error, 1.0)
+        is_part = self.left_out >= PART * self.rounded_away
+        is_part &= self.left_behind >= PART * error
+        return self.absorbed[0] > MOSTLY and is_part
 
 
 def _makes_nonfinite(evidence: OpEvidence) -> bool:

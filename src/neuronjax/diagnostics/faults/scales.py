@@ -1,4 +1,5 @@
-"""The op that made a scale which does not fit the numbers of a quantizer.
+"""The op that made a scale which does not fit numbers: those of a quantizer, or the
+gradients of a loss.
 
 If numbers are cut off, the cast or bound does what it should; the line to change is the
 one that computes the scale. But a scale made from other numbers, such as those of an
@@ -11,7 +12,13 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from neuronjax.diagnostics.faults.evidence import ADDS, CLIPS, ROUNDS, largest_of
+from neuronjax.diagnostics.faults.evidence import (
+    ADDS,
+    CLIPS,
+    ROUNDS,
+    OpEvidence,
+    largest_of,
+)
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
@@ -23,6 +30,9 @@ NEARBY = 8
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
+_LINEAR = _KEEPS | ADDS
+_LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
+_LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
 _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"}
 
 
@@ -48,6 +58,26 @@ def unfit_scale(
                 largest = near.worst.operands[numbers].largest if cuts else 0.0
                 blamed = made if name in ADDS else _blamed(flow, made, largest)
                 return None if blamed is None else (blamed, is_of_numbers)
+    return None
+
+
+def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | None:
+    """Return the op that multiplies the seed of a gradient, a constant, by a factor
+    without which the result of `trace` would not overflow; None if there is none."""
+    end = largest_of(trace.path.op.results[0].type.dtype)
+    if not evidence.result.beyond or math.isinf(end):
+        return None
+
+    def passes(value: Value) -> bool:
+        made = flow.trace(value)
+        return made is None or made.path.op.name in _LINEAR
+
+    values = flow.behind(trace.path.op.results[0], passes)
+    for made in filter(None, map(flow.trace, values)):
+        is_seed = all(map(flow.is_constant, made.path.op.operands))
+        scales = made.path.op.name == "stablehlo.multiply" and is_seed
+        if scales and made.largest * end >= evidence.result.largest:
+            return made
     return None
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.choices import (
     chosen_by,
+    is_bit_field,
     is_choice,
     is_chosen_from,
     is_integer,
@@ -35,6 +36,7 @@ from neuronjax.diagnostics.faults.evidence import (
 )
 from neuronjax.diagnostics.faults.flow import (
     AMPLIFIES,
+    ORDINARY,
     OWN,
     Flow,
     Step,
@@ -45,7 +47,7 @@ from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
 from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
-from neuronjax.diagnostics.faults.scales import unfit_scale
+from neuronjax.diagnostics.faults.scales import loss_scale, unfit_scale
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     buries,
@@ -56,6 +58,7 @@ from neuronjax.diagnostics.faults.traits import (
     is_function,
     is_periodic,
     is_too_large,
+    largest_operand,
     rounds_to,
     vanishes,
     vanishes_on,
@@ -71,6 +74,8 @@ NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
 #: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
+#: The phase of a number up to this is as exact as the number.
+FEW_PERIODS = 16.0
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,9 @@ class Suspect:
         bounding: its execution that clips or rounds away most numbers of a quantizer.
         lost_guard: text on an epsilon that became zero before an op with Inf or NaN.
         misread: its constant that the format holds as another number.
-        scale: "small" or "large" if it made a scale that does not fit; `bounding` is
-            then the execution of the cast or bound.
+        scale: "small" or "large" if it made a scale that does not fit, and "loss" if
+            it is the scale of a loss; `bounding` is then the execution of the cast,
+            bound or overflowing op.
     """
 
     trace: OpTrace
@@ -136,6 +142,7 @@ class FaultSearch:
                 self._flow.owes_to_chance,
                 lambda value: is_choice(self._flow, value),
                 self._increments,
+                self._hands_on,
             )
         )
 
@@ -147,6 +154,10 @@ class FaultSearch:
         within = of_argument.partition("/")[2]
         is_named = within in (name, name.partition("/")[2])
         return is_named and self._flow.increments(result, argument)
+
+    def _hands_on(self, result: Value, argument: Value) -> bool:
+        """Return whether an argument passes through sums and scalings to a result."""
+        return argument in self._passed(result)
 
     @functools.cached_property
     def _behind(self) -> list[set[Op]]:
@@ -226,6 +237,10 @@ class FaultSearch:
         """Yield the ops that made or amplified the error that shows at op `shown`."""
         results = self._on(shown)
         if evidence.result.nonfinite:
+            scale = loss_scale(self._flow, shown, evidence)
+            if scale is not None:
+                of = {"bounding": evidence, "scale": "loss"}
+                yield Suspect(scale, "makes", results, shown, **of)
             yield from self._off_before(shown, evidence)
             found = [
                 Suspect(maker, "makes", results, amplifier, lost_guard=lost)
@@ -251,6 +266,9 @@ class FaultSearch:
         for worst, seen in self._amplifying(chain):
             own = seen.own >= OWN * seen.result.error and maker is None
             yield Suspect(worst, "makes" if own else "amplifies", results)
+        (last, seen), cast = chain[-1], chain[-1][0].cast
+        if maker is None and len(chain) > 1 and cast and cast.unit > ORDINARY:
+            yield Suspect(last, "makes", results, shown)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return steps of a chain: the last one amplifies an error most, by a factor f;
@@ -294,7 +312,9 @@ class FaultSearch:
         if is_own and is_offset and lost > OF_OFFSET:
             return last
         periodic = [
-            n for n, (t, _) in enumerate(chain[:-1]) if is_periodic(self._flow, t)
+            n
+            for n, (t, e) in enumerate(chain[:-1])
+            if is_periodic(self._flow, t) and largest_operand(e) > FEW_PERIODS
         ]
         # The op farthest back had the large number first.
         for trace, step in reversed(chain[periodic[0] + 1 :] if periodic else ()):
@@ -366,8 +386,7 @@ class FaultSearch:
     def _stagnating(self) -> Iterator[Suspect]:
         """Yield the sums in a loop that lose most of what is added to them."""
         for trace in self._recorder.traces.values():
-            op, part = trace.path.op, PART * min(trace.worst.result.error, 1.0)
-            loses = trace.absorbs and trace.left_behind >= part and not trace.is_broken
+            op, loses = trace.path.op, trace.absorbs and not trace.is_broken
             # The loss is a fault even where the formats excuse every result's error.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
@@ -406,15 +425,20 @@ class FaultSearch:
         return None
 
     def _handing_on(self, value: Value) -> set[Op]:
-        """Return the ops through which a state passes: sums, scalings by nearly one."""
+        """Return the ops through which a state passes."""
+        inside = map(self._flow.trace, self._passed(value))
+        return {trace.path.op for trace in inside if trace is not None}
+
+    def _passed(self, value: Value) -> list[Value]:
+        """Return the values of a state on its way through sums and scalings by nearly
+        one."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)
             left = set() if trace is None else set(trace.path.op.operands)
             return left.difference(handed_on(trace) if trace else ())
 
-        inside = map(self._flow.trace, self._flow.behind(value, lambda v: True, others))
-        return {trace.path.op for trace in inside if trace is not None}
+        return self._flow.behind(value, lambda v: True, others)
 
     def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
         """Yield the ops that round whole numbers, if a wrong result depends on these
@@ -441,11 +465,11 @@ class FaultSearch:
     def _wrapping(self) -> Iterator[Suspect]:
         """Yield the ops whose integers wrap around on the way to a result."""
         for trace in self._recorder.traces.values():
-            wraps = trace.wrapped or (
-                trace.misread and is_magnitude(self._flow, trace.path.op)
-            )
+            op = trace.path.op
+            wraps = trace.wrapped and not is_bit_field(self._flow, op)
+            wraps |= trace.misread and is_magnitude(self._flow, op)
             results = self._on(trace) if wraps else ()
-            if results and not is_chosen_from(self._flow, trace.path.op):
+            if results and not is_chosen_from(self._flow, op):
                 yield Suspect(trace, "makes", results)
 
     def _misread(self) -> Iterator[Suspect]:

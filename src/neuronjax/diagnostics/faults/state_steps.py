@@ -79,8 +79,9 @@ class StateStep:
 class StateSteps:
     """The arguments of main, of which results may be the next values.
 
-    A result is the next value of an argument if they are near one another, or if it
-    adds something to an argument with the same name: parameters may begin at zero.
+    A result is the next value of an argument if they are near one another and the
+    argument passes through sums and scalings to the result, or if it adds something to
+    an argument with the same name: parameters may begin at zero.
     """
 
     def __init__(
@@ -88,10 +89,11 @@ class StateSteps:
         values: Sequence[Value],
         arguments: Sequence[np.ndarray],
         increments: Callable[[Value, Value], bool],
+        hands_on: Callable[[Value, Value], bool],
     ) -> None:
         self._values = values
         self._arguments = [np.asarray(x) for x in arguments]
-        self._increments = increments
+        self._increments, self._hands_on = increments, hands_on
         self._norms: dict[int, float] = {}
 
     def is_incremented(self, value: Value) -> bool:
@@ -105,18 +107,20 @@ class StateSteps:
         if seen.dtype.kind in "iub" or not share.elements:
             return None
         error = share.error * share.norm * math.sqrt(share.elements)
-        for before, size, step in self._steps(value, np.asarray(seen.reference)):
+        for n, size, step in self._steps(value, np.asarray(seen.reference)):
             is_off = NOISE * size < step and error > LOST_UPDATE * step
             if is_off and not _is_copy(seen, results):
-                found = _step(before, seen, norm(np.asarray(seen.reference)), step)
-                if found.is_lost:
+                size = norm(np.asarray(seen.reference))
+                found = _step(self._arguments[n], seen, size, step)
+                if found.is_lost and self._hands_on(value, self._values[n]):
                     return found
         return None
 
     def _steps(
         self, value: Value, reference: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, float, float]]:
-        """Yield (state, its norm, norm of the step) for states a result may update."""
+    ) -> Iterator[tuple[int, float, float]]:
+        """Yield (index of a state, its norm, norm of the step) for states a result may
+        update."""
         for n, entry in enumerate(self._values):
             if entry.type.shape != value.type.shape:
                 continue
@@ -127,9 +131,9 @@ class StateSteps:
             size = self._norms[n]
             step = _distance(self._arguments[n], reference, NEAR * size)
             if step < NEAR * size:
-                yield self._arguments[n], size, step
+                yield n, size, step
             elif self._increments(value, entry):
-                yield self._arguments[n], size, norm(reference - self._arguments[n])
+                yield n, size, norm(reference - self._arguments[n])
 
 
 def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep:

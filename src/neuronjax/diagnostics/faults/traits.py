@@ -122,7 +122,8 @@ def handed_on(trace: OpTrace) -> Iterator[Value]:
 
 def vanishes(trace: OpTrace) -> bool:
     """Return whether all of a result underflows, in every execution."""
-    return trace.worst.result.elements > 1 and trace.vanished > GONE
+    is_array = trace.worst.result.elements > 1
+    return is_array and trace.zeros > 0 and trace.vanished > GONE
 
 
 def vanishes_on(flow: Flow, trace: OpTrace, results: Sequence[Value]) -> bool:

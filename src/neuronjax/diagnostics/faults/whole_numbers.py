@@ -133,20 +133,28 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
 
 
 def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> int:
-    """Return how many elements of sums over devices wrap around. Devices with equal
-    results count as one group; a group is skipped if an operand of it is missing."""
+    """Return how many elements of sums over devices wrap around or saturate. Devices
+    with equal results count as one group; a group is skipped if an operand of it is
+    missing, so that other sums are off by more than FP32 rounds."""
     dtype = np.dtype(results[0].dtype)
     is_sum = op.name == "stablehlo.all_reduce" and _of_region(op) is np.add
     if not (is_sum and dtype.kind in "iu") or is_word(dtype):
         return 0
-    missing: dict[bytes, np.ndarray] = {}
+    groups: dict[bytes, tuple[np.ndarray, list[np.ndarray]]] = {}
     for operand, result in zip(x, results, strict=True):
-        group = np.asarray(result.actual).tobytes()
-        missing.setdefault(group, -wide(result.actual))
-        missing[group] = missing[group] + wide(operand.actual)
-    span = 2.0 ** (8 * dtype.itemsize)
-    apart = [off for off in missing.values() if not (off % span).any()]
-    return sum(map(np.count_nonzero, apart))
+        actual = wide(result.actual)
+        group = groups.setdefault(actual.tobytes(), (actual, []))
+        group[1].append(wide(operand.actual))
+    info, count = np.iinfo(dtype), 0
+    for actual, operands in groups.values():
+        total, size = np.sum(operands, axis=0), np.sum(np.abs(operands), axis=0)
+        outside = (total < info.min) | (total > info.max)
+        wraps = (total - actual) % 2.0 ** (8 * dtype.itemsize) == 0
+        ends = (actual == info.min) | (actual == info.max)
+        near = np.abs(total - actual) * _EXACT <= size
+        if np.where(outside, wraps | ends, near).all():
+            count += int(np.count_nonzero(outside))
+    return count
 
 
 def _of_region(op: Op) -> np.ufunc | None:

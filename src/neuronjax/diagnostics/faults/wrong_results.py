@@ -59,18 +59,20 @@ def wrong_results(
     is_chance: Callable[[Value, float], bool],
     is_choice: Callable[[Value], bool],
     increments: Callable[[Value, Value], bool],
+    hands_on: Callable[[Value, Value], bool],
 ) -> Iterator[Wrong]:
     """Yield the results of a program's main that are wrong.
 
     `units` has the coarsest roundoff on the way to every value. `is_chance` returns
     whether the error of a value is due to chance, given this roundoff; `is_choice`,
-    whether a whole number is an index or order and not a quantity; and `increments`,
-    whether a result adds something to an argument with the same name.
+    whether a whole number is an index or order and not a quantity; `increments`,
+    whether a result adds something to an argument with the same name; and `hands_on`,
+    whether an argument passes through sums and scalings to a result.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
     pairs = zip(results, coarsest, strict=True)
     shares = [share_of(x, unit, excused(unit)) for x, unit in pairs]
-    states = StateSteps(main.arguments, arguments, increments)
+    states = StateSteps(main.arguments, arguments, increments, hands_on)
     for n, value in enumerate(main.results):
         if value in main.arguments:
             continue
