@@ -35,7 +35,6 @@ _LOCAL = threading.local()
 
 
 def current_or_none() -> ActiveTrace | None:
-    """Return the active trace, or None outside kernels."""
     return getattr(_LOCAL, "trace", None)
 
 

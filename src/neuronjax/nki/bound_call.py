@@ -39,7 +39,6 @@ class BoundCall:
 
     @classmethod
     def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> BoundCall:
-        """Return the call with the arguments that `inspect` has bound."""
         arrays: list[Any] = []
         tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
         for array in arrays:

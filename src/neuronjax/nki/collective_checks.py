@@ -38,7 +38,6 @@ def refuse(where: str, what: str, remedy: str) -> NoReturn:
 
 
 def ranks_of_launch(where: str) -> int:
-    """Return how many ranks the launch has."""
     ranks = tracing.current().launch.ranks
     if not ranks:
         unsupported(

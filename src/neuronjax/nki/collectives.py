@@ -231,7 +231,7 @@ def collective_permute_implicit(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """For each channel, send every member's tensor to its successor in a ring."""
+    """Send every member's tensor to its successor in a ring, for each channel."""
     where = "collective_permute_implicit"
     rings = rings_of(where, replica_group, channel_ids)
     srcs = by_channel(where, srcs_by_channel, rings)
@@ -255,7 +255,8 @@ def collective_permute_implicit_reduce(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """For each channel, send every op(src0, src1) to the successor in a ring."""
+    """Send every member's op(src0, src1) to its successor in a ring, for each
+    channel."""
     where = "collective_permute_implicit_reduce"
     rings = rings_of(where, replica_group, channel_ids)
     sources = [

@@ -103,7 +103,7 @@ class HazardWalk:
         # runtime offset.
         self._last: dict[Storage, dict[int, int]] = {}
         self._scattered: dict[Storage, dict[int, int]] = {}
-        self._read: dict[Storage, int] = {}  # the last instruction that read it
+        self._read: dict[Storage, int] = {}  # last reader of the storage
         self._accumulators: dict[tuple[int, str], KernelInstruction] = {}
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 
@@ -254,7 +254,8 @@ class HazardWalk:
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
-        """Report an access that may race; it or an earlier one has a runtime offset."""
+        """Report an access that may race, as it or an earlier access has a runtime
+        offset."""
         followed = access.dynamic is None
         before = (self._scattered if followed else self._last).get(access.storage, {})
         for number in before.values():
@@ -272,9 +273,9 @@ class HazardWalk:
     # ---- Engine state.
 
     def _engine_state(self, i: KernelInstruction) -> None:
-        """Check that an instruction sets the accumulators before others add to them.
-        One of `CLOBBERING` may not come between: "Even when reduce_cmd is set to idle,
-        the accumulator state may still be modified" (nki.isa.exponential)."""
+        """Check that an instruction sets the accumulators before others add to them. No
+        instruction of `CLOBBERING` may come between: "Even when reduce_cmd is set to
+        idle, the accumulator state may still be modified" (nki.isa.exponential)."""
         command = i.attributes.get("reduce_cmd")
         if command is None or i.engine not in ("vector", "scalar"):
             return

@@ -1,4 +1,4 @@
-"""Makes `import nki` (and the older `neuronxcc.nki`) import neuronjax.
+"""The modules `nki` and, of the older style, `neuronxcc.nki`, as neuronjax's own.
 
 This is for running kernel files unmodified on a machine without the vendor's package.
 The modules are neuronjax's own: `nki.language is neuronjax.nki.language`. The older

@@ -1,4 +1,4 @@
-"""Calls a kernel from JAX: as one primitive, with a derivative if the user gives one.
+"""Calls of a kernel from JAX: one primitive, with a derivative if the user gives one.
 
 A specialised kernel is a primitive of `capture.kernel_calls` inside a jitted function,
 so jit, vmap and the capture of `nj.jit` each see one operation. `defvjp` works like

@@ -1,5 +1,4 @@
-"""`nki.jit`, `Kernel` and `nki.simulate`: make kernels of Python functions and run
-them.
+"""`nki.jit`, `Kernel` and `nki.simulate`: which make and run kernels.
 
 A kernel is specialised for every combination of shapes, dtypes, static arguments,
 target and grid: its Python code runs, and the trace becomes one jitted function. Under
@@ -263,7 +262,8 @@ class Kernel:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
         ranks = self._ranks or devices
         try:
-            # `neuronjax.collective_algorithm` and the variable choose algorithms.
+            # The algorithm is that of `neuronjax.collective_algorithm`, else of
+            # VARIABLE.
             algorithm = (
                 (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
             )

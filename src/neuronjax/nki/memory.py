@@ -88,12 +88,10 @@ def is_hbm(buffer: Any) -> bool:
 
 
 def is_psum(buffer: Any) -> bool:
-    """Return whether a buffer is PSUM."""
     return region_name(buffer) == "psum"
 
 
 def is_sbuf(buffer: Any) -> bool:
-    """Return whether a buffer is SBUF."""
     return region_name(buffer) == "sbuf"
 
 

@@ -24,7 +24,7 @@ _REMEDY = "save it with nki.baremetal, nki.benchmark or nki.profile of neuronjax
 
 
 class _NotOurs(Exception):
-    """A file that cannot be shown, with the reason."""
+    """The reason why a file cannot be shown."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Determines whether a matmul adds to PSUM if the kernel leaves `accumulate=None`.
+"""The rule by which a matmul adds to PSUM if the kernel leaves `accumulate=None`.
 
 "First write overwrites, subsequent writes accumulate" (nki.isa.nc_matmul). This depends
 on which elements of the tile any instruction wrote before, in the order of the kernel's

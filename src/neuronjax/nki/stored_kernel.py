@@ -36,7 +36,6 @@ class StoredKernel(Kernel):
 
     @property
     def program(self) -> KernelProgram:
-        """The kernel's instructions."""
         return self.stored.program
 
     def in_memory(self, memory: FreshMemory) -> StoredKernel:
@@ -46,7 +45,6 @@ class StoredKernel(Kernel):
         return kernel
 
     def prepared(self, program: KernelProgram) -> KernelPlan:
-        """Return the plan of a program with this memory."""
         return prepare(program, self.memory)
 
     def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:

@@ -1,4 +1,4 @@
-"""Makes and moves tiles: `full`, `matmul`, `transpose`, `rand` and others."""
+"""Functions that make and move tiles, such as `full`, `matmul`, `transpose`, `rand`."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 def gather_flattened(
     data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None
 ) -> NkiTensor:
-    """Return each partition's elements at `indices` into its flat free dimensions."""
+    """Return each partition's elements at `indices`, which number its free elements."""
     if axis:
         refuse(
             "nl.gather_flattened",

@@ -88,7 +88,6 @@ class BenchmarkedKernel(LegacyKernel):
 
     @classmethod
     def of(cls, kernel: Kernel, options: Mapping[str, Any]) -> BenchmarkedKernel:
-        """Return a kernel with the decorator's options."""
         other = object.__new__(cls)
         other.__dict__.update(kernel.__dict__, options=options)
         return other
@@ -134,7 +133,8 @@ class BenchmarkedKernel(LegacyKernel):
         return MappingProxyType(_SUMMARIES[plan])
 
     def _found(self) -> dict[str, Any]:
-        """Return what files contain: the summary, or why there is no predicted time."""
+        """Return the contents of the files: the summary, or why no time is
+        predicted."""
         try:
             return {"summary": dict(self.summary)}
         except NeuronJaxError as error:

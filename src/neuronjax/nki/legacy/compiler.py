@@ -36,7 +36,8 @@ _automatic: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 class Allocated:
-    """A `buffer=` with a function that gives the address of each block's tile.
+    """A value for `buffer=`, with a function that returns the address of a block's
+    tile.
 
     Args:
         region: SBUF or PSUM.

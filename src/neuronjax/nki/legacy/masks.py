@@ -59,7 +59,7 @@ class Box:
         return t
 
     def without(self, axes: list[int], *, keep: bool) -> Box:
-        """Return the box of a reduction over `axes`, which `keep` keeps at size 1."""
+        """Return the box of a reduction's result; `keep` keeps `axes`, with size 1."""
         dims = [d for d in range(len(self.sizes)) if keep or d not in axes]
         at = lambda values, one: tuple(  # noqa: E731
             one if d in axes else values[d] for d in dims
@@ -71,8 +71,8 @@ def common_box(shapes: Sequence[tuple[int, ...]], boxes: Sequence[Box]) -> Box |
     """Return the box in which all operands of an elementwise instruction have values.
 
     Args:
-        shapes: the operands' shapes; of those with fewer dimensions only the partitions
-            count.
+        shapes: the operands' shapes. If one has fewer dimensions than the largest, its
+            box restricts only the partitions.
         boxes: the boxes of operands that have values only in part.
     """
     if not boxes:

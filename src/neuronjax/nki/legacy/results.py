@@ -1,5 +1,4 @@
-"""Makes the tiles that the older functions return, and to which the newer ones
-write."""
+"""The tiles that the older functions return, and to which the newer ones write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a program fits SBUF and PSUM, and the addresses that the user fixed.
+"""Checks of a program's size in SBUF and PSUM, and of addresses that the user fixed.
 
 Bytes are counted in one partition. A storage occupies one, two or four quadrants of 32
 partitions. A program is refused only if no allocation exists: if the live storages at

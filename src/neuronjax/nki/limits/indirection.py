@@ -25,7 +25,8 @@ def _is_gathered(access: Access | None) -> bool:
 
 @limit()
 def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
-    """Indirect views need a core, instruction, engine and operand that take them."""
+    """Refuse an `.indirect()` view that the core, instruction, engine or operand
+    excludes."""
     inputs = tensor_inputs(i)
     gathered = [n for n, a in enumerate(inputs) if _is_gathered(a)]
     scattered = [a for a in i.outputs if _is_gathered(a)]
@@ -72,7 +73,7 @@ def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
 
 
 def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
-    """Check that the index is long enough: offset n is at [n % group, n // group]."""
+    """Refuse an index that is too short: offset n is at [n % group, n // group]."""
     for access in gathered:
         dynamic, (partitions, count) = access.dynamic, access.shape
         assert dynamic is not None
@@ -107,7 +108,6 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
-    """A tile of the array takes no indirect view, nor does `moving` of a transpose."""
     stationary, moving, *_ = tensor_inputs(i)
     if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
         return

@@ -26,7 +26,6 @@ def _inputs(i: KernelInstruction) -> tuple[Access, Access]:
 
 @limit("nc_matmul")
 def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
-    """Operands are floats; FP32 goes only with FP32 or TF32; E4M3 types do not mix."""
     pair = _inputs(i)
     names = [a.dtype for a in pair]
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
@@ -46,7 +45,7 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul")
 def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
-    """PSUM holds FP32, and BF16 if the core can; a transpose keeps its data's dtype."""
+    """Refuse a product in a dtype that PSUM lacks; a transpose only copies bits."""
     dst = i.outputs[0]
     if i.attributes["is_transpose"] or dst.dtype == "float32":
         return
@@ -58,7 +57,7 @@ def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
-    """Operands fit the array, or the tile of it that is used."""
+    """Refuse operands larger than the array, or than the tile of it that is used."""
     stationary, moving = _inputs(i)
     rows, columns = i.attributes["tile_size"]
     per_cell = i.attributes.get("rows_per_cell", 1)
@@ -89,8 +88,6 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
-    """Tiles of the array have sides of 64 or 128, or 32 if the core can, and start at
-    multiples of their size; a microscaling matmul tiles only rows."""
     sizes, position = i.attributes["tile_size"], i.attributes["tile_position"]
     legal = (64, 128)
     if "quarter_tiling" in trace.core.capabilities:
@@ -108,7 +105,6 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul")
 def double_row(i: KernelInstruction, trace: OnCore) -> None:
-    """Two FP8 products per cell need FP8 operands, whole columns and no transpose."""
     if i.attributes["rows_per_cell"] == 1:
         return
     if "fp8_double_row" not in trace.core.capabilities:
@@ -128,7 +124,7 @@ def double_row(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul", "nc_transpose")
 def one_bank(i: KernelInstruction, trace: OnCore) -> None:
-    """Before NeuronCore-v4 a matmul writes only one PSUM bank.
+    """Refuse a dst in several PSUM banks before NeuronCore-v4.
 
     A storage without an address is assumed to start with a bank.
     """

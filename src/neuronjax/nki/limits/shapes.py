@@ -30,7 +30,6 @@ STARTS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
 
 @storage_limit
 def partitions_exist(storage: Storage, trace: OnCore) -> None:
-    """Tiles have no more partitions than SBUF and PSUM."""
     if not storage.on_chip:
         return
     most = trace.core.partitions
@@ -49,7 +48,6 @@ def partitions_exist(storage: Storage, trace: OnCore) -> None:
 
 @limit()
 def partitions_are_reachable(i: KernelInstruction, trace: OnCore) -> None:
-    """Engines start at quadrants and access consecutive partitions."""
     if i.engine not in LANES:
         return
     for operand in operands(i):
@@ -117,7 +115,7 @@ def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @limit()
 def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
-    """Vector, scalar and GpSimd access at most a number of elements per partition.
+    """Refuse more elements per partition than VectorE, ScalarE or GpSimd can access.
 
     No limit holds for PSUM with BF16: the published figure is for other chips, and
     smaller than a partition.

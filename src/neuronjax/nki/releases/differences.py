@@ -31,10 +31,10 @@ Kind = Literal[
 class When:
     """Conditions on the uses that a difference concerns; by default all uses."""
 
-    keyword: str = ""  # only uses with this argument, by name or by position: "0"
+    keyword: str = ""  # only uses that pass this argument: its name, or "0" and so on
     literal: str = ""  # only uses whose `keyword` is a literal of this type: "int"
-    without: str = ""  # only uses without this argument, by name or by position
-    position: int = 0  # so many positional arguments include `without`
+    without: str = ""  # only uses that do not pass this argument
+    position: int = 0  # this many positional arguments also pass `without`
     positional: int = 0  # only uses with at least this many positional arguments
     called: bool = False  # only calls
     style: str = ""  # only uses of this namespace: "neuronxcc.nki", "nki"

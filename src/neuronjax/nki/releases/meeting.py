@@ -1,4 +1,4 @@
-"""Finds where a kernel's uses and instructions depend on a difference between
+"""Places where a kernel's uses or instructions depend on a difference between
 releases."""
 
 from __future__ import annotations
