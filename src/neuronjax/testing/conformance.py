@@ -1,4 +1,4 @@
-"""Reads conformance vectors, and runs implementations of Trainium's arithmetic on them.
+"""Conformance vectors, and runs of implementations of Trainium's arithmetic on them.
 
 A set of vectors is a folder with `manifest.json` and one `.npz` per family. A case
 names a function, its parameters, and the arrays of its inputs and outputs: bit

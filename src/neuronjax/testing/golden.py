@@ -1,4 +1,4 @@
-"""Tests by goldens whether any bit of a function's results changed.
+"""Goldens, which test whether any bit of a function's results changed.
 
     golden("mlp_step", train_step, target="trn2", policy="fp8")(params, batch)
 

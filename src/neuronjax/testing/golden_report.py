@@ -1,4 +1,4 @@
-"""Defines the report of a golden that passes, and the error of one that fails."""
+"""The report of a golden that passes, and the error of one that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuronjax.testing.program_change import ProgramChange
 
 
 class GoldenMismatch(AssertionError):
-    """Raised if a golden fails.
+    """The error of a golden that fails.
 
     Attributes:
         kind: "missing", "arguments", "bits" if the stored program's bits differ, or

@@ -1,4 +1,4 @@
-"""Matches today's arrays with the stored ones, even if their names have changed.
+"""The matching of today's arrays with the stored ones, even if their names changed.
 
 A refactoring may rename an attribute, and JAX then passes the arrays in another order.
 So leaves are matched by position, or by name if that gives fewer differences; then

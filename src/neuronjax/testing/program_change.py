@@ -1,4 +1,4 @@
-"""Finds why a golden's function gives another program today, and the edits.
+"""The reason why a golden's function gives another program today, and the edits.
 
 A program depends on the user's source, the values that the source reads, and the JAX
 that captures it. The cause is found from the lines of source and the versions, which

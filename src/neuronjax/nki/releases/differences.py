@@ -31,7 +31,7 @@ Kind = Literal[
 class When:
     """Conditions on the uses that a difference concerns; by default all uses."""
 
-    keyword: str = ""  # only uses that pass this argument: its name, or "0" and so on
+    keyword: str = ""  # uses that pass this keyword, or by this position, such as "0"
     literal: str = ""  # only uses whose `keyword` is a literal of this type: "int"
     without: str = ""  # only uses that do not pass this argument
     position: int = 0  # this many positional arguments also pass `without`

@@ -1,4 +1,4 @@
-"""Asks which of several alternatives a chip computes, where no document states it.
+"""Questions about which alternative a chip computes, where no document states it.
 
 The alternatives are computed from a probe's inputs, in NumPy or by the emulator under
 several policies; neuronjax's own behaviour is one of them.

@@ -1,4 +1,4 @@
-"""Reads the results of a chip, and checks that they are complete and of this kit."""
+"""The results of a chip, which are checked to be complete and of this kit."""
 
 from __future__ import annotations
 
