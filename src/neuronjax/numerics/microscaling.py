@@ -302,7 +302,6 @@ class _Options:
 def neuronjax_quantize_mx(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    """Return elements and scales."""
     codes, scales = kept_apart(_codes_kernel(x, seed, options))
     return from_codes(codes, options.element), from_codes(scales, FLOAT8_E8M0FNU)
 

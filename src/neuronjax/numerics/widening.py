@@ -26,12 +26,10 @@ _ZERO = np.uint32(0)
 
 
 def bits_of(x: jax.Array) -> jax.Array:
-    """Return the uint32 pattern of float32 `x`."""
     return lax.bitcast_convert_type(x, jnp.uint32)
 
 
 def float_of(bits: jax.Array) -> jax.Array:
-    """Return the float32 of a uint32 pattern."""
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
