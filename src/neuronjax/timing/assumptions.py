@@ -1,4 +1,4 @@
-"""Lists the figures of the time model that are not in `neuronjax.hardware`.
+"""Figures of the time model that are not in `neuronjax.hardware`.
 
 Each figure is a `Constant`, so that it can be listed and replaced; rules read
 `MINIMUM_INTERVAL.value`. A figure that is not published is an assumption; one chosen to

@@ -1,4 +1,4 @@
-"""Prices collectives of programs and of kernels (`nki.collectives`).
+"""Costs of collectives of programs and of kernels (`nki.collectives`).
 
 The CC-cores work in parallel with the engines, and wait only for the tensors that they
 read and write. A kernel's rank is a logical NeuronCore; its CC-cores run collectives in

@@ -1,4 +1,4 @@
-"""Prices kernel instructions, and chooses the engines that execute them.
+"""Costs of kernel instructions, and the choice of the engines that execute them.
 
 Rules, by the name of the instruction, compute its work from access patterns. Equal
 instructions are priced once. Prices are for one physical core; prices of collectives

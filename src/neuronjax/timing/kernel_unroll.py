@@ -1,4 +1,4 @@
-"""Unrolls a kernel's blocks and device loops to one stream of instructions.
+"""A kernel's blocks and device loops, unrolled to one stream of instructions.
 
 A loop that would unroll to more instructions than the limit is truncated: the last
 iteration in the stream represents the remaining ones. Trip counts are static, or given

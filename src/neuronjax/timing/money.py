@@ -1,4 +1,4 @@
-"""Computes hours, dollars and energy of predicted times.
+"""Hours, dollars and energy of predicted times.
 
 Prices are US dollars per hour of a whole machine, which is rented as a whole however
 many of its cores work. *Utilization* is the share of the rented hours in which steps

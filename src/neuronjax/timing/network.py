@@ -1,4 +1,4 @@
-"""Describes a target's network for collectives: wires of a node, EFA, DMA engines.
+"""A target's network for collectives: wires of a node, EFA, DMA engines.
 
 To model another machine, replace a field of `Network` (`dataclasses.replace`). Rates
 are the bytes per second that transfers reach, not nominal rates.

@@ -1,4 +1,4 @@
-"""Schedules a program on one logical NeuronCore, by engine.
+"""The schedule of a program on one logical NeuronCore, by engine.
 
 Regions follow each other in program order; each engine and the DMA rings work in the
 order of issue. Inside a region tiles follow each other at the interval of the busiest

@@ -1,4 +1,4 @@
-"""Computes the cost of served tokens from prefill and decode with a KV cache.
+"""The cost of served tokens, from prefill and decode with a KV cache.
 
 A copy of the program serves `batch` sequences at a time. Each call of prefill processes
 the prompts of `prefill_batch` sequences, and gives each its first token; one call of
