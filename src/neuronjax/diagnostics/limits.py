@@ -1,4 +1,4 @@
-"""Find what would make a program faster: changes, each with its predicted time.
+"""Changes that would make a program faster, each with its predicted time.
 
 A change is priced by lowering or scheduling the changed program again. The time of an
 ideal that no program reaches (nothing spills; all queues overlap) is called a bound. A

@@ -1,4 +1,4 @@
-"""Walk over a captured program and execute several lowerings of it side by side.
+"""A walk over a captured program that executes several lowerings side by side.
 
 Every *lane* is one run: of the reference, of the actual program on its own values
 (accumulation), of the actual program with every op on the reference's values

@@ -22,7 +22,8 @@ from neuronjax.policy import Policy
 
 
 class BudgetSpentError(Exception):
-    """Ends a search that may run no more programs; the search catches it."""
+    """A signal that ends a search that may run no more programs; the search catches
+    it."""
 
 
 class Tried(NamedTuple):

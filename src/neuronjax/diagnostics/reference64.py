@@ -80,7 +80,7 @@ def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class Reference64:
-    """Executes the instructions of an `fp32` lowering in double precision.
+    """An executor of the instructions of an `fp32` lowering in double precision.
 
     `kept_in_float32` has the names of the instructions that ran in FP32."""
 
@@ -390,7 +390,6 @@ def _(i: Sort, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TopK, x: Arrays) -> Sequence[Any]:
-    """Return the largest elements and their indices."""
     order = _stable_order(x[0], x[0].ndim - 1, True)[..., : i.k]
     return np.take_along_axis(x[0], order, -1), order
 

@@ -1,4 +1,4 @@
-"""Walk over a lowered program: regions, loops, branches, calls and meshes.
+"""A walk over a lowered program: regions, loops, branches, calls and meshes.
 
 A walk executes a program op by op, on concrete values, in one lane or in several side
 by side, and frees values after their last use. On a mesh every lane becomes one lane

@@ -1,4 +1,4 @@
-"""Name the values of a program, and match saved tensors with them."""
+"""Names of a program's values, and the saved tensors that match them."""
 
 from __future__ import annotations
 

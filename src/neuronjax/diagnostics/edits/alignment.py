@@ -1,4 +1,4 @@
-"""Pair the ops of two programs, and classify the others as edits.
+"""Pairs of the ops of two programs, and edits, which are the other ops.
 
 Each program is a list of ops with a fingerprint of what they compute; the body of a
 call or loop follows its op. The lists are aligned by the longest common subsequence of
@@ -69,7 +69,6 @@ class FlatProgram:
 
 
 def flat(program: Program) -> FlatProgram:
-    """Return the ops of a program in a list."""
     ops: list[FlatOp] = []
     makers: dict[Value, FlatOp] = {}
     places: dict[Value, tuple[FlatOp | None, str, int]] = {}

@@ -1,4 +1,4 @@
-"""Describe what changed in an op: values of constants, attributes, types."""
+"""Descriptions of what changed in an op: values of constants, attributes, types."""
 
 from __future__ import annotations
 

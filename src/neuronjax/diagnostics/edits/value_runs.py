@@ -1,4 +1,5 @@
-"""Run a program op by op, and keep every value with its op and the values it reads."""
+"""A run op by op that keeps every value, with its op and the values that the op
+read."""
 
 from __future__ import annotations
 
@@ -193,7 +194,6 @@ class ProgramRun(Witness):
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Keep the results of an op on a device."""
         known = self._made.get((path, iterations))
         if known is None:
             reads = tuple(self.value(x.actual) for x in operands.values())

@@ -1,4 +1,4 @@
-"""Test a tolerance: which wrong kernels would it have caught?
+"""Wrong kernels that test a tolerance: which of them would it have caught?
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
 an input. Others are runs of the reference with one change. In these runs, arrays

@@ -1,4 +1,4 @@
-"""Check a candidate against the rules of one NKI release, for its verdict."""
+"""The check of a candidate against the rules of one NKI release, for its verdict."""
 
 from __future__ import annotations
 

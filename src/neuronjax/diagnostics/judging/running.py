@@ -1,4 +1,4 @@
-"""Run a traced candidate on the reference's inputs, if it is small enough."""
+"""Runs of a traced candidate on the reference's inputs, if it is small enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Format a verdict's plain data as the tables that a terminal shows."""
+"""Tables of a verdict's plain data, as a terminal shows them."""
 
 from __future__ import annotations
 

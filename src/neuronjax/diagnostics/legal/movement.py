@@ -1,4 +1,5 @@
-"""Propagate values and errors through instructions that only move numbers."""
+"""Rules that propagate values and errors through instructions that only move
+numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a lowered program once on values that carry their errors."""
+"""One run of a lowered program on values that carry their errors."""
 
 from __future__ import annotations
 

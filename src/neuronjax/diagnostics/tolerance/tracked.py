@@ -149,7 +149,6 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def is_exact(self) -> bool:
-        """Return whether the array has no error."""
         return not (self.has_own or self.has_joint or self.shared)
 
     @property
