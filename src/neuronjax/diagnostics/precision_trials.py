@@ -131,7 +131,6 @@ class PolicyTrials:
         return found.seconds if isinstance(found, PricedPolicy) else None
 
     def tried(self) -> Iterator[Tried]:
-        """Yield every assignment with an error."""
         for assignment in list(self._priced):
             error = self.known_error(assignment)
             if error is not None:

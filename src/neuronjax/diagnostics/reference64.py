@@ -107,7 +107,6 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
-        """Execute in float64 if there is a rule, else in FP32."""
         rule = _rule(i) if _has_floats(i.signed) else None
         if rule is None:
             results = self._emulator.execute(i, self._left(i, operands), key, position)
@@ -275,7 +274,6 @@ def matrix(
 
 @_double.register
 def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
-    """Execute the scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
     results = run_scalars(i.body, x, _double)
     return [np.broadcast_to(a, s) for a, s in zip(results, shapes, strict=True)]

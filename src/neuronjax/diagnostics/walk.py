@@ -106,7 +106,6 @@ class OpWalk(abc.ABC):
     # -- regions -----------------------------------------------------------------------
 
     def main(self, lanes: Lanes) -> None:
-        """Execute main, whose arguments are in the lanes."""
         sides = dict.fromkeys(lane.side for lane in lanes)
         blocks = {side: side.program.main for side in sides}
         keys = {side: side.executor.first_key for side in sides}

@@ -55,7 +55,6 @@ def current() -> ActiveTrace:
 
 
 def in_kernel() -> bool:
-    """Return whether a kernel is being traced in this thread."""
     return current_or_none() is not None
 
 

@@ -108,7 +108,6 @@ class HazardWalk:
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 
     def run(self) -> list[KernelFinding]:
-        """Return the findings of all rules, in the order of the program."""
         for i in self.program.body.walk():
             if i.name in MEETINGS:
                 self._met[i.program] = self._met.get(i.program, 0) + 1

@@ -306,11 +306,9 @@ class ProgramTrace(Trace):
     """A trace that records assignments and `while` in Python as instructions."""
 
     def assign(self, view: NkiTensor, value: Any) -> None:
-        """Copy a tensor or a number into a view, `t[...] = value`."""
         assign(view, value)
 
     def condition(self, register: VirtualRegister) -> bool:
-        """Return whether a register is nonzero, for `while register:`."""
         return while_condition(register)
 
 

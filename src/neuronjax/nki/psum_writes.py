@@ -35,7 +35,6 @@ def accumulates(dst: Access, asked: bool | None, notes: ElementNotes) -> bool:
 
 
 def note_writes(i: KernelInstruction, notes: ElementNotes) -> None:
-    """Note which elements of PSUM an instruction writes."""
     for access in i.outputs:
         if access.storage.memory == "psum" and notes.get(access.storage) is not True:
             notes.write(access, True)

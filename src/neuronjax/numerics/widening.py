@@ -150,7 +150,6 @@ def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def require(array: jax.Array, dtype: Any, name: str) -> None:
-    """Raise `InvalidProgramError` if an array has another dtype."""
     if array.dtype != dtype:
         raise InvalidProgramError(
             f"{name} is {array.dtype}, expected {np.dtype(dtype)}",

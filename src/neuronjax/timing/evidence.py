@@ -48,7 +48,6 @@ class MeasuredTime:
 
     @property
     def ratio(self) -> float:
-        """Return the measured time divided by the predicted time."""
         return self.measured_seconds / self.predicted_seconds
 
 

@@ -208,7 +208,6 @@ class SbufContents(dict[int, int]):
         return size
 
     def expire(self, n: int) -> None:
-        """Remove the values whose last unit is n."""
         for value in self._leaving.pop(n, ()):
             if value in self:
                 self.remove(value)

@@ -168,7 +168,6 @@ class ProgramRun(Witness):
 
     @classmethod
     def of(cls, side: Side, program: FlatProgram, arguments: Sequence[Any]) -> Self:
-        """Return the run of a lowered program on arguments."""
         run = cls(program=program)
         _GatheringWalk(side, run).run(arguments)
         return run

@@ -34,7 +34,6 @@ _INDENT = "   "
 
 
 def page(verdict: FaultVerdict) -> Iterator[Text]:
-    """Yield the lines of a verdict, 80 columns wide."""
     yield _headline(verdict)
     for wrong in verdict.wrong[:_SHOWN_RESULTS]:
         yield _wrapped("", _of_result(wrong))

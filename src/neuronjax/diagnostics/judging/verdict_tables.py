@@ -25,7 +25,6 @@ _STYLES = {"accepted": "bold green", "undecided": "bold yellow", "refused": "bol
 
 
 def page(word: str, verdict: Mapping[str, Any]) -> Group:
-    """Return the whole verdict, most important first."""
     parts: list[RenderableType] = [_headline(word, verdict)]
     if verdict["undecided"]:
         parts.append(Text(verdict["undecided"]))

@@ -69,7 +69,6 @@ class Held:
         return x if isinstance(x, Tracked) else exact(x, model)
 
     def bound(self, model: ErrorModel) -> np.ndarray:
-        """Return the absolute error bound of every element."""
         if not isinstance(self.x, Tracked):
             return np.zeros(self.shape, np.float32)
         with np.errstate(all="ignore"):

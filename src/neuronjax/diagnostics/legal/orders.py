@@ -109,7 +109,6 @@ def _place(
 
 @legal.register
 def _(i: MapBlock, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Execute the scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
     results = at.run(i.body, x)
 

@@ -319,7 +319,6 @@ def carrier_of(shape: tuple[int, ...]) -> np.dtype:
 
 
 def new_values(shape: tuple[int, ...]) -> np.ndarray:
-    """Return an empty array for values."""
     return np.empty(shape, carrier_of(shape))
 
 

@@ -155,7 +155,6 @@ def _in_fp32(given: dict[str, Any]) -> None:
 
 
 def _from_float(given: dict[str, Any]) -> None:
-    """Convert an initial number of any type to a float."""
     if not isinstance(given["initial"], NkiTensor):
         given["initial"] = float(given["initial"])
 

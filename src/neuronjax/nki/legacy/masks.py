@@ -30,7 +30,6 @@ class Box:
         return any(a >= b for a, b in zip(self.starts, self.stops, strict=True))
 
     def is_whole(self, dim: int) -> bool:
-        """Return whether the box covers all of a dimension."""
         return self.starts[dim] == 0 and self.stops[dim] == self.sizes[dim]
 
     def slices_of(self, shape: tuple[int, ...]) -> tuple[slice, ...]:

@@ -58,7 +58,6 @@ class ReleaseDifference:
     when: When = When()  # the uses concerned
 
     def holds_in(self, release: Release) -> bool:
-        """Return whether the difference holds in a release."""
         here = place_in_time(release.name)
         first = place_in_time(self.since) if self.since else 0
         end = place_in_time(self.until) if self.until else len(RELEASES)

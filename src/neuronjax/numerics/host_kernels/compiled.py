@@ -290,7 +290,6 @@ class Code(ir.IRBuilder):
         return self.sdiv(self.add(x, self.sub(by, int64(1))), by)
 
     def splat(self, x: Value, lanes: int) -> Value:
-        """Return a vector of equal lanes."""
         kind = ir.VectorType(x.type, lanes)
         one = self.insert_element(ir.Constant(kind, ir.Undefined), x, I32(0))
         return self.shuffled(one, one, [0] * lanes)
@@ -350,5 +349,4 @@ def stored_bits(c: Code, stored: str, base: Any, index: Any, lanes: int) -> Any:
 
 
 def as_floats(c: Code, bits: Any) -> Any:
-    """Return the FP32 numbers with these bits."""
     return c.bitcast(bits, shaped(F32, getattr(bits.type, "count", 0)))

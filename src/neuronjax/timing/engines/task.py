@@ -51,7 +51,6 @@ class LaneStream(NamedTuple):
 
     @property
     def is_half(self) -> bool:
-        """Return whether the elements are BF16 or FP16."""
         return is_half(self.dtype)
 
     @property
