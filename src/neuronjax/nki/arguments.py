@@ -33,8 +33,7 @@ class ArraySlot:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array of NumPy, JAX or PyTorch, or a
-    ShapeDtypeStruct."""
+    """Return whether a value is an array, also of PyTorch, or a ShapeDtypeStruct."""
     return isinstance(value, _array_classes())
 
 

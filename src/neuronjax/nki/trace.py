@@ -230,8 +230,7 @@ class Trace:
         return str(self.machine.read(view.access())) if self.machine else None
 
     def skip_shared(self, count: int) -> None:
-        """Take over the arguments, the first `count` storages that program 0
-        allocated."""
+        """Take over the first `count` shared storages, which hold the arguments."""
         self.storages += self.launch.shared[:count]
         self._shared_used = count
 

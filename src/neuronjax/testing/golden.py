@@ -45,7 +45,7 @@ _NAME = re.compile(r"[\w.+=,\[\]-]+")
 
 
 class ProgramChangedWarning(UserWarning):
-    """A warning: the program or its arguments differ from the golden's."""
+    """A warning that the program or its arguments differ from the golden's."""
 
 
 def golden(

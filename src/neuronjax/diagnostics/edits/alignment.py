@@ -43,7 +43,6 @@ class FlatOp:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Return the op's name and the types of its results."""
         return (self.op.name, *self.types)
 
     @property

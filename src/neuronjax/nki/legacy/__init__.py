@@ -115,7 +115,8 @@ class BenchmarkedKernel(LegacyKernel):
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """The summary of the last call in the vendor's terms, see `summary`.
+        """The summary of the last call in the vendor's terms, see
+        `benchmarking.summary`.
 
         Raises:
             InvalidProgramError: the kernel was not called.

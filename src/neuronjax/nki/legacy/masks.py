@@ -21,8 +21,8 @@ class Box:
     """A range of indices in every dimension."""
 
     starts: tuple[int, ...]  # first indices
-    stops: tuple[int, ...]  # one beyond the last ones
-    sizes: tuple[int, ...]  # of the dimensions
+    stops: tuple[int, ...]  # one beyond the last indices
+    sizes: tuple[int, ...]  # sizes of the masked dimensions
 
     @property
     def empty(self) -> bool:

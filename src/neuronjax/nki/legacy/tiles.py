@@ -329,7 +329,8 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
 
 
 def placed(target: NkiTensor, value: Any) -> None:
-    """Copy a view or a number, by DMA if no engine may start at the first partition."""
+    """Copy a value to `target`, by DMA if engines may not start at its first
+    partition."""
     if target.ndim > MOST_DIMENSIONS and target.storage.on_chip:
         for n in range(target.shape[1]):
             same = _has_rank(value, target.ndim)

@@ -128,7 +128,7 @@ def subnormals() -> Iterator[Question]:
 
 
 def _scaled(how: tuple[bool, bool, bool], x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return `x` times powers of two `y`, which is exact unless it is flushed."""
+    """Return `x` times powers of two `y`; the product is exact unless it is flushed."""
     reads, writes, unsigned = how
     product = (flushed(x) if reads else x) * y
     product = flushed(product) if writes else product
