@@ -72,7 +72,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PortabilityReport(Displayed):
-    """What the real compiler would refuse or change in one program.
+    """The findings of what the real compiler would refuse or change in one program.
 
     Attributes:
         program: the name of the function or file.

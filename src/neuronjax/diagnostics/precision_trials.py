@@ -22,8 +22,7 @@ from neuronjax.policy import Policy
 
 
 class BudgetSpentError(Exception):
-    """A signal that ends a search that may run no more programs; the search catches
-    it."""
+    """A signal that the search may run no more programs; the search catches it."""
 
 
 class Tried(NamedTuple):

@@ -255,8 +255,7 @@ def collective_permute_implicit_reduce(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """Send every member's op(src0, src1) to its successor in a ring, for each
-    channel."""
+    """Send every member's op(src0, src1) to its successor in a ring, per channel."""
     where = "collective_permute_implicit_reduce"
     rings = rings_of(where, replica_group, channel_ids)
     sources = [

@@ -253,8 +253,7 @@ class HazardWalk:
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
-        """Report an access that may race, as it or an earlier access has a runtime
-        offset."""
+        """Report a race that is possible because an access has a runtime offset."""
         followed = access.dynamic is None
         before = (self._scattered if followed else self._last).get(access.storage, {})
         for number in before.values():

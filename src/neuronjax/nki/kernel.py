@@ -1,4 +1,4 @@
-"""`nki.jit`, `Kernel` and `nki.simulate`: which make and run kernels.
+"""`nki.jit`, `Kernel` and `nki.simulate`, which make and run kernels.
 
 A kernel is specialised for every combination of shapes, dtypes, static arguments,
 target and grid: its Python code runs, and the trace becomes one jitted function. Under
@@ -262,8 +262,7 @@ class Kernel:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
         ranks = self._ranks or devices
         try:
-            # The algorithm is that of `neuronjax.collective_algorithm`, else of
-            # VARIABLE.
+            # The scope `collective_algorithm`, else VARIABLE, names the algorithm.
             algorithm = (
                 (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
             )

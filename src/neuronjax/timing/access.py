@@ -22,7 +22,7 @@ MOVEMENTS = frozenset({TensorCopy, BitcastCopy, DmaCopy})
 
 
 class ValueAccess(NamedTuple):
-    """Where the bytes of a value are.
+    """The location of a value's bytes.
 
     Attributes:
         roots: the tensors in memory that the value is part of; empty for a constant.

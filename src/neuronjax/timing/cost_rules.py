@@ -55,7 +55,7 @@ FREE: tuple[Way, ...] = ((),)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How an instruction reads its operands; each field is a set of their indices.
+    """The reading of an instruction's operands; each field is a set of their indices.
 
     Attributes:
         scalars: operands with one element in all or one per row (an immediate, or a

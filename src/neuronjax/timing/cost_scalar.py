@@ -20,7 +20,7 @@ from neuronjax.timing.work import Core, Way
 
 @dataclass(frozen=True, slots=True)
 class ActivationRecipe:
-    """How a function is computed.
+    """The computation of a function.
 
     Attributes:
         tables: the table of each activation.

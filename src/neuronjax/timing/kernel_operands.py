@@ -29,7 +29,6 @@ def numpy_dtype(name: str) -> np.dtype:
 
 @functools.lru_cache(maxsize=4096)
 def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Return the bytes of a tensor in each of its partitions."""
     return prod(shape[1:]) * numpy_dtype(dtype).itemsize
 
 

@@ -109,8 +109,7 @@ def edits_between(before: Program, after: Program) -> tuple[Edit, ...]:
 
 
 class _Describing:
-    """A description of an alignment and the compared values, in the terms of a
-    report."""
+    """A description of an alignment and compared values, in a report's terms."""
 
     def __init__(
         self, alignment: Alignment, found: Mapping[FlatOp | None, ComparedValue]

@@ -1,5 +1,4 @@
-"""A run op by op that keeps every value, with its op and the values that the op
-read."""
+"""A run op by op that keeps every value, its op and the values that the op read."""
 
 from __future__ import annotations
 

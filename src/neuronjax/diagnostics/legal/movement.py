@@ -1,5 +1,4 @@
-"""Rules that propagate values and errors through instructions that only move
-numbers."""
+"""Rules that propagate values and errors through instructions that move numbers."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ _FIELD = "runs"
 
 
 class RunsApartError(Exception):
-    """A signal that runs must be executed separately; the argument says how many
-    fit."""
+    """A signal that runs must be executed apart; the argument says how many fit."""
 
 
 def packed(values: np.ndarray) -> np.ndarray:

@@ -42,8 +42,7 @@ def activate2(call: Request) -> Any:
 
 @instruction
 def tensor_tensor(call: Request) -> Any:
-    """Choose the engine by default: only GpSimd has `power` and exact 32-bit
-    integers."""
+    """Choose the default engine: only GpSimd has `power` and exact 32-bit integers."""
     tensors = call.of("dst", "data1", "data2")
     function = call.attributes["op"]
     words = all(t.dtype in WORDS for t in tensors)

@@ -198,8 +198,7 @@ class Request:
                 self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
 
     def _check_column(self, name: str, value: Any, partitions: int) -> None:
-        """Refuse a value unless it is a number, a register, or one element per
-        partition."""
+        """Refuse a value that is no number, register or tensor [partitions, 1]."""
         if isinstance(value, NkiTensor):
             if value.shape[0] != partitions or value.size != partitions:
                 remedy = f"a number or a tensor of shape ({partitions}, 1)"

@@ -115,8 +115,7 @@ class BenchmarkedKernel(LegacyKernel):
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """The summary of the last call in the vendor's terms, see
-        `benchmarking.summary`.
+        """The last call's summary in the vendor's terms, see `benchmarking.summary`.
 
         Raises:
             InvalidProgramError: the kernel was not called.

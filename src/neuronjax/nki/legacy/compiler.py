@@ -36,8 +36,7 @@ _automatic: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 class Allocated:
-    """A value for `buffer=`, with a function that returns the address of a block's
-    tile.
+    """A `buffer=` value with a function from a block's index to its tile's address.
 
     Args:
         region: SBUF or PSUM.

@@ -329,8 +329,7 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
 
 
 def placed(target: NkiTensor, value: Any) -> None:
-    """Copy a value to `target`, by DMA if engines may not start at its first
-    partition."""
+    """Copy a value, by DMA if engines may not start at target's first partition."""
     if target.ndim > MOST_DIMENSIONS and target.storage.on_chip:
         for n in range(target.shape[1]):
             same = _has_rank(value, target.ndim)

@@ -47,8 +47,7 @@ def _nearest(dtype: str) -> str:
 
 @limit("tensor_tensor", "tensor_scalar", "tensor_reduce")
 def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
-    """Refuse bitwise operators on floats, and in tensor_scalar on other engines than
-    VectorE."""
+    """Refuse bitwise operators on floats, or in tensor_scalar not on VectorE."""
     ops = [i.attributes.get(key) for key in ("op", "op0", "op1")]
     bitwise = [op for op in ops if op in BITVEC]
     if not bitwise:

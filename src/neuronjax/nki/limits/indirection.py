@@ -25,8 +25,7 @@ def _is_gathered(access: Access | None) -> bool:
 
 @limit()
 def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
-    """Refuse an `.indirect()` view that the core, instruction, engine or operand
-    excludes."""
+    """Refuse illegal `.indirect()` views, by core, instruction, engine and operand."""
     inputs = tensor_inputs(i)
     gathered = [n for n, a in enumerate(inputs) if _is_gathered(a)]
     scattered = [a for a in i.outputs if _is_gathered(a)]

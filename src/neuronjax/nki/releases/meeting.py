@@ -1,5 +1,4 @@
-"""Places where a kernel's uses or instructions depend on a difference between
-releases."""
+"""Places where a kernel depends on a difference between releases."""
 
 from __future__ import annotations
 

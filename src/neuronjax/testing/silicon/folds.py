@@ -1,5 +1,4 @@
-"""Sums of FP32 numbers in all orders, and FP32 products in all ways, that a chip may
-use."""
+"""Sums in all orders, and FP32 products in all ways, that a chip may use."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Questions about sums: in each engine and PSUM, of FP32 products, and within a
-cell."""
+"""Questions about sums: in engines and PSUM, of FP32 products, and within a cell."""
 
 from __future__ import annotations
 
