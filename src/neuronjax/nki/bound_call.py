@@ -17,8 +17,8 @@ from neuronjax.nki.jax_call import is_traced
 class TracedKernel(NamedTuple):
     """A kernel traced for one specialisation."""
 
-    program: KernelProgram  # what it does
-    tree: Any  # what it returns, with slots for the results
+    program: KernelProgram  # its instructions
+    tree: Any  # its return value, with slots for the results
     dtypes: tuple[str, ...]  # nki dtypes of the results
 
 

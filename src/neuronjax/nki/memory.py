@@ -51,7 +51,7 @@ class NKIObject:
         return vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash(type(self))  # equal objects have equal hashes, and fields change
+        return hash(type(self))  # fields may change, so only the class is hashed
 
 
 def _field_names(cls: type) -> list[str]:

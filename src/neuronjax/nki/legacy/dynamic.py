@@ -26,7 +26,7 @@ class Offset:
     __array_ufunc__ = None  # array + Offset is Offset.__radd__
 
     index: NkiTensor  # integers in SBUF
-    steps: np.ndarray  # what is added to them
+    steps: np.ndarray  # the index array added to `index`
 
     def __add__(self, other: Any) -> Offset:
         return Offset(self.index, self.steps + np.asarray(other))
