@@ -79,8 +79,8 @@ def address_of(
     """Return the address of a tile if its `buffer=` fixes one, else None.
 
     The older compiler traces a loop's body once; here the body runs in every iteration.
-    If the body increases an address, a later iteration may be outside the memory. In
-    such an iteration return None, if an earlier address of the same line was inside.
+    If the body increases an address, a later address may be outside the memory. Then
+    return None, if an earlier address of the same line was inside.
     """
     if not isinstance(buffer, Allocated):
         return None
