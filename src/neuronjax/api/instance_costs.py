@@ -90,7 +90,7 @@ class PricedTable(Displayed):
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
         similar = "80 % intervals of one copy's time, from similar programs:"
-        lines.append(f"{self._MEASURED}; {similar}")
+        lines += [self._MEASURED, similar]
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
         lines += [

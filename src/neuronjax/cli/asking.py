@@ -195,7 +195,7 @@ def tolerance(ask: Ask, *, as_json: bool) -> None:
 
     The command prints error bounds for each result. A chip that adds in another order,
     and whose elementary functions have the errors of --functions, stays within them. A
-    program that omits a term does not, unless the term is smaller than the roundings.
+    program that omits a term exceeds them, unless this term is below the roundings.
 
     Examples:
 
@@ -215,7 +215,7 @@ def compare_dump(
     *,
     as_json: bool,
 ) -> None:
-    """Compare the stored tensors of another run with ours, and name the first wrong op.
+    """Compare stored tensors with those of neuronjax, and name the first wrong op.
 
     A tensor belongs to the program's value of the same name, or else of the same shape.
     The exit status is 0 if every tensor is within its error bounds, 1 if one is not or

@@ -40,9 +40,9 @@ def _numbers(given: str) -> tuple[int, ...]:
     "nki",
     "timeout",
     reference=Offer(
-        help="A file with get_inputs(), forward(*inputs) in NumPy and, if layouts "
-        "differ, transform_to_nki_inputs() and transform_nki_outputs(). Without it, "
-        "results are not judged.",
+        help="A file with get_inputs(), forward(*inputs) in NumPy and, if the "
+        "kernel has other layouts, transform_to_nki_inputs() and "
+        "transform_nki_outputs(). Without it, results are not judged.",
     ),
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),
@@ -55,7 +55,7 @@ def judge(
     ] = None,
     target: TargetOption = "trn2",
     *,
-    jobs: Annotated[int, typer.Option(min=1, help="Kernels that run at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many kernels run at once.")] = 1,
     serve: Annotated[
         bool, typer.Option(help="Judge each file whose name comes on standard input.")
     ] = False,
@@ -67,7 +67,7 @@ def judge(
     The kernel's code runs in a child process, without access to the reference. The
     exit status is 0 if the kernel is accepted, 1 if it is refused, 2 if one of your
     files cannot be read, and 3 (undecided) if the tolerance is so wide that wrong
-    kernels would pass. For a folder, it is 0 if one kernel is accepted, else 3 if one
+    kernels would pass. For a folder, it is 0 if any kernel is accepted, else 3 if any
     is undecided, else 1.
 
     Examples:

@@ -86,8 +86,8 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="The training step of the full-size model, `file.py:function`: also "
-            "predict the cost of training this model.",
+            help="The training step of the full-size model, `file.py:function`, to "
+            "also predict the cost of training this model.",
         ),
     ] = None,
     shapes: Annotated[
@@ -100,7 +100,7 @@ def study(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw a picture of the losses.")
+        Path | None, typer.Option(dir_okay=False, help="Write a picture of the losses.")
     ] = None,
     cache: CacheOption = True,
     *,

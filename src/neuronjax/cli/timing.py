@@ -106,7 +106,7 @@ def profile(
         bool, typer.Option(help="Predict how much time some changes save.")
     ] = True,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw a picture.")
+        Path | None, typer.Option(dir_okay=False, help="Write a picture.")
     ] = None,
     perfetto: Annotated[
         Path | None,
