@@ -61,10 +61,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "ppermute: device 9 is not in the mesh of 4 devices",
     ),
     "no groups": (lambda x: psum(x, []), "psum: no groups"),
-    "no such axis": (lambda x: lax.psum(x, "rows"), "axis 'rows', which no mesh"),
+    "no such axis": (lambda x: lax.psum(x, "rows"), "no mesh .* its axis 'rows'"),
     "the index along no such axis": (
         lambda x: x + lax.axis_index("rows"),
-        "axis 'rows', which no mesh",
+        "no mesh .* its axis 'rows'",
     ),
     "an algorithm for other groups": (
         collective_algorithm("kangaring")(lambda x: psum(x, [[0, 1], [2, 3]])),
