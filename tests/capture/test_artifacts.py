@@ -500,14 +500,14 @@ REFUSED = [
     ),
     (
         b"func.func @main() {\n cf.br ^bb1\n^bb1:\n return\n}",
-        "region of 2 blocks",
+        "region has 2 blocks",
     ),
     (
         mlir(
             "%r = stablehlo.constant dense<1.0> : tensor<99999x99999xf32>",
             results="tensor<99999x99999xf32>",
         ),
-        r"constant of 4e\+10 bytes",
+        r"has 4e\+10 bytes",
     ),
     (b"ML\xefR\rStableHLO_v999.0.0\x00rest", "999.0.0; this jaxlib reads up to"),
     (b"ML\xefR\x99\x99", "MLIR bytecode"),

@@ -146,7 +146,7 @@ def test_profile_warns_of_what_does_not_fit(run):
     [
         (("--by", "colour"), "'op', 'source', 'module', 'phase'"),
         (("--plot", "nowhere/p.png"), "there is no folder nowhere"),
-        (("--lnc", "5"), "logical NeuronCore size 5"),
+        (("--lnc", "5"), "logical NeuronCores of size 5"),
         (("--peak", "fp7"), "peak 'fp7'"),
         (("--trips", "12"), "write FILE:LINE=N"),
     ],
