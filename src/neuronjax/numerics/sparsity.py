@@ -318,8 +318,8 @@ def check_beyond_end(
     index = _first((rows >= length) & ~_is_zero(values))
     if index is not None:
         raise InvalidProgramError(
-            f"values{list(index)} is {np.asarray(values)[index]} at {rows[index]} on axis "
-            f"{axis}, beyond length {length}, in group {index[axis] // pattern.kept}",
+            f"values{list(index)} is {np.asarray(values)[index]} at {rows[index]}, "
+            f"past length {length} of axis {axis}, in group {index[axis] // pattern.kept}",
             remedy=f"make values after {length - 1} zero, or give a larger length=",
         )
 
