@@ -61,7 +61,7 @@ def install() -> None:
     if installed():
         return
     _check_absent(_PACKAGES)
-    outer = ModuleType("neuronxcc", "Stands for the vendor's package, see neuronjax.")
+    outer = ModuleType("neuronxcc", "Replaces the vendor's package; see neuronjax.")
     outer.__path__ = []
     sys.modules["neuronxcc"] = outer
     for name, source in MODULES.items():
