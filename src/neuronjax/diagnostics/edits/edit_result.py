@@ -249,8 +249,8 @@ class ProgramComparison(Displayed):
     def _nothing(self) -> Text:
         if not self.compared:
             return Text(
-                "no value of one program can be matched with a value of the other: they"
-                " share no name and type of a result, and no line",
+                "no value of one program can be matched with a value of the other: no"
+                " results have equal names and types, and no values come from one line",
                 style="bold red",
             )
         limit = "bit" if self.tolerance == 0 else "value"
