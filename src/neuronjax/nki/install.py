@@ -90,6 +90,6 @@ def _check_absent(packages: Sequence[str]) -> None:
             raise UnsupportedError(
                 f"the package {package} is installed here",
                 op="neuronjax.nki.install",
-                remedy="import neuronjax.nki by its own name, or install neuronjax in "
-                f"an environment without {package}",
+                remedy="write import neuronjax.nki, or install neuronjax in an "
+                f"environment without {package}",
             )
