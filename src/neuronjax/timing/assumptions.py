@@ -112,8 +112,8 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "speed at which the ramp of THROTTLE_SECONDS goes back, times how far use is below"
-    " THROTTLE_LIMIT (idle: use 0). No document says that the rows in use matter",
+    "seconds that the ramp of THROTTLE_SECONDS goes back per second, divided by"
+    " THROTTLE_LIMIT - use (idle: use 0). No document says that the rows in use matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -160,8 +160,8 @@ MAX8_EXTRA = Constant(144, "cycles", "added by max8, match_replace8 in nki-libra
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
-    "largest free size of an elementwise instruction; a longer one is divided, so that"
-    " tiles stream. With an operand in PSUM, a bank is the limit, which is smaller",
+    "largest free size of an elementwise instruction; larger tiles are divided, so that"
+    " they stream. If an operand is in PSUM, the limit is a bank, which is smaller",
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "load of exp's table on trn2 [DM, picture]")
 RANDOM_XORWOW = Constant(
@@ -198,8 +198,8 @@ GPSIMD_PROCESSORS = Constant(8, "processors", "processors of GpSimdE [A2]")
 GATHER_INDEX = assumed(
     7,
     "cycles/index",
-    "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, less in narrow"
-    " dtypes; V26 divides by this number, which would make larger gathers faster",
+    "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
+    " narrow dtypes; V26 divides by this number, so larger gathers would be faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -275,8 +275,8 @@ PARTITIONS_OF_A_DMA_ENGINE = Constant(
 LOOP_TURNS = assumed(
     16,
     "iterations",
-    "iterations of a device loop that are scheduled one by one if all together have too"
-    " many instructions; each further one takes as long as the last of these",
+    "iterations of a device loop that are scheduled one by one if the loop has too many"
+    " instructions; every later iteration takes as long as the last scheduled one",
 )
 
 # -- host ------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"
 )
 RESIDENT_SHARE = assumed(
-    0.85, "fraction", "the part of SBUF for values that stay; the rest is for tiles"
+    0.85, "fraction", "the part of SBUF for values that stay, not for passing tiles"
 )
 COLUMN_BLOCK_BYTES = assumed(
     4096,

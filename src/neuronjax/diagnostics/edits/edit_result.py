@@ -254,7 +254,7 @@ class ProgramComparison(Displayed):
                 style="bold red",
             )
         limit = "bit" if self.tolerance == 0 else "value"
-        what = f"no {limit} differs: compared {self.compared} values that both compute"
+        what = f"no {limit} differs: {self.compared} values of both programs compared"
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
