@@ -210,9 +210,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     bound = short(min(e.result.largest, largest_of(_format(t))))
     text = f"numbers up to {largest} are cut off at {bound}"
     if bound == largest:
-        text = (
-            f"numbers are cut off on one side; the largest magnitude, {largest}, is not"
-        )
+        text = f"numbers are cut off on one side; the largest, {largest}, is not"
     return FaultName("saturation", text)
 
 
