@@ -149,7 +149,7 @@ def _partial_chips(op: str, group: Group) -> str:
     if any(len(ranks) < group.ranks_per_chip for ranks in group.by_chip):
         return f"the group lacks some of the {group.ranks_per_chip} ranks of a chip"
     if group.ranks_per_chip % 2:
-        return f"a chip has {group.ranks_per_chip} ranks, an odd number without pairs"
+        return f"the {group.ranks_per_chip} ranks of a chip do not form pairs"
     if group.size > MAX_KANGARING_RANKS:
         return (
             f"the group has {group.size} ranks; at most {MAX_KANGARING_RANKS} are "
@@ -241,9 +241,9 @@ def _parts(group: Group) -> tuple[Group, Group]:
 
 def _asymmetric(group: Group) -> str:
     if len(group.by_node) == 1:
-        return "the group is on one node: name one algorithm, no pair"
+        return "the group is on one node: name one algorithm, not a pair"
     if len(group.by_node) == group.size:
-        return "the group has one rank on each node: name one algorithm, no pair"
+        return "the group has one rank on each node: name one algorithm, not a pair"
     return group.fault
 
 
