@@ -322,8 +322,8 @@ class Emulated(Stateful):
             raise UnsupportedError(
                 f"{self._name}, which collects statistics, inside another emulated "
                 "function",
-                remedy="give collect= to the outermost nj.jit; with scope= or source= "
-                "it measures the inner function alone",
+                remedy="give collect= to the outermost nj.jit; scope= or source= limit "
+                "the statistics to the inner function",
             )
         scope = None if is_asked_about(self) else self._given_policy
         with policy_scope(scope) if scope else contextlib.nullcontext():

@@ -94,7 +94,7 @@ def _content(path: Path) -> dict:
     if not isinstance(content, dict) or not isinstance(content.get("kernel"), str):
         raise _NotOurs(f"{path} was not written by neuronjax; {_REMEDY}")
     if not isinstance(content.get("summary"), dict):
-        raise _NotOurs(f"{path} has no summary: {content.get('unpriced')}")
+        raise _NotOurs(f"{path} has no summary of latencies: {content.get('unpriced')}")
     return content
 
 

@@ -110,7 +110,7 @@ FLAGS: tuple[Flag, ...] = (
         sets={"none": {"implicit_integer_downcast": "none"}},
         unsupported={
             **dict.fromkeys(("default", "all", "none"), ""),
-            "*": "a list of ops is not read; use all, none or Policy(rules=...)",
+            "*": "lists of ops are not read; use all, none or Policy(rules=...)",
         },
     ),
     Flag(
@@ -244,9 +244,9 @@ IGNORED_VARIABLES: Mapping[str, str] = {
     "XLA_FLAGS": "it configures the host's XLA, on which emulated bits do not depend, "
     "unless it allows fast math, which is refused",
     "NEURON_PLATFORM_TARGET_OVERRIDE": "the chip is the `target` argument",
-    "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no number",
+    "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no result",
     "NEURON_RT_ENABLE_OCP": "float8_e4m3fn is OCP's, whatever the variable's value",
-    "NEURON_FAIL_ON_NAN": "it reports NaN and changes no number",
+    "NEURON_FAIL_ON_NAN": "it reports NaN and changes no result",
     "NKI_SIMULATOR": "it selects the vendor's simulator",
     "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE": "both transposes move the same bits",
 }

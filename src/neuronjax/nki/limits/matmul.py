@@ -32,7 +32,7 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
     for name in names:
         if name not in FLOATS:
-            raise broken(i, shown, f"{name} is none of {', '.join(sorted(FLOATS))}")
+            raise broken(i, shown, f"use {', '.join(sorted(FLOATS))}, not {name}")
     # A transpose copies bits, so the identity has the dtype of the data.
     if len(WIDE & {*names}) == 1 and not WIDE.issuperset(names):
         raise broken(
@@ -97,13 +97,13 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
         legal = (32, *legal)
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
-        raise broken(i, asked, f"give pairs, sizes of {', '.join(map(str, legal))}")
+        raise broken(i, asked, f"give pairs, with sizes {', '.join(map(str, legal))}")
     if i.name == "nc_matmul_mx" and sizes[1] != legal[-1]:
         raise broken(i, asked, f"use all {legal[-1]} columns")
     for start, size in zip(position, sizes, strict=True):
         if start % size or not 0 <= start <= 128 - size:
             starts = ", ".join(str(s) for s in range(0, 128, size))
-            raise broken(i, asked, f"a tile of {size} starts at {starts}")
+            raise broken(i, asked, f"let a tile of {size} start at one of {starts}")
 
 
 @limit("nc_matmul")
