@@ -319,7 +319,7 @@ def check_beyond_end(
     if index is not None:
         raise InvalidProgramError(
             f"values{list(index)} is {np.asarray(values)[index]} at {rows[index]}, "
-            f"past length {length} of axis {axis}, in group {index[axis] // pattern.kept}",
+            f"past length {length}: group {index[axis] // pattern.kept} of axis {axis}",
             remedy=f"make values after {length - 1} zero, or give a larger length=",
         )
 
