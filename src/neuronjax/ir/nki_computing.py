@@ -63,9 +63,9 @@ _TENSOR_ENGINE = (
         flag("is_transpose", "whether stationary's bits pass through a one-hot moving"),
         flag(
             "is_stationary_onezero",
-            "a hint that stationary is all 0 and 1; it changes only the time",
+            "a hint that stationary has only 0 and 1; it changes only the time",
         ),
-        flag("is_moving_onezero", "a hint that moving is all 0 and 1"),
+        flag("is_moving_onezero", "a hint that moving has only 0 and 1"),
         note("accumulate", "True adds to dst; None does if matmuls wrote it", _MAYBE),
         note(
             "tile_position", "first row and column of the array that are used", _PLACE
@@ -102,7 +102,7 @@ _TENSOR_ENGINE = (
         "nc_transpose",
         "tensor vector",
         "dst, data, engine=engine.unknown, name=None",
-        "dst = data.T, with one free dimension; TensorE goes from SBUF to PSUM.",
+        "dst = data.T, with one free dimension; TensorE reads SBUF and writes PSUM.",
         out(text="of the dtype of data; in PSUM if TensorE transposes"),
         tensor("data", text="in SBUF if TensorE transposes"),
         ENGINE,

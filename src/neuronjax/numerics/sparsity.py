@@ -320,7 +320,7 @@ def check_beyond_end(
         raise InvalidProgramError(
             f"values{list(index)} is {np.asarray(values)[index]} at {rows[index]}, "
             f"past length {length}: group {index[axis] // pattern.kept} of axis {axis}",
-            remedy=f"make values after {length - 1} zero, or give a larger length=",
+            remedy=f"zero values after position {length - 1}, or give a larger length=",
         )
 
 

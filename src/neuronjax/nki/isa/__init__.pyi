@@ -96,7 +96,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Sequence[int
     """Within each quadrant of 32 partitions, dst[p] = src[shuffle_mask[p]]."""
 
 def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Any = engine.unknown, name: str | None = None) -> NkiInstruction:
-    """dst = data.T, with one free dimension; TensorE goes from SBUF to PSUM."""
+    """dst = data.T, with one free dimension; TensorE reads SBUF and writes PSUM."""
 
 def nonzero_with_count(dst: NkiTensor, src: NkiTensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None) -> NkiInstruction:
     """Indices and number of nonzero elements, in partitions 0, 16, 32, ..."""
