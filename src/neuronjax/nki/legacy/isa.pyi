@@ -27,7 +27,7 @@ def activation_reduce(op: Any, data: Tile, *, reduce_op: Any, reduce_res: Tile, 
     """op(data * scale + bias), and its sums in reduce_res."""
 
 def affine_select(pred: Any, on_true_tile: Tile, on_false_value: float, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """Return on_true_tile where `pred` is true, else on_false_value."""
+    """Return on_true_tile where `pred` is true, else the number."""
 
 def bn_aggr(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """Mean and variance, from several statistics."""
