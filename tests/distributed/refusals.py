@@ -70,7 +70,8 @@ def devices_that_cannot_be_shared_out_are_refused() -> None:
     step, arguments = PROGRAMS["data_parallel"].emulated(), PROGRAMS["data_parallel"][4]
     with real_devices(mesh):
         with pytest.raises(
-            nj.InvalidProgramError, match="8 emulated devices on 3 real ones"
+            nj.InvalidProgramError,
+            match="8 emulated devices do not divide equally over 3",
         ):
             step(*arguments)
 
