@@ -71,7 +71,7 @@ def devices_that_cannot_be_shared_out_are_refused() -> None:
     with real_devices(mesh):
         with pytest.raises(
             nj.InvalidProgramError,
-            match="8 emulated devices do not divide equally over 3",
+            match="8 emulated devices cannot be divided over 3",
         ):
             step(*arguments)
 

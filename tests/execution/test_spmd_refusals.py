@@ -205,7 +205,7 @@ def test_loaded_programs_with_illegal_groups_are_refused(op, table, words, tmp_p
         (((0, 1), (2, -1)), "device -1 is not in the mesh of 4"),
         (((0, 1),), "of 4 devices, [2, 3] are in no group"),
         (((0,), (1, 2, 3)), "groups of unequal size, 1 and 3 devices"),
-        ((), "[0, 1, 2, 3] of 4 devices"),
+        ((), "of 4 devices, [0, 1, 2, 3]"),
     ],
 )
 def test_faults_of_groups(groups, fault):
