@@ -70,7 +70,8 @@ def devices_that_cannot_be_shared_out_are_refused() -> None:
     step, arguments = PROGRAMS["data_parallel"].emulated(), PROGRAMS["data_parallel"][4]
     with real_devices(mesh):
         with pytest.raises(
-            nj.InvalidProgramError, match="3 real devices cannot evenly share 8"
+            nj.InvalidProgramError,
+            match="8 emulated devices cannot be divided over 3",
         ):
             step(*arguments)
 

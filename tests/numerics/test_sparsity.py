@@ -375,7 +375,7 @@ def test_a_tag_given_twice_is_named():
 
 def test_values_beyond_the_end_must_be_zeros():
     with pytest.raises(
-        InvalidProgramError, match=r"values\[3\] is 1.0 at 5, past length 5: group 1"
+        InvalidProgramError, match=r"values\[3\] is 1.0, but its position 5 on axis"
     ):
         _parts([0, 1, 0, 1], length=5)
     values = np.array([1, 2, 3, -0.0], np.float32)

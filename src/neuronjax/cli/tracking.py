@@ -61,7 +61,7 @@ def track(
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure each later commit without a record in --append's file.",
+            help="Measure each commit after this one that --append's file lacks.",
         ),
     ] = None,
     plot: Annotated[

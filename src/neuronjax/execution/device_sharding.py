@@ -248,7 +248,7 @@ class RealDevices:
         if devices % self.count:
             legal = [n for n in range(1, self.count + 1) if devices % n == 0]
             raise InvalidProgramError(
-                f"{self.count} real devices cannot evenly share {devices} emulated",
+                f"{devices} emulated devices cannot be divided over {self.count} real",
                 remedy=f"use a number of real devices that divides {devices}, such as "
                 f"{max(legal)}",
             )

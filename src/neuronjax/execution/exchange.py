@@ -145,7 +145,7 @@ def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
 
 def _part(i: Collective, length: int, parts: int) -> int:
     if length % parts:
-        problem = f"a dimension of {length} elements has no {parts} equal parts"
+        problem = f"{length} elements of a dimension do not form {parts} equal parts"
         raise _invalid(i, problem, f"use a multiple of {parts}")
     return length // parts
 

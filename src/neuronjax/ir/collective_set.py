@@ -41,7 +41,7 @@ def fault_of_groups(groups: Groups, devices: int, *, complete: bool = True) -> s
         missing = sorted(set(range(devices)) - set(named))
         sizes = sorted({len(group) for group in groups})
         if missing:
-            fault = f"the devices {missing} of {devices} are in no group"
+            fault = f"of {devices} devices, {missing} are in no group"
         elif len(sizes) > 1:
             fault = f"groups of unequal size, {' and '.join(map(str, sizes))} devices"
     return f"{fault}: {groups}" if fault else ""

@@ -56,17 +56,17 @@ _TENSOR_ENGINE = (
         "dst, stationary, moving, is_stationary_onezero=False, "
         "is_moving_onezero=False, is_transpose=False, accumulate=None, "
         "tile_position=(), tile_size=(), perf_mode=matmul_perf_mode.none, name=None",
-        "dst = stationary.T @ moving, or dst += ...; sums fold over the partitions.",
+        "dst = stationary.T @ moving, or dst += ...; the sum is over the partitions.",
         out("dst", ("psum",), text="[M, N]"),
         tensor("stationary", SBUF, text="[K, M]; [K, 2, M] in double-row mode"),
         tensor("moving", SBUF, text="[K, N]; [K, 2, N] in double-row mode"),
-        flag("is_transpose", "whether stationary's bits pass through a one-hot moving"),
+        flag("is_transpose", "whether dst takes stationary's bits; moving is one-hot"),
         flag(
             "is_stationary_onezero",
             "a hint that stationary has only 0 and 1; it changes only the time",
         ),
         flag("is_moving_onezero", "a hint that moving has only 0 and 1"),
-        note("accumulate", "True adds to dst; None does if matmuls wrote it", _MAYBE),
+        note("accumulate", "True adds to dst; None too if matmuls wrote dst", _MAYBE),
         note(
             "tile_position", "first row and column of the array that are used", _PLACE
         ),
@@ -80,7 +80,7 @@ _TENSOR_ENGINE = (
         "tensor",
         "dst, stationary, moving, stationary_scale, moving_scale, tile_position=None, "
         "tile_size=None, accumulate=None, name=None",
-        "dst = stationary.T @ moving, or dst += ...; the array dequantizes both.",
+        "dst = stationary.T @ moving, or dst += ..., with dequantized operands.",
         out("dst", ("psum",), dtypes=("float32", "bfloat16"), text="[M, N], M even"),
         tensor("stationary", SBUF, dtypes=_X4, text="[P, M], P a multiple of 32"),
         tensor("moving", SBUF, dtypes=_X4, text="[P, N]"),
@@ -92,7 +92,7 @@ _TENSOR_ENGINE = (
             "(32, 64 or 128 rows, 128) in row tiling mode",
             f"{_PLACE} | None",
         ),
-        note("accumulate", "True adds to dst; None does if it was written", _MAYBE),
+        note("accumulate", "True adds to dst; None too if dst was written", _MAYBE),
         label="modelled",
         capability="mx_matmul",
         instead="nisa.nc_matmul",
@@ -102,7 +102,7 @@ _TENSOR_ENGINE = (
         "nc_transpose",
         "tensor vector",
         "dst, data, engine=engine.unknown, name=None",
-        "dst = data.T, with one free dimension; TensorE reads SBUF and writes PSUM.",
+        "dst = data.T, with one free dimension; with TensorE, from SBUF to PSUM.",
         out(text="of the dtype of data; in PSUM if TensorE transposes"),
         tensor("data", text="in SBUF if TensorE transposes"),
         ENGINE,

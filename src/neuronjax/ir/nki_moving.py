@@ -41,7 +41,7 @@ _DGE = choice(
     ("unknown", "swdge", "hwdge", "none"),
     "what generates the DMA descriptors; values do not depend on it",
 )
-_OOB = choice("oob_mode", ("error", "skip"), "for runtime indices out of bounds")
+_OOB = choice("oob_mode", ("error", "skip"), "if a runtime index is out of bounds")
 _PRIORITY = note(
     "priority", "DMA service class, 0 (highest) to 3; from NeuronCore-v4", "int | None"
 )
@@ -148,8 +148,8 @@ _MOVEMENT = (
         "iota",
         "gpsimd",
         "dst, pattern, offset=0, channel_multiplier=0, name=None",
-        "offset + partition * channel_multiplier + sum of index * step, in 32-bit "
-        "ints.",
+        "dst = offset + partition * channel_multiplier + sum of index * step, in "
+        "32-bit ints.",
         out("dst", SBUF),
         *pattern(),
     ),

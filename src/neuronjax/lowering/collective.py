@@ -70,7 +70,7 @@ def _current(op: Op, context: Context) -> DeviceMesh:
     if mesh is None:
         raise op.error(
             UnimplementedError,
-            "joins devices outside of jax.shard_map and pmap",
+            "is a collective outside of jax.shard_map and pmap",
             "call it inside jax.shard_map over neuronjax.make_mesh, or neuronjax.pmap",
         )
     return mesh

@@ -64,7 +64,7 @@ _ASYNC = RefusedOp(
     remedy="save the program before XLA's scheduler has rewritten it",
 )
 _REPLICAS = RefusedOp(
-    reason="numbers replicas of a program; devices are partitions of one program",
+    reason="uses replicas of a program, but devices are partitions of one program",
     remedy="use jax.lax collectives inside jax.shard_map or neuronjax.pmap",
 )
 _ONE_RECEIVES = RefusedOp(

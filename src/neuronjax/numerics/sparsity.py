@@ -318,9 +318,9 @@ def check_beyond_end(
     index = _first((rows >= length) & ~_is_zero(values))
     if index is not None:
         raise InvalidProgramError(
-            f"values{list(index)} is {np.asarray(values)[index]} at {rows[index]}, "
-            f"past length {length}: group {index[axis] // pattern.kept} of axis {axis}",
-            remedy=f"zero values after position {length - 1}, or give a larger length=",
+            f"values{list(index)} is {np.asarray(values)[index]}, but its position "
+            f"{rows[index]} on axis {axis} is not below length {length}",
+            remedy=f"zero values from position {length} on, or give a larger length=",
         )
 
 

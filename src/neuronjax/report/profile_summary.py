@@ -229,7 +229,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "hbm_write_bytes": Metric("B", "by the DMA engines"),
         "spill_save_bytes": Metric("B", "intermediates that SBUF has no room for"),
         "spill_reload_bytes": Metric("B", "spilled intermediates, read back"),
-        "useful_read_percent": Metric("percent", "of hbm_read_bytes, not reloads"),
+        "useful_read_percent": Metric("percent", "hbm_read_bytes without reloads"),
         "input_queue_bytes": Metric("B", "inputs that are read"),
         "weight_queue_bytes": Metric("B", "parameters that are read"),
         "output_queue_bytes": Metric("B", "results that are written"),

@@ -132,7 +132,7 @@ def _uneven(op: str, group: Group) -> str:
     counts = sorted({len(ranks) for ranks in group.by_chip})
     if len(counts) > 1:
         sizes = " or ".join(map(str, counts))
-        return f"the group has {sizes} ranks on a chip, not the same number on each"
+        return f"the group does not have equally many ranks on each chip, but {sizes}"
     return _several_nodes(group)
 
 
@@ -170,7 +170,7 @@ def _ring(channels: int) -> Algorithm:
         most = len(closed_paths(group, range(group.size)))
         if channels <= most:
             return group.fault
-        return f"the group lacks chips of the 4 x 4 torus: at most {most} channels"
+        return f"the group lacks chips of the 4 x 4 torus, so it has {most} channels"
 
     def plan(group: Group) -> FoldPlan:
         paths = closed_paths(group, range(group.size))

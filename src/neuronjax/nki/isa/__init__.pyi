@@ -66,7 +66,7 @@ def get_nc_version() -> nc_version:
     """Return the generation of the target's cores; the newest for a projected chip."""
 
 def iota(dst: NkiTensor, pattern: Sequence[Sequence[int]], offset: int = 0, channel_multiplier: int = 0, name: str | None = None) -> NkiInstruction:
-    """offset + partition * channel_multiplier + sum of index * step, in 32-bit ints."""
+    """dst = offset + partition * channel_multiplier + sum of index * step, in 32-bit ints."""
 
 def local_gather(dst: NkiTensor, src_buffer: NkiTensor, index: NkiTensor, num_elem_per_idx: int = 1, num_valid_indices: int | None = None, name: str | None = None) -> NkiInstruction:
     """Gathers within groups of 16 partitions, by indices that each group shares."""
@@ -84,10 +84,10 @@ def nc_match_replace8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, imm: flo
     """dst = data with the first match of each of 8 values replaced by imm."""
 
 def nc_matmul(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, is_stationary_onezero: bool = False, is_moving_onezero: bool = False, is_transpose: bool = False, accumulate: bool | None = None, tile_position: tuple[int, ...] = (), tile_size: tuple[int, ...] = (), perf_mode: Any = matmul_perf_mode.none, name: str | None = None) -> NkiInstruction:
-    """dst = stationary.T @ moving, or dst += ...; sums fold over the partitions."""
+    """dst = stationary.T @ moving, or dst += ...; the sum is over the partitions."""
 
 def nc_matmul_mx(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, stationary_scale: NkiTensor, moving_scale: NkiTensor, tile_position: tuple[int, ...] | None = None, tile_size: tuple[int, ...] | None = None, accumulate: bool | None = None, name: str | None = None) -> NkiInstruction:
-    """dst = stationary.T @ moving, or dst += ...; the array dequantizes both."""
+    """dst = stationary.T @ moving, or dst += ..., with dequantized operands."""
 
 def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str | None = None) -> NkiInstruction:
     """Gathers within every partition, by the indices in that partition."""
@@ -96,7 +96,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Sequence[int
     """Within each quadrant of 32 partitions, dst[p] = src[shuffle_mask[p]]."""
 
 def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Any = engine.unknown, name: str | None = None) -> NkiInstruction:
-    """dst = data.T, with one free dimension; TensorE reads SBUF and writes PSUM."""
+    """dst = data.T, with one free dimension; with TensorE, from SBUF to PSUM."""
 
 def nonzero_with_count(dst: NkiTensor, src: NkiTensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None) -> NkiInstruction:
     """Indices and number of nonzero elements, in partitions 0, 16, 32, ..."""
