@@ -238,7 +238,7 @@ def _of_this_host(context: Any, x: Any) -> list[Any]:
             "cast: its compiled kernels run only on this machine",
             location=program_line(),
             remedy='export it inside "with nj.exportable():", which writes StableHLO '
-            "with the same bits; jax.export.export(nj.jit(f)) needs no with",
+            "with the same bits; jax.export.export(nj.jit(f)) does not need it",
         )
     return [x]
 

@@ -86,7 +86,7 @@ def _as_custom_call(op: Any) -> None:
         given["largest"] = ir.BoolAttr.get(True)
     elif given:
         raise UnsupportedError(
-            f"portable programs cannot store this op's {', '.join(given)}",
+            f"portable programs cannot store attributes of this op: {', '.join(given)}",
             op=op.name,
             remedy="leave this op out of the function",
         )

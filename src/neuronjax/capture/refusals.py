@@ -167,7 +167,7 @@ _REFUSALS = (
     ),
     _Refusal(
         r"_specs refers to (?s:.)*Check the \w+ values passed to shard_map",
-        "use only axes of the mesh, and of axis_names= if given, in the specs",
+        "in the specs, use only axes of the mesh, and of axis_names= if it is given",
     ),
     _Refusal(
         r"requires a non-empty mesh|context mesh cannot be|not under a mesh", _NO_MESH

@@ -43,7 +43,7 @@ _DGE = choice(
 )
 _OOB = choice("oob_mode", ("error", "skip"), "if a runtime index is out of bounds")
 _PRIORITY = note(
-    "priority", "DMA service, 0 (first) to 3; from NeuronCore-v4 on", "int | None"
+    "priority", "DMA service class, 0 (highest) to 3; from NeuronCore-v4", "int | None"
 )
 
 

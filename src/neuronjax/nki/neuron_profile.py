@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             subparser.add_argument("--output-format", choices=_FORMATS, required=True)
     options, others = parser.parse_known_args(arguments)
     if others:
-        print(f"neuron-profile of neuronjax: {others} change nothing", file=sys.stderr)
+        print(f"neuron-profile of neuronjax ignores {others}", file=sys.stderr)
     try:
         options.run(options)
     except _NotOurs as error:

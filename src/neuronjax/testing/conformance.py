@@ -162,7 +162,7 @@ def _cases(folder: Path, manifest: dict[str, Any]) -> list[Case]:
     for name, content in data.items():
         if sha256(content) != manifest["files"][name]:
             raise InvalidProgramError(
-                f"{folder / name} has not the hash that the manifest states",
+                f"{folder / name} does not have the hash that the manifest states",
                 remedy="write all files again: neuronjax conformance --write FOLDER",
             )
     arrays = {name.removesuffix(".npz"): read_npz(d) for name, d in data.items()}

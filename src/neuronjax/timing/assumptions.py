@@ -107,13 +107,13 @@ THROTTLE_SECONDS = Constant(
     3e-6, "s", "TensorE goes from half to full rate in this time after a pause [GL]"
 )
 THROTTLE_LIMIT = Constant(
-    0.5, "fraction", "TensorE's lowest rate; if its use is lower, the rate falls [GL]"
+    0.5, "fraction", "TensorE's lowest rate, to which it falls if used less [GL]"
 )
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "seconds that the ramp of THROTTLE_SECONDS goes back per second, divided by"
-    " THROTTLE_LIMIT - use (idle: use 0). No document says that the rows in use matter",
+    "this times (THROTTLE_LIMIT - use) is the part of THROTTLE_SECONDS lost per second;"
+    " use is the share of rows in use, 0 if idle. No document says that rows matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -199,7 +199,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by this number, so larger gathers would be faster",
+    " narrow dtypes; V26 divides by e, which would make larger gathers faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(

@@ -217,12 +217,12 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
     """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
     numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
-    text = f"by this scale, {numbers} are cut off"
+    text = f"with this scale, {numbers} are cut off"
     if s.scale == "large":
         share, kind = percent(e.result.nothing), "underflow"
-        text = f"by this scale, {share} of the numbers become zero"
+        text = f"with this scale, {share} of the numbers become zero"
     elif e.result.beyond and e.result.nonfinite:
-        kind, text = "overflow", f"by this scale, {numbers} leave the format's range"
+        kind, text = "overflow", f"with this scale, {numbers} leave the format's range"
     return FaultName(kind, text)
 
 

@@ -125,7 +125,7 @@ def _threefry(context: OpContext) -> Answer:
     draws = (op.name for op in context.settings.program.walk())
     # JAX splits a key of "rbg", and folds data into it, by threefry for each half.
     return "stablehlo.rng_bit_generator" not in draws or Verdict(
-        "threefry only derives keys of rbg, by split, fold_in or Flax's Rngs",
+        "threefry is only used to derive keys of rbg (split, fold_in, Flax's Rngs)",
         remedy='jax.random.key(seed, impl="unsafe_rbg"), which needs no threefry, or '
         "derive keys outside the program",
     )

@@ -156,7 +156,7 @@ class RankedMachine:
         values = {machine.register(register) for machine in self.machines}
         if len(values) > 1:
             raise UnsupportedError(
-                f"the iterations of a loop differ from rank to rank: {sorted(values)}",
+                f"iteration counts of a loop differ between ranks: {sorted(values)}",
                 location=user_line(),
                 remedy="run the kernel without jax.disable_jit()",
             )

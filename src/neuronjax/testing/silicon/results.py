@@ -84,7 +84,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         ) from error
     if manifest.get("format") != FORMAT:
         raise InvalidProgramError(
-            f"{path} is not of a silicon kit",
+            f"{path} was not written by a silicon kit",
             remedy="give the folder that the kit's run.py wrote: results/",
         )
     if manifest.get("kit") != kit_version():
