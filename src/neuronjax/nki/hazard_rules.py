@@ -228,7 +228,7 @@ class HazardWalk:
                     writer,
                     f"overwrites {text(dst)}, a product that nothing has read",
                     "use accumulate=True after the first tile of K, or leave "
-                    "accumulate out; put a separate product in another tile",
+                    "accumulate out; write a separate product to another tile",
                 )
 
     def _between_cores(

@@ -375,7 +375,7 @@ class TensorView(NKIObject):
         if nbytes % new or self.offset * old % new or any(s % new for s in outer):
             refuse(
                 "view",
-                f"a row of {self.shape} {self.dtype} is no whole number of {dtype}",
+                f"a row of {self.shape} {self.dtype} does not hold whole {dtype}",
                 f"make the last size and the offset multiples of {new // old}",
             )
         shape = (*self.shape[:-1], nbytes // new)

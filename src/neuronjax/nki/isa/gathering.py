@@ -105,8 +105,8 @@ def nc_stream_shuffle(call: Request) -> Any:
         source = p // _QUADRANT * _QUADRANT + mask[p % _QUADRANT]
         if mask[p % _QUADRANT] != _UNCHANGED and source >= src.shape[0]:
             call.refuse(
-                f"partition {p} copies partition {source} of src, which has "
-                f"{src.shape[0]}",
+                f"partition {p} copies partition {source} of src, which has only "
+                f"{src.shape[0]} partitions",
                 "give src the partitions that the mask names",
             )
     stays = _UNCHANGED in mask[: dst.shape[0]]
