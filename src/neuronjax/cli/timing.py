@@ -106,7 +106,7 @@ def profile(
         bool, typer.Option(help="Predict the time that changes would save.")
     ] = True,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw a picture.")
+        Path | None, typer.Option(dir_okay=False, help="Write the plots to a file.")
     ] = None,
     perfetto: Annotated[
         Path | None,
