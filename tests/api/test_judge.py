@@ -149,7 +149,7 @@ def test_the_tolerance_of_a_matmul_is_derived(turns: int, tmp_path: Path) -> Non
 UNDERIVED = {
     "a number of Python": (
         "return x + y * np.sign(float(y[0, 0])) ** 2",
-        "converted to a number",
+        "converted to a Python number",
     ),
     "turns that an error decides": (
         """z = x + y

@@ -170,7 +170,7 @@ def test_what_is_not_there_is_named():
         return nl.load(x, rounding="up")
 
     x = normal(8, 8)
-    with pytest.raises(UnsupportedError, match="no box"):
+    with pytest.raises(UnsupportedError, match="no rectangle"):
         nki.simulate_kernel(triangle, x)
     with pytest.raises(InvalidProgramError, match="indices 0 to 8 of dimension 0"):
         nki.simulate_kernel(beyond, x)

@@ -119,7 +119,7 @@ def test_a_function_that_reads_another_value(tmp_path):
     guard = dict(directory=tmp_path, policy="bf16")
     golden("read", reading(2.0), update=True, **guard)(np.ones(4, np.float32))
     check = golden("read", reading(3.0), update=False, changed_program="fail", **guard)
-    with pytest.raises(GoldenMismatch, match="a value or a library that it") as caught:
+    with pytest.raises(GoldenMismatch, match="a value or a library that the") as caught:
         check(np.ones(4, np.float32))
     assert caught.value.change is not None
     assert caught.value.change.cause == "values"
