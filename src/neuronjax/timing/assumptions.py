@@ -199,7 +199,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by e, which would make larger gathers faster",
+    " narrow dtypes; V26 divides by this number, which would speed up larger ones",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
