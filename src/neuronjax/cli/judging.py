@@ -41,7 +41,7 @@ def _numbers(given: str) -> tuple[int, ...]:
     "timeout",
     reference=Offer(
         help="A file with get_inputs(), forward(*inputs) in NumPy and, if layouts "
-        "differ, transform_to_nki_inputs() and transform_nki_outputs(). Without it, "
+        "differ, transform_to_nki_inputs() and transform_nki_outputs(). Without this, "
         "results are not judged.",
     ),
     grid=Offer(read=_numbers, metavar="N,M"),
