@@ -496,7 +496,7 @@ REFUSED = [
     (mlir("%r = stablehlo.add %x, %y : tensor<4xf32>"), "undeclared SSA value"),
     (
         b"func.func @a() { return }\nfunc.func @b() { return }",
-        "2 public functions: a, b",
+        "2 functions are public: a, b",
     ),
     (
         b"func.func @main() {\n cf.br ^bb1\n^bb1:\n return\n}",

@@ -78,10 +78,10 @@ def test_functions_of_the_users_other_files_are_named(run):
     result = run("run", "cli_importing.py:knwon")
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
-    assert "did you mean known? it has: known, layer, step" in said
+    assert "did you mean known? its functions: known, layer, step" in said
     assert said.endswith("step")
     listed = run("profile", "cli_importing.py").stderr
-    assert "it has: known, layer, step" in " ".join(listed.split())
+    assert "its functions: known, layer, step" in " ".join(listed.split())
 
 
 def test_run_gives_the_numbers_of_the_chip(run):
@@ -382,7 +382,7 @@ def test_an_error_of_a_script_is_shown_from_its_first_line(run, tmp_path, text, 
 def test_what_only_functions_have_is_refused_beside_a_script(script):
     result = script("run", "--args", "f32[2]", "train.py")
     assert result.exit_code == 2
-    assert "--args with a script" in result.output
+    assert "a script takes no --args" in result.output
 
 
 def test_shapes_are_collected(run):

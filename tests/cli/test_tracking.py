@@ -72,7 +72,7 @@ def test_twenty_commits_are_measured_afterwards(tmp_path, monkeypatch):
     lines = (tmp_path / "errors.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert len(records) == 19
-    assert "is left out: SyntaxError" in found.stderr
+    assert "is skipped: SyntaxError" in found.stderr
     by_number = {int(r["subject"].split()[1]): r for r in records}
     assert by_number[6]["rel_l2"] > 3 * by_number[5]["rel_l2"]
     assert by_number[5]["rel_l2"] == by_number[1]["rel_l2"]

@@ -335,7 +335,7 @@ def refused(category: type[NeuronJaxError], words: str) -> Any:
 
 
 def test_more_devices_than_the_target_has():
-    with refused(InvalidProgramError, "8 devices, target trn2 has 4") as error:
+    with refused(InvalidProgramError, "8 devices, but target trn2 has 4") as error:
         body(lambda x: x, target="trn2")
     assert "trn2.48xlarge (64)" in error.value.remedy
     assert __file__ in error.value.location

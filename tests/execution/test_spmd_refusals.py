@@ -114,7 +114,7 @@ def test_no_such_algorithm():
 
 
 def test_more_devices_than_the_target_has():
-    with pytest.raises(InvalidProgramError, match=r"128 devices, target trn2\.48"):
+    with pytest.raises(InvalidProgramError, match=r"128 devices, but target trn2\.48"):
         mapped(psum, 128).lower(np.ones((128, 2), np.float32))
 
 

@@ -183,8 +183,8 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         reason = getattr(error, "strerror", None) or error
         raise InvalidProgramError(
             f"cannot read {name[:200]!r}: {reason}",
-            remedy="give the path of a saved program, or its bytes; for a text, "
-            "source.encode()",
+            remedy="give the path of a saved program, or its bytes (the bytes of "
+            "a text are text.encode())",
         ) from error
 
 

@@ -192,7 +192,7 @@ _REFUSALS = (
         r"specs passed to shard_map|device assignment .* of the mesh",
         _AUTO,
         UnsupportedError,
-        "arrays over a mesh with Explicit axes: ",
+        "arrays on a mesh with Explicit axes are refused: ",
     ),
 )
 

@@ -40,9 +40,9 @@ def _numbers(given: str) -> tuple[int, ...]:
     "nki",
     "timeout",
     reference=Offer(
-        help="A file with get_inputs(), forward(*inputs) in NumPy and, if layouts "
-        "differ, transform_to_nki_inputs() and transform_nki_outputs(). Without this, "
-        "results are not judged.",
+        help="A file with get_inputs(), forward(*inputs) in NumPy and, if a kernel has "
+        "other layouts, transform_to_nki_inputs() and transform_nki_outputs(). Without "
+        "this file, results are not judged.",
     ),
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),

@@ -25,7 +25,7 @@ def _prices(given: list[str]) -> float | dict[str, float]:
     prices = {name: _number("--price", usd) for name, _, usd in named}
     if "" in prices:
         raise InvalidProgramError(
-            f"--price {' --price '.join(given)}",
+            f"cannot read --price {' --price '.join(given)}",
             remedy="write one price, or INSTANCE=USD for each",
         )
     return prices
@@ -37,7 +37,7 @@ def _machine(text: str) -> dict[str, Any]:
     numbers = [_number("--against", part) for part in figures.split(",")]
     if not name or len(numbers) not in (2, 3):
         raise InvalidProgramError(
-            f"--against {text}", remedy="write NAME=SECONDS,USD, as 'H100 x 8=0.21,55'"
+            f"cannot read --against {text}", remedy="write NAME=SECONDS,USD"
         )
     fields = ("step_seconds", "price_per_hour", "tokens_per_step")
     return {"name": name, **dict(zip(fields, numbers, strict=False))}

@@ -58,7 +58,7 @@ def _turns(text: str) -> tuple[str, int]:
     line, _, number = text.rpartition("=")
     if not line or not number.isdecimal():
         raise InvalidProgramError(
-            f"--trips {text}", remedy="write FILE:LINE=N, as in --trips train.py:12=100"
+            f"cannot read --trips {text}", remedy="write FILE:LINE=N: train.py:12=100"
         )
     return line, int(number)
 
@@ -106,7 +106,7 @@ def profile(
         bool, typer.Option(help="Predict the time that changes would save.")
     ] = True,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw a picture.")
+        Path | None, typer.Option(dir_okay=False, help="Write the plots to a file.")
     ] = None,
     perfetto: Annotated[
         Path | None,

@@ -37,7 +37,7 @@ def quickstart(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
     output: Annotated[
-        Path, typer.Option(dir_okay=False, help="The file of the picture.")
+        Path, typer.Option(dir_okay=False, help="The file of the plot.")
     ] = Path("neuronjax-quickstart.png"),
     json_path: Annotated[
         Path | None,

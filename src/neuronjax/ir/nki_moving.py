@@ -269,7 +269,7 @@ _MOVEMENT = (
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),
-        integer("padding_val", "fills the elements between the indices and the number"),
+        integer("padding_val", "fills the elements between indices and their number"),
         capability="nonzero_with_count",
         reads="part",
         reads_outputs=True,
