@@ -78,7 +78,7 @@ def check_history(program: InstructionProgram, history: Any) -> None:
         raise InvalidProgramError(
             f"the amax history has shape {tuple(history.shape)}, but the program needs "
             f"{expected} (steps, tensors)",
-            remedy="make it with step.init_amax_history(*args)",
+            remedy="make the history with step.init_amax_history(*args)",
         )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _FORMATS = ("summary-json", "summary-text")
-_REMEDY = "save it with nki.baremetal, nki.benchmark or nki.profile of neuronjax"
+_REMEDY = "save profiles with nki.baremetal, nki.benchmark or nki.profile of neuronjax"
 
 
 class _NotOurs(Exception):

@@ -107,13 +107,13 @@ THROTTLE_SECONDS = Constant(
     3e-6, "s", "TensorE goes from half to full rate in this time after a pause [GL]"
 )
 THROTTLE_LIMIT = Constant(
-    0.5, "fraction", "TensorE's lowest rate, to which it falls if used less [GL]"
+    0.5, "fraction", "TensorE's lowest rate; the rate falls while use is below it [GL]"
 )
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
     "this times (THROTTLE_LIMIT - use) is the part of THROTTLE_SECONDS lost per second;"
-    " use is the share of rows in use, 0 if idle. No document says that rows matter",
+    " use is 0 if idle, else it includes the share of rows, which is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -199,7 +199,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by e, which would make larger gathers faster",
+    " narrow dtypes; V26 divides by this number, which would speed up larger ones",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -246,7 +246,7 @@ HBM_INTERLEAVE = assumed(
     512,
     "B",
     "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
-    " Rows whose distance is a multiple of this times the number of channels share one",
+    " Rows share a channel if their distance is a multiple of this times all channels",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
     " two channels; an interleave of 256 B or 1 KiB would give 205 or 51 GB/s. Rows of"
     " 4 KiB of bmm, as far apart, move at 235 GB/s [AO]",

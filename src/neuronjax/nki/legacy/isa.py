@@ -441,7 +441,7 @@ def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
     unsupported(
         "nisa.builtin_custom_op",
         "a custom operator of GpSimdE",
-        "express it by instructions of nki.isa",
+        "use instructions of nki.isa instead",
     )
 
 

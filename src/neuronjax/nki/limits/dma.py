@@ -82,8 +82,8 @@ def _check_direct(i: KernelInstruction, source: Access) -> None:
         raise broken(
             i,
             f"src {text(source)}",
-            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; its product "
-            "with the second last size must be a multiple of 16",
+            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; this times the "
+            "second last size must be a multiple of 16",
         )
     _check_elements(i, source)
 

@@ -74,7 +74,7 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"stationary {text(stationary)} has {m} columns",
-            f"use at most {most}: split it, one matmul per piece",
+            f"use at most {most}: split stationary, with one matmul per piece",
         )
     widest = trace.core.max_moving_free
     if i.outputs[0].dtype == "bfloat16" and trace.core.max_moving_free_bf16:
@@ -83,7 +83,7 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"moving {text(moving)} has {n} columns",
-            f"use at most {widest}: split it, one matmul per piece",
+            f"use at most {widest}: split moving, with one matmul per piece",
         )
 
 
