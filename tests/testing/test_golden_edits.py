@@ -163,7 +163,7 @@ def guard(tmp_path):
 
 @pytest.mark.slow
 def test_a_failure_and_a_warning_say_all_this(guard, tmp_path):
-    with pytest.raises(GoldenMismatch, match="another program, with other bits") as caught:
+    with pytest.raises(GoldenMismatch, match="program, with other bits") as caught:
         guard("penalty", changed_program="bits")
     lines = str(caught.value).splitlines()
     assert lines[1] == "  the source was edited, model.py:34"
