@@ -210,7 +210,7 @@ def tolerance(ask: Ask, *, as_json: bool) -> None:
 def compare_dump(
     ask: Ask,
     dump: Annotated[
-        Path, typer.Argument(help="A .npy, .npz or .safetensors file, or a folder.")
+        Path, typer.Argument(help="A .npy, .npz or .safetensors file, or .npy folder.")
     ],
     *,
     as_json: bool,
@@ -242,7 +242,7 @@ def search(
     ask: Ask,
     *,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw predicted time against error.")
+        Path | None, typer.Option(help="Write a plot of predicted time against error.")
     ] = None,
     as_json: bool,
 ) -> None:

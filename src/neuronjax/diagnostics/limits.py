@@ -198,7 +198,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
     cores = subject.core.chip.cores_per_chip // subject.core.lnc
     shared = _seconds_with_batch(subject, 1 / cores) if cores > 1 else None
     if shared is not None:
-        what = f"divide the batch over the chip's {cores} logical cores, no collectives"
+        what = f"divide the batch over the chip's {cores} cores, without collectives"
         yield _change(subject, "sharding", what, shared, "bound")
 
 

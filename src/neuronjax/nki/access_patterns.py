@@ -107,7 +107,7 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
         refuse(
             "indirect",
             f"{t.describe()} by {index.describe()}",
-            "both tensors must be on chip, and the index in SBUF",
+            "the tensor must be in SBUF or PSUM, and the index in SBUF",
         )
     if index.shape[0] != t.shape[0] or len(index.shape) != 2:
         refuse(

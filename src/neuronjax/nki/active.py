@@ -49,7 +49,7 @@ def current() -> ActiveTrace:
         refuse(
             None,
             "called outside a kernel",
-            "decorate the function with @nki.jit and call that",
+            "decorate the function with @nki.jit, and call the result",
         )
     return trace
 

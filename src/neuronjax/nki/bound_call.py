@@ -45,7 +45,7 @@ class BoundCall:
             if ranks and tuple(array.shape)[:1] != (ranks,):
                 raise InvalidProgramError(
                     f"an array of shape {tuple(array.shape)} for {ranks} ranks",
-                    remedy=f"stack what each rank gets: [{ranks}, ...]",
+                    remedy=f"give shape [{ranks}, ...]: an array per rank, stacked",
                 )
         return cls(tree, arrays, ranks)
 

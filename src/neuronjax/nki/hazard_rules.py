@@ -227,7 +227,7 @@ class HazardWalk:
                     writer,
                     f"overwrites {text(dst)}, a product that nothing has read",
                     "use accumulate=True after the first tile of K, or leave "
-                    "accumulate out; put a separate product in another tile",
+                    "accumulate out; write a separate product to another tile",
                 )
 
     def _between_cores(
@@ -248,8 +248,8 @@ class HazardWalk:
             i,
             writer,
             f"core {i.program} {verb} {text(access)}, of which core {writer.program} "
-            "writes elements, and nothing orders the accesses",
-            "use nisa.core_barrier between them, or give each core its own part",
+            "writes elements, and nothing orders the two accesses",
+            "use nisa.core_barrier between them, or let the cores use separate parts",
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
@@ -307,7 +307,7 @@ class HazardWalk:
                 self._idle[key],
                 "adds to accumulators that an earlier instruction with reduce_cmd idle "
                 "may have changed",
-                "use reset_reduce, or no such instruction in between",
+                "use reset_reduce, or remove the instruction with idle",
             )
 
     # ---- depends_on.

@@ -141,6 +141,6 @@ class KernelDerivative:
                     f"argument {n} ({names[min(n, len(names) - 1)]}) holds no array "
                     "and cannot have a cotangent",
                     op=f"nki.{name}",
-                    remedy="name it where the derivative is given: "
+                    remedy="declare this argument non-differentiable: "
                     f"kernel.defvjp(forward, backward, nondiff_argnums=({n},))",
                 )

@@ -88,7 +88,7 @@ def _merged(points: Sequence[Any]) -> Item:
     if any(_kind(point) != _kind(first) for point in points):
         lines = ", ".join(getattr(p, "location", None) or p.line for p in points if p)
         raise InvalidProgramError(
-            f"the programs of the grid meet in loops that differ: {lines}",
+            f"the programs of the grid wait for each other in different loops: {lines}",
             location=getattr(first, "location", None),
             remedy="let every program run the same loop around core_barrier or "
             "sendrecv",

@@ -261,7 +261,7 @@ class Trace:
         """Return the block of everything that was emitted."""
         if len(self._blocks) != 1:
             raise InvalidProgramError(
-                "a device loop was not left at its end",
+                "the kernel left a device loop before the loop's end",
                 remedy="use no break or return in dynamic_range or `while reg:`, "
                 "and no `if reg:`",
             )

@@ -396,7 +396,7 @@ def _options(
     """Check the arguments that `rounding` and `mx_scales` do not check."""
     if np.dtype(x.dtype).name not in INPUT_DTYPES:
         raise InvalidProgramError(
-            f"MX quantization of {x.dtype}",
+            f"MX quantization does not take {x.dtype}",
             remedy=f"convert to one of: {', '.join(INPUT_DTYPES)}",
         )
     if not -x.ndim <= axis < x.ndim:
@@ -437,7 +437,7 @@ def _check_array(array: MXArray) -> None:
     if not -len(shape) <= axis < 0:
         raise InvalidProgramError(
             f"axis={axis} of an MXArray of shape {shape}",
-            remedy=f"count the axis from the end: {-len(shape)} to -1",
+            remedy=f"count the axis from the end, from {-len(shape)} to -1",
         )
     expected = replaced(shape, axis, -(-shape[axis] // array.block_size))
     types = {

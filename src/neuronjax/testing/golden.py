@@ -132,8 +132,8 @@ def golden(
         if twice:
             raise InvalidProgramError(
                 twice,
-                remedy="give each golden a name of its own, and each policy too; to "
-                "compare another function with a golden, update=False",
+                remedy="give each golden and each policy its own name; to compare "
+                "another function with a golden, pass update=False",
             )
         if report is None:
             report = _write(name, path, today, rounding_seed)
@@ -193,7 +193,7 @@ def _used_twice(path: Path, step: Any, today: Today) -> str:
         return ""
     return (
         f"golden {path.name} is used twice, by {other[0]} and by {user}, for different "
-        "things"
+        "programs, arguments or policies"
     )
 
 

@@ -37,10 +37,10 @@ _UPDATE_REMEDY = (
 _OTHERS = "the arguments are not those that were stored"
 _EMULATOR = (
     "  the program, its arguments and its policy are as stored: the emulator changed\n"
-    "  op by op: neuronjax compare {0}.mlirbc --inputs {0}.npz --policy {1}"
+    "  find the op: neuronjax compare {0}.mlirbc --inputs {0}.npz --policy {1}"
 )
 _COMPARE = (
-    "the stored program gives the stored bits; op by op: "
+    "the stored program gives the stored bits; compare the ops: "
     'neuronjax.compare(function, against="{path}")(*arguments)'
 )
 
@@ -100,7 +100,7 @@ def _failing(report: GoldenReport, choice: str) -> str:
 def change_text(report: GoldenReport, head: str = "") -> str:
     why = [] if report.change is None else [*report.change.report()]
     if not head and why:
-        head = f"the function is another program now, with {report.today}"
+        head = f"the function has become another program, with {report.today}"
     elif not head:
         head = f"{_OTHERS}; on the stored arguments the function gives the stored bits"
     parts = [*(f"  {line}" for line in why), listed(report.leaves)]

@@ -243,7 +243,7 @@ def read(path: Path) -> GoldenFile:
 
 def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
     if described.get("format") != FORMAT:
-        raise InvalidProgramError(f"{path}.json is not of a golden", remedy=_REMEDY)
+        raise InvalidProgramError(f"{path}.json is no golden's file", remedy=_REMEDY)
     if described["version"] > VERSION:
         raise InvalidProgramError(
             f"golden {path} has version {described['version']}, this neuronjax reads "

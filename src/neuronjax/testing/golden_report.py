@@ -72,8 +72,8 @@ class GoldenReport:
         return [leaf.record() for leaf in self.leaves]
 
     def __str__(self) -> str:
-        today = f", {self.today}" if self.today else ""
-        state = f"results have the stored bits; program {self.program}{today}"
+        today = f"changed, with {self.today}" if self.today else "the same"
+        state = f"the stored program gives the stored bits; today's program is {today}"
         if self.written:
             state = f"written to {self.path}"
             if self.leaves:

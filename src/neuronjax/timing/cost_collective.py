@@ -100,7 +100,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
             f"the time of nki.collectives.{i.name} is not known",
             op=f"nki.collectives.{i.name}",
             location=i.location,
-            remedy="profile the kernel without it",
+            remedy="profile the kernel without this collective",
         )
     time = collective_time(
         op, _size(i), _kernel_groups(i), target, plan=i.attributes.get("plan")

@@ -77,7 +77,7 @@ def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
             f"the time of nisa.{i.name} is not known",
             op=f"nisa.{i.name}",
             location=i.location,
-            remedy="profile the kernel without it",
+            remedy="profile the kernel without this instruction",
         )
     return rule(i, core)
 

@@ -92,7 +92,7 @@ def _add_loop(
     if found is None:
         stream.notes.append(
             f"loop at {loop.location or '?'}: assumed to run once; give the number of "
-            "iterations with trips"
+            "iterations with trips="
         )
     each = max(1, sum(1 for _ in loop.body.walk()))
     shown = turns

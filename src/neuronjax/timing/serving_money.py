@@ -61,7 +61,7 @@ class Traffic:
         if self.batch % self.prefill_batch:
             raise InvalidProgramError(
                 f"a batch of {self.batch}, prefilled {self.prefill_batch} at a time",
-                remedy="prefill a divisor of the batch at a time",
+                remedy="let prefill_batch be a divisor of batch",
             )
 
 

@@ -195,7 +195,7 @@ def _given(
         raise InvalidProgramError(
             f"{tensor!r} has shape {tensors[tensor].shape}, {name!r} is "
             f"{matching[0].value.type}",
-            remedy="save the tensor as the program has it",
+            remedy="save the tensor with the program's shape",
         )
     return matching[0]
 

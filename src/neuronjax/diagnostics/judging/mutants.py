@@ -131,7 +131,7 @@ def _wrong(
                 flat = np.full_like(inputs[one], mean)
                 given = [*inputs[:one], flat, *inputs[one + 1 :]]
                 run = _ChangedRun(case, None, right.turns)
-                yield f"input {one} is its mean", run.results(given)
+                yield f"input {one} replaced by its mean", run.results(given)
 
 
 class _ChangedRun:

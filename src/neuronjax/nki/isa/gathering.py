@@ -77,7 +77,7 @@ def topk(call: Request) -> Any:
         what = f"src has {partitions} partitions, val_dst {val_dst.shape[0]}"
         call.refuse(what, "give both the same multiple of 16")
     if not 8 <= n < 65_536 or n > src.size // partitions * _CORE_PARTITIONS:
-        call.refuse(f"n is {n}", "use 8 to 65,535, and no more than src has")
+        call.refuse(f"n is {n}", "use 8 to 65,535, at most the elements of src")
     if not 1 <= k < 32_768 or k > n:
         call.refuse(f"k is {k}", f"use 1 to {min(n, 32_767)}")
     return call.emit(n=int(n))
@@ -99,8 +99,8 @@ def nc_stream_shuffle(call: Request) -> Any:
         source = p // _QUADRANT * _QUADRANT + mask[p % _QUADRANT]
         if mask[p % _QUADRANT] != _UNCHANGED and source >= src.shape[0]:
             call.refuse(
-                f"partition {p} copies partition {source} of src, which has "
-                f"{src.shape[0]}",
+                f"partition {p} copies partition {source} of src, which has only "
+                f"{src.shape[0]} partitions",
                 "give src the partitions that the mask names",
             )
     stays = _UNCHANGED in mask[: dst.shape[0]]

@@ -124,7 +124,7 @@ class BenchmarkedKernel(LegacyKernel):
             raise InvalidProgramError(
                 "latencies of a kernel that was not called",
                 op="nki.benchmark",
-                remedy="call it with its arrays first",
+                remedy="call the kernel with arrays first",
             )
         args, kwargs = self._called
         plan = self.plan(*args, **kwargs)
@@ -158,9 +158,9 @@ def _on_tiles(func: Callable[..., Any]) -> Callable[..., Any]:
 def _as_type(value: TypedTensor) -> jax.ShapeDtypeStruct:
     if value.dtype is None:
         raise InvalidProgramError(
-            f"{value!r} instead of an array, without a data type",
+            f"{value!r} has no data type",
             op="nki.benchmark",
-            remedy="nt.tensor[[128, 512], nl.bfloat16]",
+            remedy="give an array, or a type like nt.tensor[[128, 512], nl.bfloat16]",
         )
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 

@@ -162,8 +162,8 @@ def _physical(index: tuple[int, ...], counts: Sequence[int]) -> int:
     if len(sizes) != len(index):
         refuse(
             "mod_alloc",
-            f"{len(sizes)} numbers of tiles for {len(index)} block dimensions",
-            "give one per block dimension",
+            f"{len(sizes)} counts of tiles for {len(index)} block dimensions",
+            "give one count per block dimension",
         )
     each = [n % size for n, size in zip(index, sizes, strict=True)]
     return sum(n * prod(sizes[d + 1 :]) for d, n in enumerate(each))

@@ -118,7 +118,7 @@ def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
     if not full[tuple(map(slice, starts, stops))].all():
         unsupported(
             "mask",
-            f"a mask of {len(where)} of {full.size} elements that is no box",
+            f"a mask of {len(where)} of {full.size} elements that form no rectangle",
             "use nisa.affine_select or nl.where for masks such as i_p >= i_f",
         )
     return Box(tuple(map(int, starts)), tuple(map(int, stops)), shape)

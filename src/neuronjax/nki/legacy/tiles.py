@@ -386,7 +386,8 @@ def expanded(key: Any, rank: int) -> list[Any]:
 
 def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
     if len(keys) != len(shape):
-        refuse("index", f"{len(keys)} indices of shape {shape}", "one per dimension")
+        remedy = "give one index per dimension"
+        refuse("index", f"{len(keys)} indices of a tile of shape {shape}", remedy)
     arrays = []
     for size, key in zip(shape, keys, strict=True):
         if isinstance(key, _RANGES):

@@ -118,7 +118,7 @@ def _check_capacity(
     error = _too_much(tiles, limit, peak / QUADRANTS, worst, program, lives)
     if not spills or _most_at_one_instruction(tiles, lives) > limit * QUADRANTS:
         raise error
-    warnings.warn(f"spilled to the next memory: {error}", SpillWarning, stacklevel=2)
+    warnings.warn(f"moved to a larger memory: {error}", SpillWarning, stacklevel=2)
     return peak / QUADRANTS
 
 

@@ -58,7 +58,7 @@ def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"hwdge from {text(source)} to {text(dst)}",
-            "use one dtype: t.view(dtype) for the same bits, dge_mode swdge to convert",
+            "give both one dtype with t.view(dtype), or convert with dge_mode swdge",
         )
 
 
@@ -78,13 +78,13 @@ def transposes(i: KernelInstruction, trace: OnCore) -> None:
 def _check_direct(i: KernelInstruction, source: Access) -> None:
     rows, shape = source.shape[0], source.shape
     if len(shape) == 2 and rows != 16:
-        raise broken(i, f"src {text(source)}", "hwdge transposes 16 rows of two dims")
+        raise broken(i, f"src {text(source)}", "give hwdge 16 rows if src has two dims")
     if len(shape) > 2 and (rows not in HARDWARE_ROWS or rows * shape[-2] % 16):
         raise broken(
             i,
             f"src {text(source)}",
-            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; its product "
-            "with the second last size must be a multiple of 16",
+            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; this times the "
+            "second last size must be a multiple of 16",
         )
     _check_elements(i, source)
 
@@ -108,7 +108,7 @@ def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None
     assert source.dynamic is not None
     index = source.dynamic.index
     if source.storage.on_chip or not isinstance(index, Access):
-        raise broken(i, f"src {text(source)}", "use HBM, and SBUF for the indices")
+        raise broken(i, f"src {text(source)}", "put src in HBM, the indices in SBUF")
     rows, (partitions, *columns) = source.shape[0], index.shape
     if rows % 16 or index.size < rows:
         raise broken(

@@ -35,7 +35,7 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
         )
     capable = "scalar_engine_alu" in trace.core.capabilities
     if i.engine == "scalar" and not capable and ops not in SCALED:
-        instead = "engine vector; ScalarE takes multiply, add, or multiply then add"
+        instead = "engine vector; here ScalarE only multiplies, adds, or does both"
         raise missing(i, trace, f"{shown} on ScalarE", "scalar_engine_alu", instead)
 
 
@@ -69,9 +69,9 @@ def transposes_fit(i: KernelInstruction, trace: OnCore) -> None:
     assert data is not None
     most = TRANSPOSES[i.engine]
     if data.shape[0] > most or free_size(data) > most:
-        other = " from SBUF to PSUM on engine tensor," if i.engine == "vector" else ""
+        other = ", or use engine tensor (SBUF to PSUM)" if i.engine == "vector" else ""
         raise broken(
             i,
             f"data {text(data)} on the {i.engine} engine",
-            f"use at most [{most}, {most}]: transpose{other} in pieces",
+            f"use at most [{most}, {most}]: transpose in pieces{other}",
         )

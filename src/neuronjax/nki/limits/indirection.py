@@ -67,7 +67,7 @@ def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
     for access in scattered:
         if i.engine == "scalar" and access.storage.memory == "psum":
             raise broken(
-                i, f"ScalarE scatters to {text(access)}", "use dst in SBUF, or VectorE"
+                i, f"ScalarE scatters to {text(access)}", "use VectorE, or dst in SBUF"
             )
 
 
@@ -84,10 +84,10 @@ def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
         if count > most:
             raise broken(
                 i,
-                f"{text(access)} needs {count} offsets; the {i.engine} engine finds "
-                f"{most} in an index of shape ({partitions}, {columns}), in groups of "
-                f"{group} partitions",
-                "give num_elem, or a wider index",
+                f"{text(access)} needs {count} offsets; in each group of {group} "
+                f"partitions, the {i.engine} engine reads only {most} from an index of "
+                f"shape ({partitions}, {columns})",
+                "give a smaller num_elem, or an index with more columns",
             )
 
 
@@ -112,7 +112,8 @@ def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
         return
     if i.attributes["tile_position"] != (0, 0):
         raise broken(
-            i, "an .indirect() view in a tile of the array", "use tile_position (0, 0)"
+            i, "an .indirect() view in a tile of TensorE", "use tile_position (0, 0)"
         )
     if i.attributes.get("is_transpose") and _is_gathered(moving):
-        raise broken(i, "is_transpose with moving gathered", "gather stationary")
+        remedy = "make only stationary an .indirect() view"
+        raise broken(i, "is_transpose with an .indirect() view as moving", remedy)

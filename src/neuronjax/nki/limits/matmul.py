@@ -31,7 +31,7 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
     for name in names:
         if name not in FLOATS:
-            raise broken(i, shown, f"{name} is none of {', '.join(sorted(FLOATS))}")
+            raise broken(i, shown, f"use {', '.join(sorted(FLOATS))}, not {name}")
     # A transpose copies bits, so the identity has the dtype of the data.
     if len(WIDE & {*names}) == 1 and not WIDE.issuperset(names):
         raise broken(
@@ -73,7 +73,7 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"stationary {text(stationary)} has {m} columns",
-            f"use at most {most}: split it, one matmul per piece",
+            f"use at most {most}: split stationary, with one matmul per piece",
         )
     widest = trace.core.max_moving_free
     if i.outputs[0].dtype == "bfloat16" and trace.core.max_moving_free_bf16:
@@ -82,7 +82,7 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"moving {text(moving)} has {n} columns",
-            f"use at most {widest}: split it, one matmul per piece",
+            f"use at most {widest}: split moving, with one matmul per piece",
         )
 
 
@@ -94,13 +94,13 @@ def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
         legal = (32, *legal)
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
-        raise broken(i, asked, f"give pairs, sizes of {', '.join(map(str, legal))}")
+        raise broken(i, asked, f"give pairs, with sizes {', '.join(map(str, legal))}")
     if i.name == "nc_matmul_mx" and sizes[1] != legal[-1]:
         raise broken(i, asked, f"use all {legal[-1]} columns")
     for start, size in zip(position, sizes, strict=True):
         if start % size or not 0 <= start <= 128 - size:
             starts = ", ".join(str(s) for s in range(0, 128, size))
-            raise broken(i, asked, f"a tile of {size} starts at {starts}")
+            raise broken(i, asked, f"let a tile of {size} start at one of {starts}")
 
 
 @limit("nc_matmul")

@@ -62,9 +62,9 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
     if count > 1 and stride != partition_elements(access):
         raise broken(
             i,
-            f"{operand.label} {text(access)} takes every "
-            f"{stride / partition_elements(access):g}th partition",
-            "use partitions one after another; nisa.dma_copy may skip some",
+            f"{operand.label} {text(access)} has a stride of "
+            f"{stride / partition_elements(access):g} partitions",
+            "use adjacent partitions; only nisa.dma_copy may skip partitions",
         )
     start = start_partition(access)
     legal = next((s for most, s in STARTS if count <= most), (0,))
@@ -74,8 +74,8 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
     raise broken(
         i,
         f"{operand.label} {text(access)} starts at partition {start}",
-        f"start {count} partitions at {' or '.join(map(str, legal))}, nearest "
-        f"{nearest}; nisa.dma_copy reaches every partition",
+        f"let {count} partitions start at {' or '.join(map(str, legal))} (nearest: "
+        f"{nearest}); nisa.dma_copy may start at any partition",
     )
 
 
