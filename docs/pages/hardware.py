@@ -119,7 +119,7 @@ _CHIP_FACTS: tuple[tuple[str, str, Format], ...] = (
     ("NeuronLink, all links, both ways", "neuronlink_bytes_per_second", _rate),
     ("CC-cores", "cc_cores", str),
     ("TFLOPS of the product page", "published_tflops", _by_dtype),
-    ("FP8 of forward operands", "forward_fp8", lambda name: code(name or "-")),
+    ("FP8 format of the forward pass", "forward_fp8", lambda name: code(name or "-")),
     ("logical core sizes", "lnc_options", _names),
     ("logical core size by default", "lnc_default", str),
 )

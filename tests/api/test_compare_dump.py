@@ -80,7 +80,7 @@ def test_the_first_op_outside_is_named_and_no_later_one():
     assert all(op.module == "norm" for op in wrong.ops)
     assert wrong.checked.judged.refused > 1000
     text = str(found)
-    assert "first outside: model.norm.output, multiply in norm" in text
+    assert "first not legal: model.norm.output, multiply in norm" in text
     assert "> h = h * lax.rsqrt" in text
     assert max(map(len, text.splitlines())) <= 80
 

@@ -149,7 +149,7 @@ def test_the_tolerance_of_a_matmul_is_derived(turns: int, tmp_path: Path) -> Non
 UNDERIVED = {
     "a number of Python": (
         "return x + y * np.sign(float(y[0, 0])) ** 2",
-        "converted to a number",
+        "converted to a Python number",
     ),
     "turns that an error decides": (
         """z = x + y
@@ -445,7 +445,7 @@ def test_columns_that_nobody_stores_may_be_unwritten(tmp_path: Path) -> None:
     )
     assert verdict.accepted, verdict
     assert [p.rule for p in verdict.advice] == ["maybe-unwritten"]
-    assert "do not depend on what it contains" in verdict.advice[0].message
+    assert "do not depend on these elements" in verdict.advice[0].message
 
 
 @pytest.mark.slow

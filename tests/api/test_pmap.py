@@ -401,7 +401,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "more than the target has": (
         lambda: nj.pmap(identity)(EIGHT),
-        "8 devices, target trn2 has 4",
+        "8 devices, but target trn2 has 4",
     ),
     "no mesh": (lambda: nj.make_mesh((2, 2), ("a",)), r"shape \(2, 2\)"),
     "an axis twice": (lambda: nj.make_mesh((2, 2), ("a", "a")), "'a', 'a'"),

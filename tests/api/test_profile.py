@@ -160,7 +160,7 @@ def test_a_lowered_program_gives_away_what_its_function_does():
 def test_lnc():
     one = profile(layer, lnc=1)(X, W)
     assert (one.core.lnc, profile(layer)(X, W).core.lnc) == (1, 2)
-    with pytest.raises(InvalidProgramError, match="logical NeuronCore size 3"):
+    with pytest.raises(InvalidProgramError, match="logical NeuronCores of size 3"):
         profile(layer, lnc=3)
 
 
@@ -171,7 +171,7 @@ def test_the_policy_says_lnc_and_the_argument_goes_before():
     assert profile(layer, policy=policy, lnc=2)(X, W).core.lnc == 2
     lowered = nj.jit(layer, target="trn2", policy=policy).lower(X, W)
     assert profile(lowered)().total_seconds == one.total_seconds
-    with pytest.raises(InvalidProgramError, match="logical NeuronCore size 2"):
+    with pytest.raises(InvalidProgramError, match="logical NeuronCores of size 2"):
         profile(layer, target="trn1", policy=nj.Policy(lnc=2))
 
 

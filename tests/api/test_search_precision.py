@@ -284,7 +284,7 @@ def test_a_single_number_is_told():
 
     found = search(total, tolerance=0.5)(normal(0, 8, 8), normal(1, 4, 8))
     assert found.elements == 1
-    assert "one number was measured" in str(found)
+    assert "the only number that was measured" in str(found)
 
 
 @pytest.mark.slow

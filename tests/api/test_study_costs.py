@@ -179,7 +179,10 @@ def test_a_study_prices_its_own_step():
     [
         ({"steps": 100}, "without at="),
         ({"instance": "trn1.32xlarge"}, "without at="),
-        ({"at": (step, *SHAPES), "instance": "trn1.2xlarge"}, "study emulated trn2"),
+        (
+            {"at": (step, *SHAPES), "instance": "trn1.2xlarge"},
+            "unknown: trn2 was emulated",
+        ),
         ({"margin": -1}, "margin"),
     ],
 )

@@ -146,7 +146,7 @@ def test_profile_warns_of_what_does_not_fit(run):
     [
         (("--by", "colour"), "'op', 'source', 'module', 'phase'"),
         (("--plot", "nowhere/p.png"), "there is no folder nowhere"),
-        (("--lnc", "5"), "logical NeuronCore size 5"),
+        (("--lnc", "5"), "logical NeuronCores of size 5"),
         (("--peak", "fp7"), "peak 'fp7'"),
         (("--trips", "12"), "write FILE:LINE=N"),
     ],
@@ -170,7 +170,7 @@ def test_compare_targets(run):
 
 def test_compare_targets_says_on_which_chips_no_program_was_measured(run):
     result = run("compare-targets", "cli_timing.py:layer", "--args", SHAPES)
-    sure = [line for line in result.stdout.splitlines() if line.startswith("80 % sure")]
+    sure = [line for line in result.stdout.splitlines() if line.startswith("80 %")]
     without = "(no program was measured on this chip)"
     unknown = [line.split()[3] for line in sure if without in line]
     assert len(sure) == 4

@@ -72,7 +72,7 @@ def test_twenty_commits_are_measured_afterwards(tmp_path, monkeypatch):
     lines = (tmp_path / "errors.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert len(records) == 19
-    assert "is left out: SyntaxError" in found.stderr
+    assert "is skipped: SyntaxError" in found.stderr
     by_number = {int(r["subject"].split()[1]): r for r in records}
     assert by_number[6]["rel_l2"] > 3 * by_number[5]["rel_l2"]
     assert by_number[5]["rel_l2"] == by_number[1]["rel_l2"]
@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_refused_before_anything_runs(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     found = ask("model.py:step", "--fail-if", "worse")
     assert found.exit_code == 2
-    assert "'rel_l2 > 1.2x' for 1.2 times the last" in found.stderr
+    assert "'rel_l2 > 1.2x' (times the last record)" in found.stderr
     (tmp_path / "errors.jsonl").write_text("<<<<<<< ours\n")
     found = ask("model.py:step", "--append", "errors.jsonl")
     assert "errors.jsonl is no file of records" in found.stderr
@@ -131,7 +131,7 @@ def test_a_rule_is_held_against_the_last_of_the_same_policy():
     old = [record("a", 0.1), record("b", 0.2), record("b", 0.01, "fp8")]
     new = record("c", 0.25)
     assert refusal("rel_l2 > 1.2x", new, old) == (
-        "c bf16: rel_l2 is 0.25, allowed 0.24, the last record has 0.2"
+        "c bf16: rel_l2 is 0.25, the limit 0.24; the last record has 0.2"
     )
     assert refusal("rel_l2>1.3x", new, old) == ""
     assert refusal("rel_l2 > 2e-1", new, [])
@@ -139,5 +139,5 @@ def test_a_rule_is_held_against_the_last_of_the_same_policy():
     assert refusal("rel_l2 > 1.2x", record("c", float("nan")), old)
     # The same commit again is held against the one before it.
     assert refusal("rel_l2 > 1x", record("b", 0.15), old)
-    with pytest.raises(nj.InvalidProgramError, match=r"choose of .*rel_l2"):
+    with pytest.raises(nj.InvalidProgramError, match=r"choose one of .*rel_l2"):
         refusal("l2 > 1", new, old)

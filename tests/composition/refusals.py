@@ -65,7 +65,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         row="a golden (a stored result) of a function that is partitioned",
         error=nj.UnsupportedError,
-        words="a portable program with shardings",
+        words="a portable program cannot be sharded",
         cells=[("goldens", "in_shardings")],
     ),
 )

@@ -110,7 +110,7 @@ def test_quantizations_that_the_compiler_refuses(config, message):
 def test_products_that_the_compiler_refuses():
     a, s = jnp.zeros((4, 8), jnp.uint32), jnp.zeros((4, 1), jnp.uint8)
     cases = [
-        (dict(config={}), "element_dtype '' when packed"),
+        (dict(config={}), "packed elements of ''"),
         (
             dict(config={"element_dtype": ELEMENT, "lhs_contracting_dimensions": [3]}),
             "3",

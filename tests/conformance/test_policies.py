@@ -106,9 +106,9 @@ def test_delayed_scaling_refusals():
     with pytest.raises(nj.InvalidProgramError, match=r"\(3, 7\).*needs \(3, 1\)"):
         step.with_amax_history(jnp.zeros((3, 7)))(x)
     history = step.init_amax_history(x)
-    with pytest.raises(nj.UnsupportedError, match="grad of a function with delayed"):
+    with pytest.raises(nj.UnsupportedError, match=r"grad cannot transform .* delayed"):
         jax.grad(lambda x: step.with_amax_history(history)(x)[0])(x)
-    with pytest.raises(nj.UnsupportedError, match="vmap of a function with delayed"):
+    with pytest.raises(nj.UnsupportedError, match=r"vmap cannot transform .* delayed"):
         jax.vmap(lambda x: step.with_amax_history(history)(x)[0])(x[None])
 
 

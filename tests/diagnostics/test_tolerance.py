@@ -470,7 +470,7 @@ def test_what_has_no_rule_is_named():
         error_bounds(lambda x: np.sum(x, where=x > 0), [x])
     with pytest.raises(UnimplementedError, match="remainder"):
         error_bounds(lambda x: x % 2, [x])
-    with pytest.raises(InvalidProgramError, match="number of Python"):
+    with pytest.raises(InvalidProgramError, match="Python number"):
         error_bounds(lambda x: x * float(np.sum(x)), [x])
     with pytest.raises(InvalidProgramError, match="no table"):
         error_bounds(np.exp, [x], functions="vendor")

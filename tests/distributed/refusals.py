@@ -69,7 +69,10 @@ def devices_that_cannot_be_shared_out_are_refused() -> None:
     mesh = Mesh(np.asarray(jax.devices()[:3]), ("chips",))
     step, arguments = PROGRAMS["data_parallel"].emulated(), PROGRAMS["data_parallel"][4]
     with real_devices(mesh):
-        with pytest.raises(nj.InvalidProgramError, match="8 emulated devices on 3"):
+        with pytest.raises(
+            nj.InvalidProgramError,
+            match="8 emulated devices cannot be divided over 3",
+        ):
             step(*arguments)
 
 

@@ -315,7 +315,7 @@ def test_no_device_beside_the_one():
             "dense<[[0, 1]]> : tensor<1x2xi64>",
             "device 1 is not in the mesh of 1 devices",
         ),
-        ("num_partitions = 1", "num_partitions = 2", "joins devices outside"),
+        ("num_partitions = 1", "num_partitions = 2", "is a collective outside"),
     ):
         with pytest.raises(NeuronJaxError, match=words):
             nj.load(text.replace(old, new).encode(), target=TARGET)

@@ -42,7 +42,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "devices in no group": (
         lambda x: lax.all_gather(x, "x", axis_index_groups=[[0, 1]]),
-        r"\[2, 3\] of 4 devices are in no group",
+        r"of 4 devices, \[2, 3\] are in no group",
     ),
     "a target twice": (
         lambda x: lax.ppermute(x, "x", [(0, 1), (2, 1)]),
@@ -61,10 +61,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "ppermute: device 9 is not in the mesh of 4 devices",
     ),
     "no groups": (lambda x: psum(x, []), "psum: no groups"),
-    "no such axis": (lambda x: lax.psum(x, "rows"), "axis 'rows', which no mesh"),
+    "no such axis": (lambda x: lax.psum(x, "rows"), "no mesh .* its axis 'rows'"),
     "the index along no such axis": (
         lambda x: x + lax.axis_index("rows"),
-        "axis 'rows', which no mesh",
+        "no mesh .* its axis 'rows'",
     ),
     "an algorithm for other groups": (
         collective_algorithm("kangaring")(lambda x: psum(x, [[0, 1], [2, 3]])),
@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "more channels than there are wires": (
         collective_algorithm("ring:4")(psum),
-        "4 x 4 torus: at most 2 channels",
+        "4 x 4 torus, so it has 2 channels",
     ),
     "an algorithm that scatters nothing": (
         collective_algorithm("single_step_mesh")(
@@ -114,7 +114,7 @@ def test_no_such_algorithm():
 
 
 def test_more_devices_than_the_target_has():
-    with pytest.raises(InvalidProgramError, match=r"128 devices, target trn2\.48"):
+    with pytest.raises(InvalidProgramError, match=r"128 devices, but target trn2\.48"):
         mapped(psum, 128).lower(np.ones((128, 2), np.float32))
 
 
@@ -173,7 +173,7 @@ TEXTS = [
     (PERMUTE, [[0, 4]], "device 4 is not in the mesh of 4 devices"),
     (PERMUTE, [[0, 1], [2, 1]], "duplicate targets"),
     (PERMUTE, [[0, 1], [0, 2]], "duplicate sources"),
-    (ALL_TO_ALL, [[0, 1]], r"\[2, 3\] of 4 devices are in no group"),
+    (ALL_TO_ALL, [[0, 1]], r"of 4 devices, \[2, 3\] are in no group"),
     (ALL_TO_ALL, [[0, 1], [1, 2]], "seen more than once"),
     (BROADCAST, [[0, 5]], "device 5 is not in the mesh of 4"),
     (BROADCAST, [[0, 1], [1, 2]], "seen more than once"),
@@ -203,9 +203,9 @@ def test_loaded_programs_with_illegal_groups_are_refused(op, table, words, tmp_p
         (((0, 0, 1, 2, 3),), "device 0 is named twice"),
         (((0, 1), (2, 4)), "device 4 is not in the mesh of 4"),
         (((0, 1), (2, -1)), "device -1 is not in the mesh of 4"),
-        (((0, 1),), "[2, 3] of 4 devices are in no group"),
+        (((0, 1),), "of 4 devices, [2, 3] are in no group"),
         (((0,), (1, 2, 3)), "groups of unequal size, 1 and 3 devices"),
-        ((), "[0, 1, 2, 3] of 4 devices"),
+        ((), "of 4 devices, [0, 1, 2, 3]"),
     ],
 )
 def test_faults_of_groups(groups, fault):

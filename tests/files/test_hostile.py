@@ -57,7 +57,7 @@ def test_a_shape_that_no_array_has(tmp_path, shape):
     text = json.dumps(entry).encode()
     data = len(text).to_bytes(8, "little") + text + bytes(end)
     (tmp_path / "x.safetensors").write_bytes(data)
-    refused(tmp_path / "x.safetensors", "a shape that no array has")
+    refused(tmp_path / "x.safetensors", "a shape too large for NumPy")
     assert safetensors_bytes({})[8:].startswith(b"{")
 
 
@@ -93,7 +93,7 @@ def test_one_text_many_times_is_counted():
     buffer = FlatBuffer(b"x" * 1000)
     for _ in range(TEXT_RATIO + TEXT_BYTES // 1000):
         buffer.text(0, 1000)
-    with pytest.raises(InvalidProgramError, match="many times the bytes"):
+    with pytest.raises(InvalidProgramError, match="many times longer"):
         buffer.text(0, 1000)
 
 

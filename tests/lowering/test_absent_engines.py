@@ -216,7 +216,7 @@ def test_wide_integers_are_multiplied_by_no_engine():
 def test_wide_integers_go_through_fp32_with_a_warning():
     numbers = jnp.asarray([2**24 + 1, 3], jnp.int32)
     step = nj.jit(lambda n: n + 2, target="inf1")
-    with pytest.warns(IntegersInFP32Warning, match="exact only to 2\\^24"):
+    with pytest.warns(IntegersInFP32Warning, match="exactly only up to 2\\^24"):
         found = step(numbers)
     np.testing.assert_array_equal(found, [2**24 + 2, 5])
     exact = nj.jit(

@@ -251,7 +251,7 @@ def barrier(core, tile, other, out):
         (dtypes_differ, "equal shapes and dtypes", {}),
         (a_third_core, "send_to_rank=2", {}),
         (another_tuple, r"cores=\(0, 2\).*use cores=\(0, 1\)", {}),
-        (loops_differ, "loops that differ", {}),
+        (loops_differ, "in different loops", {}),
         (barrier, "launch of 1 programs.*kernel\\[2\\]", dict(cores=1)),
         (barrier, "target trn2, trn3", dict(target="trn1")),
     ],

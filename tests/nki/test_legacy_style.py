@@ -170,7 +170,7 @@ def test_what_is_not_there_is_named():
         return nl.load(x, rounding="up")
 
     x = normal(8, 8)
-    with pytest.raises(UnsupportedError, match="no box"):
+    with pytest.raises(UnsupportedError, match="no rectangle"):
         nki.simulate_kernel(triangle, x)
     with pytest.raises(InvalidProgramError, match="indices 0 to 8 of dimension 0"):
         nki.simulate_kernel(beyond, x)
@@ -242,7 +242,7 @@ def test_addresses_by_a_function():
     assert places == [((i,), 128, 2048) for i in range(3)]
     with pytest.raises(InvalidProgramError, match="bank, partition, byte"):
         check_blocks(blocks_in_psum(3, ncc.psum.alloc(lambda **_: (0, 0))), 3)
-    with pytest.raises(InvalidProgramError, match="1 numbers of tiles for 2"):
+    with pytest.raises(InvalidProgramError, match="1 counts of tiles for 2"):
         nki.simulate_kernel(two_dimensions, normal(8, 8))
 
 

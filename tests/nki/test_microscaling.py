@@ -261,7 +261,7 @@ def attempt(target="trn3", partitions=64, m=8, n=8, **how):
         (dict(at=3), "partition 3 of a quadrant.*0, 4, 8, 12"),
         (dict(rows=33), r"scale has shape \(33, 8\)"),
         (dict(tile_position=(64, 0)), "both"),
-        (dict(tile_position=(32, 0), tile_size=(64, 128)), "64 starts at 0, 64"),
+        (dict(tile_position=(32, 0), tile_size=(64, 128)), "64 start at one of 0, 64"),
         (
             dict(tile_position=(0, 0), tile_size=(32, 128)),
             "at most 32, the rows",

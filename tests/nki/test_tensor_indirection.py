@@ -184,7 +184,7 @@ def test_offsets_that_do_not_exist_are_refused():
     trace(8, 8)
     trace(32, 32, True)
     for arguments in ((32, 17), (24, 9), (48, 17, True)):
-        with pytest.raises(InvalidProgramError, match=r"give num_elem.*") as error:
+        with pytest.raises(InvalidProgramError, match="a smaller num_elem") as error:
             trace(*arguments)
         assert "test_tensor_indirection.py" in str(error.value)
     with pytest.raises(InvalidProgramError, match="use 1 to 8"):

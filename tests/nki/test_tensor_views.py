@@ -262,7 +262,7 @@ def test_one_runtime_index_only():
     assert gathered.shape == (16, 128, 8)
     with pytest.raises(InvalidProgramError, match="indirection"):
         gathered.slice(0, 0, 4)
-    with pytest.raises(InvalidProgramError, match="vector of offsets"):
+    with pytest.raises(InvalidProgramError, match="indexed by vector_select"):
         gathered.permute((1, 0, 2))
 
 

@@ -306,7 +306,7 @@ WRONG: list[tuple[type[NeuronJaxError], str, Callable[[], Any]]] = [
     ),
     (
         InvalidProgramError,
-        r"random bits \(2,\)",
+        r"random bits have shape \(2,\)",
         lambda: cast(
             X, "float16", rounding="stochastic", random_bits=jnp.ones(2, jnp.uint32)
         ),
@@ -318,7 +318,7 @@ WRONG: list[tuple[type[NeuronJaxError], str, Callable[[], Any]]] = [
     ),
     (
         InvalidProgramError,
-        "fake_cast to int8",
+        "fake_cast has no int8",
         lambda: fake_cast(X, IntFormat(8, True)),
     ),
 ]

@@ -51,7 +51,7 @@ SCALES = jnp.zeros((6, 2), jnp.uint8)
     ("call", "message"),
     [
         (lambda: pack_x4(ELEMENTS), "pad the axis to 8"),
-        (lambda: pack_x4(jnp.zeros((4,), BFLOAT16.dtype)), "words of bfloat16"),
+        (lambda: pack_x4(jnp.zeros((4,), BFLOAT16.dtype)), "cannot hold bfloat16"),
         (lambda: unpack_x4(SCALES, FLOAT8_E4M3FN), "give words of uint32"),
     ],
 )

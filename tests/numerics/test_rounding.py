@@ -452,8 +452,8 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("x is float16", lambda: cast(jnp.ones(3, jnp.float16), BFLOAT16)),
     ("rounding='up'", lambda: cast(jnp.asarray(X), BFLOAT16, rounding="up")),  # pyright: ignore[reportArgumentType]
     ("overflow='wrap'", lambda: cast(jnp.asarray(X), BFLOAT16, overflow="wrap")),  # pyright: ignore[reportArgumentType]
-    ("random bits None", lambda: cast(jnp.asarray(X), E4M3, rounding="stochastic")),
-    ("random bits \\(2,\\)", lambda: _stochastic(E4M3)(X, jnp.ones(2, jnp.uint32))),
+    ("bits have shape None", lambda: cast(jnp.asarray(X), E4M3, rounding="stochastic")),
+    ("bits have shape \\(2,\\)", lambda: _stochastic(E4M3)(X, jnp.ones(2, jnp.uint32))),
     ("random_bits is int32", lambda: _stochastic(E4M3)(X, jnp.ones(3, jnp.int32))),
     (
         "random_bit_count=0",

@@ -55,7 +55,7 @@ def test_defaults_are_those_of_the_newest_sdk() -> None:
 def test_a_preset_that_is_given_by_position_is_refused_in_words() -> None:
     with pytest.raises(TypeError, match=r"by name, and .* nj.Policy.preset\('fp8'\)"):
         Policy("fp8")  # type: ignore[misc]
-    with pytest.raises(TypeError, match=r"Rule\('head'\): fields are given by name"):
+    with pytest.raises(TypeError, match=r"Rule\('head'\): give fields by name"):
         Rule("head")  # type: ignore[misc]
     assert "self" not in inspect.signature(Policy).parameters
     assert "auto_cast" in inspect.signature(Policy).parameters
@@ -310,7 +310,7 @@ def test_an_unmatched_rule_without_candidates() -> None:
 def test_an_unmatched_rule_whose_selectors_match_apart() -> None:
     rule = Rule(param="head", op="dot", auto_cast="none")
     error = unmatched_rule_error(rule, {"param": ["head/bias"], "op": [DOT]})
-    assert "no op has all of them" in str(error)
+    assert "no op matches all of them" in str(error)
 
 
 # --- scopes -------------------------------------------------------------------------

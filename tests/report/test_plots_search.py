@@ -13,7 +13,7 @@ import pytest
 import neuronjax as nj
 from neuronjax.report.plots_search import Trial, draw_search
 
-WITHIN, BEYOND = "tried, within the tolerance", "tried, beyond it"
+WITHIN, BEYOND = "tried, within the tolerance", "tried, beyond the tolerance"
 
 
 def drawn(*errors, tolerance=1e-2, margin=1.0, found=0):

@@ -54,6 +54,6 @@ def test_a_changed_model_fails(example):
     model.write_text(model.read_text().replace("0.125", "0.126"))
     done = run(example, "-q", "-k", "train_step and bf16")
     assert done.returncode == 1
-    assert "is another program now, with other bits" in done.stdout
+    assert "has become another program, with other bits" in done.stdout
     assert "parameters/bias[" in done.stdout or "0/bias[" in done.stdout
     assert "model.py" in done.stdout

@@ -97,7 +97,7 @@ def test_an_edit_fails(guard, name):
         guard(MODEL.replace(before, after))
     lines = str(caught.value).splitlines()
     line = edited_line(MODEL, (before, after))
-    assert lines[1] == f"  its source was edited, model.py:{line}"
+    assert lines[1] == f"  the source was edited, model.py:{line}"
     [first, *others] = caught.value.leaves
     assert first.path == worst
     assert all(first.badness >= leaf.badness for leaf in others)

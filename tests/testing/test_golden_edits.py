@@ -68,7 +68,7 @@ def test_the_edited_line_is_named_first(stored, path, model, edit):
     line = edited_line(text, edits[edit])
     found = change(stored[model], today(model, edit, path))
     assert found.cause == "source"
-    assert found.because == f"its source was edited, model.py:{line}"
+    assert found.because == f"the source was edited, model.py:{line}"
     shown = [*found.report()]
     assert shown[0] == found.because
     was, now = (t.splitlines()[line - 1] for t in (text, text.replace(*edits[edit])))
@@ -105,7 +105,7 @@ def test_who_changed_the_program(stored, path):
     assert both.because.endswith("model.py:14, and jax 0.10.2 -> 0.12.0")
     by_jax = change(before, now, sources=now.sources, versions=newer)
     assert by_jax.cause == "jax"
-    assert "its source is the same, and jax 0.10.2 -> 0.12.0" in by_jax.because
+    assert "the source is the same, and jax 0.10.2 -> 0.12.0" in by_jax.because
     assert change(before, now, sources=now.sources).cause == "values"
     assert change(before, now, sources=None).cause == "unknown"
     assert "JAX is the same" in change(before, now, sources=None).because
@@ -119,7 +119,7 @@ def test_a_function_that_reads_another_value(tmp_path):
     guard = dict(directory=tmp_path, policy="bf16")
     golden("read", reading(2.0), update=True, **guard)(np.ones(4, np.float32))
     check = golden("read", reading(3.0), update=False, changed_program="fail", **guard)
-    with pytest.raises(GoldenMismatch, match="a value or a library that it") as caught:
+    with pytest.raises(GoldenMismatch, match="a value or a library that the") as caught:
         check(np.ones(4, np.float32))
     assert caught.value.change is not None
     assert caught.value.change.cause == "values"
@@ -163,10 +163,10 @@ def guard(tmp_path):
 
 @pytest.mark.slow
 def test_a_failure_and_a_warning_say_all_this(guard, tmp_path):
-    with pytest.raises(GoldenMismatch, match="now, with other bits") as caught:
+    with pytest.raises(GoldenMismatch, match="program, with other bits") as caught:
         guard("penalty", changed_program="bits")
     lines = str(caught.value).splitlines()
-    assert lines[1] == "  its source was edited, model.py:34"
+    assert lines[1] == "  the source was edited, model.py:34"
     assert "value 0.0625 -> 0.03125" in lines[4]
     program = tmp_path / "step.mlirbc"
     assert f'neuronjax.compare(function, against="{program}")' in str(caught.value)
@@ -185,7 +185,7 @@ def newer(monkeypatch):
 
 @pytest.mark.slow
 def test_an_edit_fails_and_another_jax_alone_warns(guard, tmp_path, monkeypatch):
-    with pytest.raises(GoldenMismatch, match="its source was edited"):
+    with pytest.raises(GoldenMismatch, match="the source was edited"):
         guard("penalty")
     newer(monkeypatch)
     with pytest.raises(GoldenMismatch, match=r"was edited, .*, and jax .* -> 0.0.1"):
@@ -208,7 +208,7 @@ def test_a_golden_without_lines_is_read(guard, tmp_path):
     assert stored.sources is not None
     dataclasses.replace(stored, sources=None).write(tmp_path / "step")
     assert golden_file.read(tmp_path / "step").sources is None
-    with pytest.raises(GoldenMismatch, match="JAX is the same: its source, or"):
+    with pytest.raises(GoldenMismatch, match="JAX is the same: the source, or"):
         guard("penalty")
     assert guard(update=True).written
     assert golden_file.read(tmp_path / "step").sources == stored.sources

@@ -17,7 +17,7 @@ SIZE = Difference(
 WORST = LeafDifference(path="params/w", differing=3, compared=8, size=SIZE)
 EDITED = SimpleNamespace(
     lines=EditedLines({"model.py:7": "y = x"}, {"model.py:8": "y = 2 * x"}),
-    because="its source was edited, model.py:8",
+    because="the source was edited, model.py:8",
 )
 
 

@@ -268,7 +268,7 @@ def check_real(captured: CapturedProgram, what: str) -> None:
         raise UnsupportedError(
             what,
             op=captured.emulation.name,
-            remedy="take real and imaginary parts as arguments of their own",
+            remedy="take real and imaginary parts as separate arguments",
         )
 
 

@@ -199,7 +199,7 @@ def _line_of(function: Any) -> str:
 def _native_text(functions: Sequence[Any]) -> str:
     names = ", ".join(f"{f.__name__} ({_line_of(f)})" for f in functions)
     return (
-        f"functions ran natively inside nj.emulated, since jitted earlier: {names}\n"
+        f"functions jitted before nj.emulated began ran natively inside it: {names}\n"
         "  remedy: enter nj.emulated before the program is imported or jits its "
         "functions; or use `neuronjax run script.py`"
     )

@@ -90,7 +90,7 @@ class PricedTable(Displayed):
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
         similar = "80 % intervals of one copy's time, from similar programs:"
-        lines.append(f"{self._MEASURED}; {similar}")
+        lines += [self._MEASURED, similar]
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
         lines += [
@@ -306,7 +306,7 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
-        return f"{said}; no mixture was tried: too many modules, or no rule for it"
+        return f"{said}; no mixture was tried: too many modules, or no Rule fits"
     if mixed is None or not least < wide.total_seconds:
         return (
             f"{said}; using one for some modules, the other for the rest, is no faster"

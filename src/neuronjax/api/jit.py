@@ -243,7 +243,7 @@ class Emulated(Stateful):
         if self._collect is None:
             raise InvalidProgramError(
                 f"{self._name} collects no statistics",
-                remedy="make it with nj.jit(..., collect=True)",
+                remedy="make the function with nj.jit(..., collect=True)",
             )
         captured = self._capture(self._step, args, kwargs)
         names = captured.program.argument_names
@@ -320,10 +320,10 @@ class Emulated(Stateful):
         """Call the function inside another captured function, under this policy."""
         if self._collect is not None:
             raise UnsupportedError(
-                f"{self._name}, which collects statistics, inside another emulated "
+                f"{self._name} cannot collect statistics inside another emulated "
                 "function",
-                remedy="give collect= to the outermost nj.jit; with scope= or source= "
-                "it measures the inner function alone",
+                remedy="give collect= to the outermost nj.jit; scope= or source= limit "
+                "the statistics to the inner function",
             )
         scope = None if is_asked_about(self) else self._given_policy
         with policy_scope(scope) if scope else contextlib.nullcontext():

@@ -256,7 +256,7 @@ def _with_harmless_reads(found: Mapping[str, Any]) -> dict[str, Any]:
     kinds: dict[str, list[Problem]] = {"hazards": [], "advice": [*found["advice"]]}
     for p in found["hazards"]:
         if p.rule == "maybe-unwritten":
-            text = f"{p.message}; the results do not depend on what it contains"
+            text = f"{p.message}; the results do not depend on these elements"
             kinds["advice"].append(dataclasses.replace(p, message=text))
         else:
             kinds["hazards"].append(p)

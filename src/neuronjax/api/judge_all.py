@@ -61,7 +61,7 @@ def _time_and_reason(verdict: KernelVerdict) -> tuple[str, str]:
     wrong = next((s.why for s in verdict.seeds if s.why), verdict.undecided)
     why = wrong if first is None else f"{first.rule}: {first.message}"
     if not why and times is not None and times.speedup is not None:
-        why = f"{times.speedup:.3g} times the baseline"
+        why = f"{times.speedup:.3g} times as fast as the baseline"
     return ("-" if times is None else f"{times.predicted_ms:.4g}"), why
 
 

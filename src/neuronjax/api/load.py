@@ -208,7 +208,7 @@ def _check_64_bit(artifact: Artifact) -> None:
         raise InvalidProgramError(
             f"{artifact.name} takes or returns {types_text(wide[:1])}, and 64-bit "
             "types are off in JAX",
-            remedy='compile and call it under "with jax.enable_x64(True):"',
+            remedy='compile and call the program under "with jax.enable_x64(True):"',
         )
 
 

@@ -90,7 +90,7 @@ class NkiDiff(Displayed):
             rows.append((place(c.location), Text(c.how, style=_STYLES[c.how]), text))
         count = sum(c.how == "lost" for c in self.changes)
         words = (
-            f"{len(rows)} changes, {count} lost"
+            f"changes: {len(rows)}; lost: {count}"
             if rows
             else "nothing that the kernel uses differs"
         )

@@ -121,8 +121,8 @@ def _warn_of_lost(function: Callable[..., Any], names: Sequence[str]) -> None:
         warn_user(
             f"{_name_of(function)} changes NNX variables of its arguments, and the "
             f"changes are lost, as under jax.jit: {', '.join(names[:4])}{more}\n"
-            "  remedy: jit it with nnx.jit; or jit it with nj.jit and make every "
-            "variable before the first step; or return the changed module",
+            "  remedy: use nnx.jit; or use nj.jit, and make every variable before the "
+            "first step; or return the changed module",
             NotEmulatedWarning,
         )
 

@@ -123,7 +123,7 @@ class SearchedProgram:
                     f"the candidate {name!r}: {refusal.what}",
                     op=refusal.op,
                     location=refusal.location,
-                    remedy=f"leave it out, or {refusal.remedy}",
+                    remedy=f"leave this candidate out, or {refusal.remedy}",
                 ) from refusal
         if not changes:
             raise InvalidProgramError(

@@ -200,7 +200,7 @@ def labelled(
     if not found:
         on = ", ".join(dict.fromkeys(studied.values())) or "the host alone"
         raise InvalidProgramError(
-            f"no dollars on {', '.join(sorted(chips))}: the study emulated {on}",
+            f"the cost on {', '.join(sorted(chips))} is unknown: {on} was emulated",
             remedy="study a policy on that chip, target='trn2', or give instance=",
         )
     common = {f"{targets[x]}/" for x in found}

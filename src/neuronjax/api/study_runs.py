@@ -59,7 +59,7 @@ class StudyRuns:
         raise InvalidProgramError(
             f"{path} was made by another train function, other options or another "
             f"policy {machine.policy!r}",
-            remedy='run it again with if_changed="rerun", or use another folder',
+            remedy='repeat the run with if_changed="rerun", or use another folder',
         )
 
     def run(

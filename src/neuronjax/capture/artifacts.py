@@ -85,7 +85,7 @@ class ArtifactFamily:
             )
             raise InvalidProgramError(
                 f"{name} was saved for {saved}, and is called with {given}",
-                remedy="give arrays whose sizes fit; equal letters are equal sizes",
+                remedy="give arrays of these sizes; a symbol is one size everywhere",
             )
         return _from_exported(self.exported, self.file, types)
 
@@ -115,8 +115,8 @@ def read_artifact(source: Source) -> Artifact:
     if isinstance(artifact, Artifact):
         return artifact
     raise UnsupportedError(
-        f"{artifact.exported.name} has symbolic sizes, which need arguments",
-        remedy="call what nj.load returns, or name shapes on the command line: --args",
+        f"{artifact.exported.name} has symbolic sizes, which only arguments decide",
+        remedy="call the result of nj.load, or give shapes to the command by --args",
     )
 
 
@@ -183,8 +183,8 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         reason = getattr(error, "strerror", None) or error
         raise InvalidProgramError(
             f"cannot read {name[:200]!r}: {reason}",
-            remedy="give the path of a saved program, or its bytes; for a text, "
-            "source.encode()",
+            remedy="give the path of a saved program, or its bytes (the bytes of "
+            "a text are text.encode())",
         ) from error
 
 
@@ -212,7 +212,7 @@ def recognized(data: bytes) -> str:
         return "HLO proto"
     start = f"begins with {data[:16]!r}" if data else "is empty"
     raise InvalidProgramError(
-        f"the file {start}, which no known format does",
+        f"the file {start}, so its format is not known",
         remedy="save StableHLO (text, bytecode or a portable artifact), a jax.export "
         "artifact, or HLO (text or proto); if the file was cut off, write it again",
     )
@@ -318,7 +318,7 @@ def _decoded(code: bytes, file: str) -> Program:
         try:
             check_argument(argument.type, name)
         except NeuronJaxError as error:
-            remedy = "save the program for float32 (complex numbers as pairs)"
+            remedy = "save the program with arguments of float32 or complex64"
             raise type(error)(error.what, remedy=remedy) from error
     return program
 
@@ -344,7 +344,7 @@ def _check_constants(program: Program) -> None:
         size = math.prod(kind.shape) * kind.dtype.itemsize
         if size > MOST_CONSTANT_BYTES:
             raise InvalidProgramError(
-                f"a constant of {size:.3g} bytes, of at most {MOST_CONSTANT_BYTES}",
+                f"has {size:.3g} bytes; at most {MOST_CONSTANT_BYTES} are allowed",
                 op=op.name,
                 location=op.location.source,
                 remedy="broadcast a scalar, or pass the array as an argument",
@@ -364,7 +364,7 @@ def _check_calls(program: Program) -> None:
         finished.update(ready)
     if unfinished := sorted(callees.keys() - finished):
         raise InvalidProgramError(
-            f"function {unfinished[0]} calls itself, or a missing function",
+            f"function {unfinished[0]} calls itself, or a function that is missing",
             op="func.call",
-            remedy="write the recursion as a while loop",
+            remedy="write a recursion as a while loop; save every called function",
         )

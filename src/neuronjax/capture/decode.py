@@ -139,9 +139,9 @@ def _entry(functions: Mapping[str, Any]) -> str:
     ]
     if len(public) != 1:
         raise InvalidProgramError(
-            f"the module has no function main and {len(public)} public functions"
+            f"the module has no function main, and {len(public)} functions are public"
             + (f": {', '.join(public[:8])}" if public else ""),
-            remedy="name the entry main, or make the other functions private",
+            remedy="name the entry function main, or make all others private",
         )
     return public[0]
 
@@ -228,7 +228,7 @@ def _only_block(region: Any) -> Any:
     blocks = list(region.blocks)
     if len(blocks) != 1:
         raise UnsupportedError(
-            f"a region of {len(blocks)} blocks",
+            f"a region has {len(blocks)} blocks; only one is supported",
             remedy="write control flow as stablehlo.while, case or if",
         )
     return blocks[0]
@@ -249,8 +249,8 @@ def tensor_type(mlir_type: Any) -> TensorType:
     if not mlir_type.has_static_shape:
         raise UnsupportedError(
             f"type {mlir_type} has a dynamic dimension",
-            remedy="Trainium programs have static shapes: give every dimension a "
-            "size; refine the symbolic shapes of a jax.export before loading it",
+            remedy="give every dimension a size when you save the program, because "
+            "Trainium programs have static shapes",
         )
     element = element_dtype(str(mlir_type.element_type))
     return TensorType(tuple(mlir_type.shape), element)

@@ -70,14 +70,14 @@ class FlatBuffer:
 
     def slice(self, at: int, length: int) -> bytes:
         if at < 0 or at + length > len(self.data):
-            malformed(f"offset {at} + {length} is beyond its {len(self.data)} bytes")
+            malformed(f"{length} bytes at {at} are beyond its {len(self.data)} bytes")
         return self.data[at : at + length]
 
     def text(self, at: int, length: int) -> str:
         """Return a string of `length` bytes, and count them against the limit."""
         self.text_bytes -= length
         if self.text_bytes < 0:
-            malformed("its strings have many times the bytes of the file")
+            malformed("its strings are many times longer than the file")
         try:
             return self.slice(at, length).decode()
         except UnicodeDecodeError:
@@ -127,7 +127,7 @@ class Table:
         start = self._buffer.offset(at)
         count = self._buffer.unsigned(start, 4)
         if start + 4 + count * width > len(self._buffer.data):
-            malformed(f"a vector of {count} elements does not fit")
+            malformed(f"a vector of {count} elements is longer than the file")
         return start + 4, count
 
     def bytes(self, slot: int) -> bytes:
@@ -266,7 +266,7 @@ def _exported(root: Table, data: bytes, depth: int) -> Exported:
     in_tree, out_tree = _trees(root, data, depth)
     for tree, avals in ((in_tree, in_avals), (out_tree, out_avals)):
         if tree.num_leaves != len(avals):
-            malformed(f"a pytree of {tree.num_leaves} leaves for {len(avals)} arrays")
+            malformed(f"a pytree of {len(avals)} arrays has {tree.num_leaves} leaves")
     kept = root.integers(_Field.KEPT, 2)
     if list(kept) != sorted(set(kept)) or (kept and kept[-1] >= len(in_avals)):
         malformed("the list of used arguments names arguments that do not exist")
@@ -293,7 +293,7 @@ def _check_convention(root: Table) -> None:
     newest = export.maximum_supported_calling_convention_version
     if not oldest <= version <= newest:
         raise UnsupportedError(
-            f"the jax.export artifact has calling convention {version}; this JAX knows "
+            f"the jax.export artifact has calling convention {version}; this JAX reads "
             f"{oldest} to {newest}",
             remedy="export it again with this version of JAX, or install the JAX that "
             "wrote it",
@@ -394,7 +394,7 @@ _LEAF = object()
 
 def _node(table: Table, depth: int) -> Any:
     if depth > DEEPEST_TREE:
-        malformed(f"a pytree is nested more than {DEEPEST_TREE} deep")
+        malformed(f"a pytree is nested more than {DEEPEST_TREE} levels deep")
     kind = table.unsigned(0, 1)
     children = [_node(child, depth + 1) for child in table.tables(1)]
     if kind == 5:
@@ -402,10 +402,10 @@ def _node(table: Table, depth: int) -> Any:
     if kind == 4:
         names = table.texts(2)
         if len(set(names)) != len(children):
-            malformed("a dict of its pytrees has not one key per value")
+            malformed("a dict in a pytree does not have one key per value")
         return dict(zip(names, children, strict=True))
     if kind > 5 or (kind < 2 and children):
-        malformed(f"a pytree node of kind {kind} with {len(children)} children")
+        malformed(f"a pytree has a node of kind {kind} with {len(children)} children")
     return {0: _LEAF, 1: None, 2: tuple(children), 3: children}[kind]
 
 

@@ -234,11 +234,11 @@ def _of_this_host(context: Any, x: Any) -> list[Any]:
     """
     if context.module_context.lowering_parameters.for_export:
         raise UnsupportedError(
-            "jax.export of a function in which something is emulated or cast: its "
-            "compiled kernels run on this machine alone",
+            "jax.export cannot write a function in which something is emulated or "
+            "cast: its compiled kernels run only on this machine",
             location=program_line(),
-            remedy='export it under "with nj.exportable():", the same bits as plain '
-            "StableHLO; jax.export.export(nj.jit(f)) needs no scope",
+            remedy='export it inside "with nj.exportable():", which writes StableHLO '
+            "with the same bits; jax.export.export(nj.jit(f)) does not need it",
         )
     return [x]
 

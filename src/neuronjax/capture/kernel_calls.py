@@ -78,12 +78,12 @@ def surrounding_devices() -> int:
 def _run(*operands: jax.Array, function: KernelFunction) -> list[jax.Array]:
     if function.devices:
         raise UnsupportedError(
-            f"the collectives of the kernel {function.name} join the devices of a mesh "
-            "outside of neuronjax.jit",
+            f"the kernel {function.name} has collectives, but neuronjax.jit did not "
+            "compile the jax.shard_map around it",
             op=f"nki.{function.name}",
-            remedy="compile the jax.shard_map with neuronjax.jit; or call the kernel "
-            f"outside of it, kernel.with_ranks({function.devices})(x), every array "
-            "with a leading axis of ranks",
+            remedy="compile the jax.shard_map with neuronjax.jit; or, without "
+            f"jax.shard_map, call kernel.with_ranks({function.devices})(x), where "
+            "every array has a leading axis of ranks",
         )
     *arrays, key = operands
     return list(function.run(arrays, key))

@@ -191,8 +191,8 @@ def _check_untraced(mesh: AbstractMesh | None, leaves: list, shardings: tuple) -
     pairs = zip(leaves, shardings, strict=True)
     if any(isinstance(x, Tracer) and s is None for x, s in pairs):
         raise UnsupportedError(
-            "jax.jit, jax.grad or jax.vmap of an emulated function under a mesh with "
-            f"Explicit axes, {mesh}",
+            "jax.jit, jax.grad and jax.vmap cannot transform an emulated function "
+            f"under a mesh with Explicit axes, {mesh}",
             remedy="put the transformation inside the emulated function, or use "
             "neuronjax.make_mesh, whose axes are Auto, and in_shardings",
         )

@@ -188,7 +188,7 @@ def _check_depth(op: Any) -> None:
         op, depth = op.parent, depth + 1
     if depth > DEEPEST:
         raise Refused(
-            f"regions are nested {depth} deep", f"nest at most {DEEPEST} regions"
+            f"regions are nested {depth} levels deep", f"use at most {DEEPEST} levels"
         )
 
 
@@ -211,7 +211,7 @@ def _without_mhlo(module: ir.Module) -> ir.Module:
         raise Refused(
             f"{remaining[0].name} has no counterpart in StableHLO",
             'save the program before XLA optimizes it: lowered.as_text("hlo"), not '
-            "that of the compiled program",
+            "compiled.as_text()",
             "unsupported",
         )
     return module

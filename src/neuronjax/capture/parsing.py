@@ -141,7 +141,7 @@ class _Worker:
         if isinstance(error, _Garbled):
             reason = f"confuses jaxlib's parser, which {error}"
         elif stalled or code == -signal.SIGPROF:
-            reason = f"takes more than {header['seconds']:.1f} s of processor time"
+            reason = f"takes the parser more than {header['seconds']:.1f} CPU seconds"
         else:
             reason = f"crashes jaxlib's parser ({death(code)}){self._last_words()}"
         stop()

@@ -119,11 +119,11 @@ def partition(program: Program, module: Any) -> Program:
     meshes = [m for m in program.meshes.values() if m.size == devices]
     found = find_mesh(tilings, meshes)
     if found is None:
-        cut = {f"{list(t.counts)} by {t.places}" for t in tilings if prod(t.counts) > 1}
+        cut = {f"{list(t.counts)} at {t.places}" for t in tilings if prod(t.counts) > 1}
         raise UnsupportedError(
-            "the partitioner shards an argument or a result in a way that is no split "
-            f"over the axes of the mesh: {'; '.join(sorted(cut))[:300]}",
-            remedy="give every argument and result a sharding; " + _REMEDY,
+            "XLA's partitioner splits an argument or a result in a way that no axes of "
+            f"the mesh describe: {'; '.join(sorted(cut))[:300]}",
+            remedy="give every argument and result a sharding, or " + _REMEDY,
         )
     mesh, splits = found
     if mesh.device_ids:
@@ -172,8 +172,8 @@ def _check_types(
         shape = [n * k for n, k in zip(part.type.shape, tiling.counts, strict=True)]
         if TensorType(tuple(shape), part.type.dtype) != whole.type:
             raise InvalidProgramError(
-                f"{name}, {whole.type}, is sharded {list(tiling.counts)} ways, which "
-                "does not divide its shape",
+                f"{name}, {whole.type}, cannot be cut into {list(tiling.counts)} equal "
+                "parts along its dimensions",
                 remedy="shard dimensions that the axes of the mesh divide, or pad them",
             )
 

@@ -144,7 +144,7 @@ def tiles(sharding: Any, rank: int, devices: int) -> dict[str, Any]:
     """
     given: Any = _hlo.HloSharding.from_proto(sharding)
     if given.is_unreduced():
-        raise RuntimeError("an argument or a result is unreduced")
+        raise RuntimeError("an argument or a result has an unreduced sharding")
     given = given.v3_to_v2_sharding()
     if given.is_replicated():
         return {"counts": [1] * rank, "places": [[0] * rank] * devices}
@@ -202,7 +202,7 @@ def order_devices(module: ir.Module, text: str) -> None:
         ids = ir.DenseIntElementsAttr.get(ids)
         orders[int(channel)] = stablehlo.MeshAttr.get(ir.ArrayAttr.get(attributes), ids)
     if text.count("device_ids=(") != len(orders):
-        raise RuntimeError("a collective over devices in an order that was not read")
+        raise RuntimeError("the order of a collective's devices cannot be read")
     for op in found(module, lambda op: "channel_handle" in op.attributes):
         channel = stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle
         if channel in orders:

@@ -48,7 +48,7 @@ def portable_artifact(
         module = Traced.of(function, leaves, names).module()
     if partition.needs_partitioner(decode_module(module, names)):
         raise UnsupportedError(
-            "a portable program with shardings: each jaxlib partitions it differently",
+            "a portable program cannot be sharded: each jaxlib partitions differently",
             remedy="write the collectives by hand, with jax.shard_map over all axes",
         )
     with module.context:
@@ -86,9 +86,9 @@ def _as_custom_call(op: Any) -> None:
         given["largest"] = ir.BoolAttr.get(True)
     elif given:
         raise UnsupportedError(
-            f"portable programs have no form of this op with {', '.join(given)}",
+            f"portable programs cannot store attributes of this op: {', '.join(given)}",
             op=op.name,
-            remedy="leave it out of the function",
+            remedy="leave this op out of the function",
         )
     attributes: dict[str, Any] = {"call_target_name": ir.StringAttr.get(target)}
     if given:

@@ -59,7 +59,7 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     if equation is None:
         remedy = "move what the message names out of the emulated function"
         if "was exported for platforms" in str(error):
-            remedy = "call nj.load(exported.serialize()) in place of exported.call"
+            remedy = "use nj.load(exported.serialize()) in place of exported.call"
         return UnimplementedError(
             f"JAX cannot lower this function for platform neuron: {error}",
             remedy=remedy,
@@ -84,7 +84,7 @@ def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
                 message,
                 op=str(equation.primitive),
                 location=source,
-                remedy="cast the operands to these dtypes, or use another algorithm",
+                remedy="cast the operands to the named dtypes, or change the algorithm",
             )
     return None
 
@@ -152,7 +152,7 @@ class _Refusal:
 
 
 _NO_MESH = (
-    "call it inside `with jax.set_mesh(mesh):` if jax.make_mesh made the mesh, or "
+    "call this inside `with jax.set_mesh(mesh):` if jax.make_mesh made the mesh, or "
     "inside `with jax.sharding.use_abstract_mesh(mesh):` if neuronjax.make_mesh made it"
 )
 _AUTO = (
@@ -167,7 +167,7 @@ _REFUSALS = (
     ),
     _Refusal(
         r"_specs refers to (?s:.)*Check the \w+ values passed to shard_map",
-        "name axes of the mesh in in_specs and out_specs, with axis_names= of these",
+        "in the specs, use only axes of the mesh, and of axis_names= if it is given",
     ),
     _Refusal(
         r"requires a non-empty mesh|context mesh cannot be|not under a mesh", _NO_MESH
@@ -192,7 +192,7 @@ _REFUSALS = (
         r"specs passed to shard_map|device assignment .* of the mesh",
         _AUTO,
         UnsupportedError,
-        "arrays over a mesh with Explicit axes: ",
+        "arrays on a mesh with Explicit axes are refused: ",
     ),
 )
 
@@ -227,10 +227,10 @@ def _unknown_axis(error: Exception) -> NeuronJaxError | None:
         return None
     named = ", ".join(map(repr, axes))
     return InvalidProgramError(
-        f"a collective over the axis {named}, which no mesh around it has",
+        f"no mesh around this collective has its axis {named}",
         location=_line(error),
-        remedy="name an axis of the mesh of the jax.shard_map around it, the axis_name "
-        "of the neuronjax.pmap, or that of the jax.vmap",
+        remedy="name an axis of the surrounding jax.shard_map's mesh, or the axis_name "
+        "of the surrounding neuronjax.pmap or jax.vmap",
     )
 
 

@@ -218,7 +218,7 @@ class Traced:
         count = len(program.entry.body.arguments)
         if count != len(self.types):
             raise InternalError(
-                f"the program takes {count} arguments, the function {len(self.types)}",
+                f"the captured program has {count} arguments, not {len(self.types)}",
                 remedy="pass the values that the function closes over as arguments",
             )
         out_leaves, out_tree = jax.tree.flatten(self.stage.out_info)

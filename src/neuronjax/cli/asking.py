@@ -195,7 +195,7 @@ def tolerance(ask: Ask, *, as_json: bool) -> None:
 
     The command prints error bounds for each result. A chip that adds in another order,
     and whose elementary functions have the errors of --functions, stays within them. A
-    program that omits a term does not, unless the term is smaller than the roundings.
+    program that omits a term exceeds them, unless this term is below the roundings.
 
     Examples:
 
@@ -210,12 +210,12 @@ def tolerance(ask: Ask, *, as_json: bool) -> None:
 def compare_dump(
     ask: Ask,
     dump: Annotated[
-        Path, typer.Argument(help="A .npy, .npz or .safetensors file, or a folder.")
+        Path, typer.Argument(help="A .npy, .npz or .safetensors file, or .npy folder.")
     ],
     *,
     as_json: bool,
 ) -> None:
-    """Compare the stored tensors of another run with ours, and name the first wrong op.
+    """Compare stored tensors with those of neuronjax, and name the first wrong op.
 
     A tensor belongs to the program's value of the same name, or else of the same shape.
     The exit status is 0 if every tensor is within its error bounds, 1 if one is not or
@@ -242,7 +242,7 @@ def search(
     ask: Ask,
     *,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw predicted time against error.")
+        Path | None, typer.Option(help="Write a plot of predicted time against error.")
     ] = None,
     as_json: bool,
 ) -> None:

@@ -20,7 +20,7 @@ from neuronjax.timing.assumptions import COLLECTIVE_CONSTANTS as CONSTANTS
 def cc_test(
     op: Annotated[
         str | None,
-        typer.Argument(help="all_reduce, all_gather, ...; or allr, allg, redsct, ..."),
+        typer.Argument(help="all_reduce, all_gather, ...; in short allr, allg, ..."),
     ] = None,
     target: TargetOption = "trn2.48xlarge",
     smallest: Annotated[
@@ -34,7 +34,7 @@ def cc_test(
     ] = 2,
     *,
     constants: Annotated[
-        bool, typer.Option("--constants", help="List the model's figures instead.")
+        bool, typer.Option("--constants", help="List the time model's figures instead.")
     ] = False,
     as_json: JsonOption = False,
     **keywords: Any,
@@ -54,12 +54,12 @@ def cc_test(
     """
     if constants:
         figures = list(CONSTANTS.values())
-        title = "Figures of the time of collectives"
+        title = "Figures of the time model of collectives"
         show(constants_table(title, figures), lambda: [*map(vars, figures)], as_json)
         return
     if op is None:
         raise InvalidProgramError(
-            "cc-test without a collective", remedy="write: cc-test all_reduce"
+            "cc-test needs a collective", remedy="write: cc-test all_reduce"
         )
     sizes = f"{smallest}:{largest}:x{factor}"
     bench = collective_bench(op, target, sizes=sizes, **keywords)

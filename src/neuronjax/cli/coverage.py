@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def ops(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="A part of the names to list.")
+        str, typer.Argument(metavar="FILTER", help="List only names with this text.")
     ] = "",
     missing: Annotated[
         bool, typer.Option("--missing", help="List only what does not run.")
@@ -81,8 +81,8 @@ _LETTERS = {
     "offline": "O",
 }
 _LEGEND = (
-    "T tensor, V vector, S scalar, G gpsimd, D dma, Y sync engine, C CC-cores; - not "
-    "taken; 0 no instruction; ~ modelled, all others exact"
+    "T tensor, V vector, S scalar, G gpsimd, D dma, Y sync engine, C CC-cores; - dtype "
+    "not accepted; 0 no instruction needed; ~ modelled, all others exact"
 )
 
 
@@ -142,7 +142,7 @@ def _kernel_operations(text: str, *, missing: bool, as_json: bool) -> None:
 
 _KERNEL_LEGEND = (
     "T tensor, V vector, S scalar, G gpsimd engine, D dma, Q sequencers; since: first "
-    "NeuronCore; ~ modelled, all others exact; - nothing to run"
+    "NeuronCore that has it; ~ modelled, all others exact; - nothing to run"
 )
 
 

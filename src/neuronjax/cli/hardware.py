@@ -134,7 +134,7 @@ def _ranges(numbers: list[int]) -> str:
 def _targets_table() -> Table:
     words, numbers = ("target", "chip", "core"), ("chips", "devices", "HBM")
     rows = table(
-        "Targets (chips first, then what can be rented)",
+        "Targets: chips, then instances and UltraServers",
         dict.fromkeys(words, WORD) | dict.fromkeys(numbers, NUMBER),
         (
             (
@@ -179,7 +179,7 @@ def _target_facts(target: Target) -> dict[str, str]:
     chip, instance = target.chip, target.instance
     facts = {
         "chips": str(target.chips),
-        "devices": f"{target.logical_cores()}, each {target.lnc_default} of "
+        "devices": f"{target.logical_cores()}, each with {target.lnc_default} of the "
         f"{target.physical_cores} physical cores",
         "HBM per chip": f"{binary(chip.hbm_bytes)}, "
         f"{decimal(chip.hbm_bytes_per_second, 'B/s')}",
@@ -209,7 +209,7 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
         "PSUM": f"{binary(core.psum_bytes)}, {core.psum_banks} banks",
         "contraction tile": ", ".join(f"{n} {k}" for k, n in tiles.items() if n),
         "peak TFLOPS": _by_dtype(core.documented_tflops),
-        "FP8 of forward operands": chip.forward_fp8 or "-",
+        "FP8 format of the forward pass": chip.forward_fp8 or "-",
         "capabilities": ", ".join(sorted(core.capabilities)) or "-",
     }
 

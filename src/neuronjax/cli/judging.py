@@ -28,7 +28,7 @@ def _numbers(given: str) -> tuple[int, ...]:
         return tuple(int(n) for n in given.strip("()").split(",") if n.strip())
     except ValueError:
         raise InvalidProgramError(
-            f"{given!r} where numbers are needed",
+            f"{given!r} is no list of integers",
             remedy="write integers with commas between them: 0,21,42",
         ) from None
 
@@ -40,9 +40,9 @@ def _numbers(given: str) -> tuple[int, ...]:
     "nki",
     "timeout",
     reference=Offer(
-        help="A file with get_inputs(), forward(*inputs) in NumPy and, if layouts "
-        "differ, transform_to_nki_inputs() and transform_nki_outputs(). Without it, "
-        "results are not judged.",
+        help="A file with get_inputs(), forward(*inputs) in NumPy and, if a kernel has "
+        "other layouts, transform_to_nki_inputs() and transform_nki_outputs(). Without "
+        "this file, results are not judged.",
     ),
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),
@@ -55,9 +55,9 @@ def judge(
     ] = None,
     target: TargetOption = "trn2",
     *,
-    jobs: Annotated[int, typer.Option(min=1, help="Kernels that run at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of kernels at once.")] = 1,
     serve: Annotated[
-        bool, typer.Option(help="Judge each file whose name comes on standard input.")
+        bool, typer.Option(help="Judge the file that each line of stdin names.")
     ] = False,
     as_json: JsonOption = False,
     **keywords: Any,
@@ -67,7 +67,7 @@ def judge(
     The kernel's code runs in a child process, without access to the reference. The
     exit status is 0 if the kernel is accepted, 1 if it is refused, 2 if one of your
     files cannot be read, and 3 (undecided) if the tolerance is so wide that wrong
-    kernels would pass. For a folder, it is 0 if one kernel is accepted, else 3 if one
+    kernels would pass. For a folder, it is 0 if any kernel is accepted, else 3 if any
     is undecided, else 1.
 
     Examples:
@@ -80,9 +80,9 @@ def judge(
     """
     if (candidate is None) != serve:
         raise InvalidProgramError(
-            "a candidate and --serve" if serve else "no candidate",
+            "a candidate and --serve are given" if serve else "no candidate is given",
             op="judge",
-            remedy="name a file; or give --serve, and a path a line on standard input",
+            remedy="name a file; or give --serve, and lines of paths on standard input",
         )
     if candidate is None:
         _serve(lambda path: judge_kernel(path, target=target, **keywords))

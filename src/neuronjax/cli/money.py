@@ -25,7 +25,7 @@ def _prices(given: list[str]) -> float | dict[str, float]:
     prices = {name: _number("--price", usd) for name, _, usd in named}
     if "" in prices:
         raise InvalidProgramError(
-            f"--price {' --price '.join(given)}",
+            f"cannot read --price {' --price '.join(given)}",
             remedy="write one price, or INSTANCE=USD for each",
         )
     return prices
@@ -37,7 +37,7 @@ def _machine(text: str) -> dict[str, Any]:
     numbers = [_number("--against", part) for part in figures.split(",")]
     if not name or len(numbers) not in (2, 3):
         raise InvalidProgramError(
-            f"--against {text}", remedy="write NAME=SECONDS,USD, as 'H100 x 8=0.21,55'"
+            f"cannot read --against {text}", remedy="write NAME=SECONDS,USD"
         )
     fields = ("step_seconds", "price_per_hour", "tokens_per_step")
     return {"name": name, **dict(zip(fields, numbers, strict=False))}
@@ -48,7 +48,7 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise InvalidProgramError(
-            f"{option}: {text!r} is no number", remedy="write it as 12.5"
+            f"{option}: {text!r} is no number", remedy="write a number such as 12.5"
         ) from None
 
 
@@ -57,8 +57,8 @@ _POLICIES = Offer(metavar="P", repeated=True)
 _PRICES = Offer(flag="--price", metavar="[INSTANCE=]USD", repeated=True, read=_prices)
 AGAINST = Offer(
     metavar="MACHINE",
-    help="A machine that you measured, as NAME=SECONDS,USD[,TOKENS]: seconds per step, "
-    "dollars per hour, tokens per step of the whole machine.",
+    help="A machine that you measured, as NAME=SECONDS,USD[,TOKENS]: for the whole "
+    "machine, seconds per step, dollars per hour and tokens per step.",
     repeated=True,
     read=lambda given: tuple(map(_machine, given)),
 )
@@ -114,10 +114,10 @@ def estimate(
 def estimate_serving(
     prefill: Annotated[
         str,
-        typer.Argument(help="The program for a prompt.", show_default=False),
+        typer.Argument(help="The program that reads a prompt.", show_default=False),
     ],
     decode: Annotated[
-        str, typer.Argument(help="The program for a token.", show_default=False)
+        str, typer.Argument(help="The program that makes a token.", show_default=False)
     ],
     *,
     prefill_shapes: Annotated[
@@ -131,7 +131,7 @@ def estimate_serving(
     ] = None,
     decode_shapes: Annotated[
         str | None,
-        typer.Option("--decode-args", metavar="SHAPES", help="Those of DECODE."),
+        typer.Option("--decode-args", metavar="SHAPES", help="DECODE's arguments."),
     ] = None,
     as_json: JsonOption = False,
     **keywords: Any,

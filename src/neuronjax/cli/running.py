@@ -59,7 +59,7 @@ def run(
         Path | None, typer.Option(dir_okay=False, help="Write results to an .npz file.")
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Also run it by jax.jit, and compare.")
+        bool, typer.Option("--compare", help="Compare the results with jax.jit's.")
     ] = False,
     cache: CacheOption = True,
     as_json: JsonOption = False,
@@ -132,8 +132,8 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
     given = [name for name, value in options.items() if value]
     if given:
         raise nj.InvalidProgramError(
-            f"{', '.join(given)} with a script: only a function or a saved program has "
-            "arguments and results",
+            f"a script takes no {', '.join(given)}: only a function or a saved program "
+            "has arguments and results",
             remedy="name the function, file.py:function; or write the script's own "
             "options after its name",
         )
@@ -173,7 +173,7 @@ def _results_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _differences_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     looks = dict.fromkeys(("differing", "largest", "in ULP", "relative L2"), RIGHT)
-    shown = table("Against jax.jit on this computer", {"result": _RESULT} | looks)
+    shown = table("Differences to jax.jit on this host", {"result": _RESULT} | looks)
     for row in rows:
         found = row["difference"]
         count = f"{found['differing']} of {math.prod(row['shape'])}"

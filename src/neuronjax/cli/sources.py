@@ -182,7 +182,7 @@ def find(source: str) -> FunctionSource | SavedSource:
         hint = f"did you mean {near[0]}? " if near else ""
         raise InvalidProgramError(
             f"{source}: {where} has no function {name}",
-            remedy=f"{hint}it has: {', '.join(names) or 'none'}",
+            remedy=f"{hint}its functions: {', '.join(names) or 'none'}",
         )
     return FunctionSource(source, function)
 
@@ -203,8 +203,8 @@ def _saved(source: str) -> FunctionSource | SavedSource:
         )
     if path.suffix == ".py":
         raise InvalidProgramError(
-            f"{source} is a Python file: which function?",
-            remedy=f"{source}:FUNCTION; it has: "
+            f"{source} is a Python file, and no function is named",
+            remedy=f"write {source}:FUNCTION; its functions: "
             f"{', '.join(_functions(_from_file(source))) or 'none'}",
         )
     if is_symbolic(path):
@@ -258,7 +258,7 @@ def _from_module(name: str) -> ModuleType:
             raise
         raise InvalidProgramError(
             f"there is no module {name}",
-            remedy="start the command in the folder that holds it, or give the path of "
+            remedy="start the command in the folder of the module, or give the path of "
             "the file, path/to/file.py:function",
         ) from error
 
@@ -347,13 +347,13 @@ def _given(
     array = given.get(name, given.get(f"arr_{index}"))
     if array is None:
         raise InvalidProgramError(
-            f"--inputs has no array {name!r} (or 'arr_{index}')",
-            remedy=f"it has: {', '.join(given)}",
+            f"the file of --inputs has neither {name!r} nor 'arr_{index}'",
+            remedy=f"rename one of its arrays: {', '.join(given)}",
         )
     if array.shape != type.shape:
         raise InvalidProgramError(
-            f"argument {name} has shape {array.shape} in --inputs, the program takes "
-            f"{tuple(type.shape)}",
+            f"argument {name} has shape {array.shape} in --inputs, but the program "
+            f"takes {tuple(type.shape)}",
             remedy="give an array of that shape",
         )
     return jnp.asarray(array.astype(type.dtype))

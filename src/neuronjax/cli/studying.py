@@ -69,9 +69,7 @@ _AGAINST = replace(
     find_fault=Offer(flag="--find-fault/--no-find-fault"),
     targets=_TARGETS,
     instance=_INSTANCES,
-    steps=Offer(
-        help="With --at: how many steps the baseline trains the full-size model."
-    ),
+    steps=Offer(help="With --at: number of training steps of the full-size baseline."),
     against=_AGAINST,
 )
 def study(
@@ -86,8 +84,8 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="The training step of the full-size model, `file.py:function`: also "
-            "predict the cost of training this model.",
+            help="The training step of the full-size model, `file.py:function`, to "
+            "also predict the cost of training this model.",
         ),
     ] = None,
     shapes: Annotated[
@@ -96,11 +94,11 @@ def study(
             "--at-args",
             metavar="SHAPES",
             help="With --at: the step's arguments, 'f32[8,16] i32[4]'. Repeatable. "
-            "Default: its attribute example_args.",
+            "Default: the step's attribute example_args.",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw a picture of the losses.")
+        Path | None, typer.Option(dir_okay=False, help="Write a plot of the losses.")
     ] = None,
     cache: CacheOption = True,
     *,
@@ -126,7 +124,7 @@ def study(
     train = find(source if ":" in source else f"{source}:{_USUAL}")
     if not isinstance(train, FunctionSource):
         raise InvalidProgramError(
-            f"{source} is a saved program, which trains nothing by itself",
+            f"{source} is a saved program, not a training loop",
             remedy="give a Python file with a generator function train(jit, seed)",
         )
     if at is not None:

@@ -58,7 +58,7 @@ def _turns(text: str) -> tuple[str, int]:
     line, _, number = text.rpartition("=")
     if not line or not number.isdecimal():
         raise InvalidProgramError(
-            f"--trips {text}", remedy="write FILE:LINE=N, as in --trips train.py:12=100"
+            f"cannot read --trips {text}", remedy="write FILE:LINE=N: train.py:12=100"
         )
     return line, int(number)
 
@@ -74,8 +74,8 @@ _GROUPS = ("op", "source", "module", "phase")
     batch_argnums=Offer(
         flag="--batch",
         metavar="N",
-        help="With --limits: also predict the time of other batch sizes. N is the "
-        "position of an argument whose leading axis is the batch.",
+        help="With --limits: also predict the time of other batch sizes. N, from 0, is "
+        "the position of an argument whose leading axis is the batch.",
         repeated=True,
     ),
     trips=Offer(
@@ -100,13 +100,13 @@ def profile(
     rows: Annotated[int, typer.Option(min=1, help="The largest number of rows.")] = 12,
     metrics: Annotated[
         bool,
-        typer.Option("--metrics", help="Print figures by the names of AWS's profiler."),
+        typer.Option("--metrics", help="Print figures named as in AWS's profiler."),
     ] = False,
     limits: Annotated[
-        bool, typer.Option(help="Predict how much time some changes save.")
+        bool, typer.Option(help="Predict the time that changes would save.")
     ] = True,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw a picture.")
+        Path | None, typer.Option(dir_okay=False, help="Write the plots to a file.")
     ] = None,
     perfetto: Annotated[
         Path | None,
@@ -254,7 +254,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
             memory,
         )
     failed = [
-        f"80 % sure, {row['target']}: {' to '.join(map(seconds, interval))}"
+        f"80 % interval, {row['target']}: {' to '.join(map(seconds, interval))}"
         + ("" if row["knows_chip"] else " (no program was measured on this chip)")
         for row in known
         if (interval := row["interval_seconds"])
@@ -271,7 +271,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
 
 def constants(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="A part of the names to list.")
+        str, typer.Argument(metavar="FILTER", help="List only names with this text.")
     ] = "",
     assumptions: Annotated[
         bool, typer.Option("--assumptions", help="List only unpublished figures.")

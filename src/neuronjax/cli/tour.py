@@ -28,7 +28,7 @@ def quickstart(
         list[str] | None,
         typer.Option(
             metavar="TARGET/POLICY",
-            help="The chips and policies to emulate; repeatable. "
+            help="A chip and a policy to emulate. Repeatable. "
             "Default: trn2/bf16, trn2/fp8, trn3/mxfp8.",
         ),
     ] = None,
@@ -37,7 +37,7 @@ def quickstart(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
     output: Annotated[
-        Path, typer.Option(dir_okay=False, help="The file of the picture.")
+        Path, typer.Option(dir_okay=False, help="The file of the plot.")
     ] = Path("neuronjax-quickstart.png"),
     json_path: Annotated[
         Path | None,
@@ -90,15 +90,15 @@ def quickstart(
         }
         json_path.write_text(json.dumps(document, indent=2, default=sorted) + "\n")
         console.print(f"Results: {json_path}")
-    console.print(f"Your own: {_command()} study train.py --policies native,bf16,fp8")
+    console.print(f"Your model: {_command()} study train.py --policies native,bf16,fp8")
 
 
 def _checked(text: str) -> str:
     """Return a text such as "trn2/fp8"; refuse a text without a slash."""
     if "/" not in text:
         raise nj.InvalidProgramError(
-            f"{text!r} is no target and policy",
-            remedy='write them with a slash between: "trn2/fp8"',
+            f"{text!r} does not name a target and a policy",
+            remedy='write a slash between target and policy: "trn2/fp8"',
         )
     return text
 

@@ -47,21 +47,21 @@ def track(
     shapes: ShapesOption = None,
     append: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Append each record as a line of JSON."),
+        typer.Option(dir_okay=False, help="Append each record, as JSON, to a file."),
     ] = None,
     fail_if: Annotated[
         str | None,
         typer.Option(
             metavar="RULE",
             help="Refuse a record for which this holds: 'rel_l2 > 0.01', or 'rel_l2 > "
-            "1.2x', which means 1.2 times the last record's.",
+            "1.2x', which means 1.2 times the last record's rel_l2.",
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure all later commits that the file of --append lacks.",
+            help="Measure each commit after this one that --append's file lacks.",
         ),
     ] = None,
     plot: Annotated[
@@ -87,8 +87,8 @@ def track(
     rule = _RULE.fullmatch(fail_if or "")
     if rule is None and fail_if is not None:
         raise InvalidProgramError(
-            f"--fail-if {fail_if!r}",
-            remedy="write 'rel_l2 > 0.01', or 'rel_l2 > 1.2x' for 1.2 times the last",
+            f"--fail-if {fail_if!r} is no rule",
+            remedy="write 'rel_l2 > 0.01', or 'rel_l2 > 1.2x' (times the last record)",
         )
     kept = _kept(append)
     if since is not None:
@@ -164,7 +164,7 @@ def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> s
     if figure not in record:
         raise InvalidProgramError(
             f"--fail-if: a record has no figure {figure!r}",
-            remedy=f"choose of {', '.join(record)}",
+            remedy=f"choose one of {', '.join(record)}",
         )
     same = [r for r in before if all(r[key] == record[key] for key in _SETTING)]
     last = [r[figure] for r in same if r["commit"] != record["commit"] and figure in r]
@@ -173,9 +173,9 @@ def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> s
     allowed = limit * last[-1] if is_ratio else limit
     if record[figure] <= allowed:  # a NaN is refused
         return ""
-    was = f", the last record has {last[-1]:.3g}" if last else ""
+    was = f"; the last record has {last[-1]:.3g}" if last else ""
     where = f"{record['commit'][:10]} {record['policy']}"
-    return f"{where}: {figure} is {record[figure]:.3g}, allowed {allowed:.3g}{was}"
+    return f"{where}: {figure} is {record[figure]:.3g}, the limit {allowed:.3g}{was}"
 
 
 # -- commits ---------------------------------------------------------------------------
@@ -223,6 +223,6 @@ def _backfilled(
                 _git("worktree", "remove", "--force", str(tree))
         if run.returncode:
             last = (run.stderr.strip().splitlines() or ["no message"])[-1]
-            print(f"{commit[:10]} is left out: {last}", file=sys.stderr)
+            print(f"commit {commit[:10]} is skipped: {last}", file=sys.stderr)
         else:
             yield from json.loads(run.stdout)

@@ -1,4 +1,4 @@
-"""Compute a hash of functions and plain values, to detect that their source changed.
+"""A hash of functions and plain values, which detects that their source changed.
 
 The hash of a function covers its bytecode, defaults and closure, and all that it uses
 of its own module. Comments and layout do not count. Objects of other modules count by
@@ -35,7 +35,7 @@ def code_fingerprint(*things: Any) -> str:
 
 
 class _CodeWriter:
-    """Describes objects as text; a repeated object is described by its number."""
+    """A writer of objects as text; a repeated object is written as its number."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, Any]] = {}

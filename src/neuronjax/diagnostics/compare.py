@@ -1,4 +1,4 @@
-"""Run a program under its policy and under a reference, and measure every op.
+"""A program's run under its policy, compared op by op with a run under a reference.
 
 Both sides (the program under its policy, and under the reference) are lowered and get
 an executor. The walk executes both sides and measures their distance after each op; the
@@ -182,7 +182,7 @@ class _First(NamedTuple):
 
 
 class ErrorRecorder:
-    """Adds up the errors of a walk by op, and notes the first divergence."""
+    """A recorder of a walk's errors, added up by op, and of the first divergence."""
 
     def __init__(self, tolerance: float | None) -> None:
         self._tolerance = tolerance
@@ -218,7 +218,6 @@ class ErrorRecorder:
         )
 
     def records(self) -> dict[OpPath, OpRecord]:
-        """Return the records of all ops, in program order."""
         return {path: _record(path, sums) for path, sums in self._sums.items()}
 
 
@@ -245,7 +244,7 @@ def _record(path: OpPath, sums: _Sums) -> OpRecord:
 
 
 class _ReachedError(Exception):
-    """Raised to end a further run at the op of the first divergence."""
+    """A signal that ends a further run at the op of the first divergence."""
 
 
 #: An explanation with more causes than this is not useful.

@@ -285,7 +285,7 @@ class Comparison(Displayed):
                 largest += f", at op {worst.number}"
             is_fine = self.verdict is not None and not self.verdict.wrong
             if is_fine and error > 1:  # e.g. a rounding error where 0 is expected
-                largest += ", which makes no result wrong"
+                largest += ", but no result is wrong"
         errors = f"{len(self.differing)} with an error {_ISOLATED}{more}"
         return Text(
             f"{self.name} on {self.setting}\nagainst {self.reference}{unrounded}\n"

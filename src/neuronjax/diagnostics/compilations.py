@@ -1,4 +1,4 @@
-"""Count XLA's compilations and their time."""
+"""The number of XLA's compilations, and their time."""
 
 from __future__ import annotations
 

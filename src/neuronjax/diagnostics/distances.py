@@ -174,7 +174,6 @@ def _kernel() -> tuple[Callable[..., None], int]:
 def _of_block(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return the figures of arrays that fit the cache."""
     a, r = (x.astype(np.float64, copy=False) for x in (actual, reference))
     found: dict[Distance | Broken, float] = {}
     known, error = r, a - r

@@ -67,7 +67,7 @@ class Position:
 
 
 class Emulator:
-    """Executes op by op on the engines of the emulated core."""
+    """An executor on the engines of the emulated core."""
 
     is_wide = False
 
@@ -95,7 +95,6 @@ class Emulator:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
-        """Execute on the engine that the instruction names."""
         return self._stepper.execute(i, operands, key.array)
 
     def exchange(

@@ -76,7 +76,6 @@ def unknown(type: TensorType) -> Fact:
 
 
 def known(value: np.ndarray) -> Fact:
-    """Return the fact of a constant."""
     kept = value if value.size <= LARGEST else None
     if not is_integer(value.dtype) or not value.size:
         return Fact(-np.inf, np.inf, kept)

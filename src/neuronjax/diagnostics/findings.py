@@ -21,9 +21,9 @@ from neuronjax.report.tables import WORD, Displayed, new_table
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 MEANINGS: dict[Severity, str] = {
-    "error": "the compiler refuses it, or certainly changes the result",
-    "warning": "the compiler may refuse it or change the result",
-    "info": "worth knowing; the documents leave it open",
+    "error": "the compiler refuses the op, or certainly changes its result",
+    "warning": "the compiler may refuse the op or change its result",
+    "info": "worth knowing; the documents do not say what the compiler does",
 }
 DOCUMENTS = {
     "A2": "nki/guides/architecture/trainium_inferentia2_arch.rst",
@@ -72,7 +72,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PortabilityReport(Displayed):
-    """What the real compiler would refuse or change in one program.
+    """The findings of what the real compiler would refuse or change in one program.
 
     Attributes:
         program: the name of the function or file.

@@ -1,4 +1,4 @@
-"""Search for the ops that explain a divergence.
+"""A search for the ops that explain a divergence.
 
 The candidates are the ancestors of the diverged op, itself included, that err in
 isolation. A set of ops explains the divergence if no divergence is left once the

@@ -1,4 +1,4 @@
-"""Find what limits an NKI kernel, by scheduling it again with parts that take no time.
+"""Limits of an NKI kernel, found by scheduling it again with parts that take no time.
 
 Precision, layout and order of a kernel are its author's choice. So each change gives
 the time that is left if some work takes no time: a bound that no kernel reaches.

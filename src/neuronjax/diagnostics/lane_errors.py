@@ -1,4 +1,4 @@
-"""Compare the lanes (runs) of a walk value by value, and feed them reference values.
+"""The lanes (runs) of a walk, compared value by value and given reference values.
 
 Lanes with the same array have no error, and arrays with equal bits become one array. An
 op that only repeats all elements equally often has the errors of its operand. Against a

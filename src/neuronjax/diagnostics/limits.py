@@ -1,4 +1,4 @@
-"""Find what would make a program faster: changes, each with its predicted time.
+"""Changes that would make a program faster, each with its predicted time.
 
 A change is priced by lowering or scheduling the changed program again. The time of an
 ideal that no program reaches (nothing spills; all queues overlap) is called a bound. A
@@ -198,7 +198,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
     cores = subject.core.chip.cores_per_chip // subject.core.lnc
     shared = _seconds_with_batch(subject, 1 / cores) if cores > 1 else None
     if shared is not None:
-        what = f"divide the batch over the chip's {cores} logical cores, no collectives"
+        what = f"divide the batch over the chip's {cores} cores, without collectives"
         yield _change(subject, "sharding", what, shared, "bound")
 
 

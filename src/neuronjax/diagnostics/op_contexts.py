@@ -1,4 +1,4 @@
-"""Visit every op of a program with its context: facts of its operands, and location.
+"""A visit of every op of a program with its context: facts of operands, and location.
 
 A function is walked once for each set of facts of its arguments. A call with facts that
 were seen before repeats the findings without another walk. All callers of a library
@@ -118,7 +118,7 @@ def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
 
 
 class _Walker:
-    """Walks functions, and caches the results."""
+    """A walk through functions, which caches the results."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
         self.settings, self.rules = settings, rules

@@ -1,4 +1,4 @@
-"""Walk over a captured program and execute several lowerings of it side by side.
+"""A walk over a captured program that executes several lowerings side by side.
 
 Every *lane* is one run: of the reference, of the actual program on its own values
 (accumulation), of the actual program with every op on the reference's values
@@ -155,7 +155,6 @@ class ParallelWalk(OpWalk):
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return the scalar of a lane that decides a loop or a branch."""
         [array] = lane.read([view])
         value = np.asarray(array)
         if value.shape:
@@ -194,7 +193,6 @@ class ParallelWalk(OpWalk):
     def leaf(
         self, path: OpPath, spans: Spans, views: Views, keys: Keys, lanes: Lanes
     ) -> None:
-        """Execute an op in every lane, and compare the results."""
         self._say(path)
         self._memory.begin(path, self.position.iterations)
         bundles = [*dict.fromkeys(self._beside[lane] for lane in lanes)]

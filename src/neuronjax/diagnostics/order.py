@@ -1,4 +1,4 @@
-"""Find the order in which a function adds: its summation tree, by probing.
+"""The order in which a function adds: its summation tree, found by probing.
 
 The method is FPRev ("Revealing the order of floating-point summation", P. Xie et al.,
 2024). Of n addends one is huge, another its negative, and all others are one unit. A

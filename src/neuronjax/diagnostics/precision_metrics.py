@@ -168,7 +168,7 @@ def _is_number(leaf: Any) -> bool:
 
 def _choices(names: Sequence[str]) -> str:
     if [*names] == [""]:
-        return "leave it out: the function returns one array, which has no path"
+        return "omit outputs=: the function returns one array, which has no path"
     shown = ", ".join(names[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"give a regular expression of one of: {shown or 'nothing'}{more}"

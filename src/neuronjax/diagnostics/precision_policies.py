@@ -75,7 +75,6 @@ class Candidates:
         return found
 
     def only(self, kept: Sequence[int]) -> Candidates:
-        """Return the candidates with these indices."""
         return Candidates(
             names=tuple(self.names[i] for i in kept),
             policies=tuple(self.policies[i] for i in kept),

@@ -255,7 +255,7 @@ class PrecisionSearch(Displayed):
                 yield f"in {times} of {total} programs beyond the tolerance,"
                 yield f"  the error is largest in {path}; outputs= selects outputs"
         if self.elements == 1:
-            yield "only one number was measured; errors may cancel in it: measure more"
+            yield "errors may cancel in the only number that was measured: measure more"
 
     def steps_table(self) -> Table:
         """Return a table of the steps to the policy, and of steps undone later."""

@@ -284,7 +284,7 @@ class Search:
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
             self.state = best.assignment
-            why = "better than what was kept" + " in the budget" * self.spent
+            why = "better than the kept steps" + " within budget" * self.spent
             self._decide("best", best.groups, best.assignment, "kept", why)
 
     def _confirm(self) -> None:

@@ -22,7 +22,7 @@ from neuronjax.policy import Policy
 
 
 class BudgetSpentError(Exception):
-    """Ends a search that may run no more programs; the search catches it."""
+    """A signal that the search may run no more programs; the search catches it."""
 
 
 class Tried(NamedTuple):
@@ -130,7 +130,6 @@ class PolicyTrials:
         return found.seconds if isinstance(found, PricedPolicy) else None
 
     def tried(self) -> Iterator[Tried]:
-        """Yield every assignment with an error."""
         for assignment in list(self._priced):
             error = self.known_error(assignment)
             if error is not None:

@@ -80,7 +80,7 @@ def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class Reference64:
-    """Executes the instructions of an `fp32` lowering in double precision.
+    """An executor of the instructions of an `fp32` lowering in double precision.
 
     `kept_in_float32` has the names of the instructions that ran in FP32."""
 
@@ -107,7 +107,6 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> Sequence[Any]:
-        """Execute in float64 if there is a rule, else in FP32."""
         rule = _rule(i) if _has_floats(i.signed) else None
         if rule is None:
             results = self._emulator.execute(i, self._left(i, operands), key, position)
@@ -275,7 +274,6 @@ def matrix(
 
 @_double.register
 def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
-    """Execute the scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
     results = run_scalars(i.body, x, _double)
     return [np.broadcast_to(a, s) for a, s in zip(results, shapes, strict=True)]
@@ -390,7 +388,6 @@ def _(i: Sort, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TopK, x: Arrays) -> Sequence[Any]:
-    """Return the largest elements and their indices."""
     order = _stable_order(x[0], x[0].ndim - 1, True)[..., : i.k]
     return np.take_along_axis(x[0], order, -1), order
 

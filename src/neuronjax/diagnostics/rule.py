@@ -118,7 +118,6 @@ class Paragraph:
 
 
 def read_entries(text: str) -> Iterator[Paragraph]:
-    """Yield the paragraphs of a text of rules."""
     for paragraph in text.strip().split("\n\n"):
         found = _ENTRY.fullmatch(paragraph)
         assert found is not None, paragraph

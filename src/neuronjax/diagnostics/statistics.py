@@ -1,4 +1,4 @@
-"""Show `Statistics` as a table, the worst results first, and as a figure."""
+"""`Statistics` as a table, the worst results first, and as a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cache results by the identity of arrays, within an op and up to its next iteration.
+"""Results cached by the identity of arrays, within an op and up to its next iteration.
 
 A cached result keeps its arrays alive, so that their identities stay unique. In a loop,
 an op's results are cached for one more iteration, which may read the same arrays.

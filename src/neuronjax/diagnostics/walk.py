@@ -1,4 +1,4 @@
-"""Walk over a lowered program: regions, loops, branches, calls and meshes.
+"""A walk over a lowered program: regions, loops, branches, calls and meshes.
 
 A walk executes a program op by op, on concrete values, in one lane or in several side
 by side, and frees values after their last use. On a mesh every lane becomes one lane
@@ -106,7 +106,6 @@ class OpWalk(abc.ABC):
     # -- regions -----------------------------------------------------------------------
 
     def main(self, lanes: Lanes) -> None:
-        """Execute main, whose arguments are in the lanes."""
         sides = dict.fromkeys(lane.side for lane in lanes)
         blocks = {side: side.program.main for side in sides}
         keys = {side: side.executor.first_key for side in sides}

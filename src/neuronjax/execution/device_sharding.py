@@ -202,7 +202,7 @@ def real_devices(mesh: Mesh) -> Iterator[Mesh]:
     types = getattr(mesh, "axis_types", ())
     if any(kind != AxisType.Auto for kind in types):
         raise InvalidProgramError(
-            f"real devices along axes of types {tuple(map(str, types))}",
+            f"the mesh of real devices has axes of types {tuple(map(str, types))}",
             remedy="use jax.sharding.Mesh(jax.devices(), ('chips',)), whose axes are "
             "of type Auto",
         )
@@ -248,7 +248,7 @@ class RealDevices:
         if devices % self.count:
             legal = [n for n in range(1, self.count + 1) if devices % n == 0]
             raise InvalidProgramError(
-                f"{devices} emulated devices on {self.count} real devices",
+                f"{devices} emulated devices cannot be divided over {self.count} real",
                 remedy=f"use a number of real devices that divides {devices}, such as "
                 f"{max(legal)}",
             )

@@ -145,7 +145,7 @@ def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
 
 def _part(i: Collective, length: int, parts: int) -> int:
     if length % parts:
-        problem = f"a dimension of {length} in {parts} parts"
+        problem = f"{length} elements of a dimension do not form {parts} equal parts"
         raise _invalid(i, problem, f"use a multiple of {parts}")
     return length // parts
 
@@ -337,7 +337,7 @@ def _key(key: jax.Array, operand: int) -> jax.Array:
 def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax.Array:
     """Reduce [groups, ranks, chunks, m] over ranks, by the plan of the instruction."""
     if i.plan.ranks != x.shape[1]:
-        raise InternalError(f"{i.name}: the plan {i.plan} for {x.shape[1]} ranks")
+        raise InternalError(f"{i.name}: {i.plan} is no plan for {x.shape[1]} ranks")
     if i.op not in REDUCTIONS:
         raise InternalError(f"{i.name}: no reduction by {i.op!r}")
     if x.shape[1] == 1:
@@ -346,7 +346,7 @@ def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax
         return _reduced_integers(i, x, zero, key)
     if i.op in BITWISE or x.dtype.kind == "c":
         remedy = "reduce integers, or the real and imaginary parts"
-        raise _invalid(i, f"{i.op} of {x.dtype} over devices", remedy)
+        raise _invalid(i, f"devices cannot reduce {x.dtype} by {i.op}", remedy)
     if i.op in EXTREMES:
         overflow: Any = i.overflow
         extreme = reduce_extreme(i.op, wide(x), (1,))

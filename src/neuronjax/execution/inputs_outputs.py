@@ -76,9 +76,9 @@ def check_history(program: InstructionProgram, history: Any) -> None:
     expected = (program.amax_history_length, program.amax_slots)
     if tuple(history.shape) != expected:
         raise InvalidProgramError(
-            f"the amax history has shape {tuple(history.shape)}, the program needs "
+            f"the amax history has shape {tuple(history.shape)}, but the program needs "
             f"{expected} (steps, tensors)",
-            remedy="make it with step.init_amax_history(*args)",
+            remedy="make the history with step.init_amax_history(*args)",
         )
 
 

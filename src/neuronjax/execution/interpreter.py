@@ -98,8 +98,8 @@ def run(
         return one(ALONE, arguments, context)
     if eager or listeners or plan:
         raise UnsupportedError(
-            "a program on several real devices cannot run op by op or be measured",
-            remedy="call it outside the real_devices block; the bits are the same",
+            "on several real devices no program runs op by op or collects statistics",
+            remedy="call the program outside of real_devices; its bits are the same",
         )
     return spread(mesh, program, one, arguments, context)
 

@@ -248,15 +248,15 @@ class Emulation:
     def _refuse_accompanied(self, transformation: str, context: CallContext) -> None:
         if self.collector is not None:
             raise UnsupportedError(
-                f"{transformation} of a function that collects statistics, which "
-                "belong to one whole program",
+                f"{transformation} cannot transform a function that collects "
+                "statistics, because they belong to one whole program",
                 remedy=f"put the {transformation} inside the emulated function, "
                 "nj.jit(train_step, collect=True)",
             )
         if context.amax_history is not None:
             raise UnsupportedError(
-                f"{transformation} of a function with delayed scaling: its amax "
-                "history belongs to whole steps",
+                f"{transformation} cannot transform a function with delayed scaling: "
+                "its amax history belongs to whole steps",
                 remedy=f"put the {transformation} inside the emulated function",
             )
 
@@ -368,12 +368,12 @@ def _check_context(program: InstructionProgram, context: CallContext) -> None:
     elif program.amax_slots:
         raise InvalidProgramError(
             'scaling="delayed" needs the amax history of the previous steps',
-            remedy="history = step.init_amax_history(*args), then "
+            remedy="write history = step.init_amax_history(*args), then "
             "outputs, history = step.with_amax_history(history)(*args)",
         )
     if program.stochastic and context.call_index is None:
         raise InvalidProgramError(
-            "the program rounds stochastically but has no call index",
+            "the program rounds stochastically, but this call has no rounding seed",
             remedy="call f.with_rounding_seed(i)(...), where i is a uint32 that "
             "changes with every call, for instance the step number",
         )

@@ -73,7 +73,7 @@ class Target:
         if lnc not in self.chip.lnc_options:
             options = ", ".join(map(str, self.chip.lnc_options))
             raise InvalidProgramError(
-                f"logical NeuronCore size {lnc} on {self.name}",
+                f"{self.name} has no logical NeuronCores of size {lnc}",
                 remedy=f"choose one of: {options}",
             )
         return self.physical_cores // lnc
@@ -123,7 +123,7 @@ def _several(target: Target, name: str, count: str) -> Target:
     if target.instance is None or target.instance.efa_bits_per_second is None:
         joined = (n for n, i in INSTANCES.items() if i.efa_bits_per_second)
         raise InvalidProgramError(
-            f"target {name!r}: no published network joins several {target.name}",
+            f"target {name!r}: no published network joins several of {target.name}",
             remedy=f"use several of: {', '.join(joined)}",
         )
     return dataclasses.replace(

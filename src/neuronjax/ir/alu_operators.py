@@ -76,7 +76,7 @@ def op_name(op: Any) -> str:
         name = getattr(op, ATTRIBUTE, None) or getattr(op, "__name__", None)
     if name is None:
         raise InvalidProgramError(
-            f"operator {op!r}",
+            f"{op!r} is no operator",
             location=user_line(),
             remedy="pass a function of nki.language, such as nl.add",
         )

@@ -29,7 +29,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 GROUPS_REMEDY = "name every device once, in groups of equal size (axis_index_groups)"
-PAIRS_REMEDY = "name existing devices, each once as a source and once as a target"
+PAIRS_REMEDY = "name existing devices, at most once as a source and once as a target"
 
 
 def fault_of_groups(groups: Groups, devices: int, *, complete: bool = True) -> str:
@@ -41,7 +41,7 @@ def fault_of_groups(groups: Groups, devices: int, *, complete: bool = True) -> s
         missing = sorted(set(range(devices)) - set(named))
         sizes = sorted({len(group) for group in groups})
         if missing:
-            fault = f"{missing} of {devices} devices are in no group"
+            fault = f"of {devices} devices, {missing} are in no group"
         elif len(sizes) > 1:
             fault = f"groups of unequal size, {' and '.join(map(str, sizes))} devices"
     return f"{fault}: {groups}" if fault else ""

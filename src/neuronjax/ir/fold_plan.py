@@ -43,7 +43,7 @@ class Stage:
     def __post_init__(self) -> None:
         if self.width < 2 or self.hop < 1 or self.width % self.hop:
             raise InvalidProgramError(
-                f"a stage of width {self.width} and hop {self.hop}",
+                f"a stage cannot have width {self.width} and hop {self.hop}",
                 remedy="use a width of 2 or more and a hop that divides it",
             )
 
@@ -78,7 +78,7 @@ class FoldPlan:
         ranks = self.ranks
         if len(self.order) != 1 and (not self.order or len(self.order) % ranks):
             raise InvalidProgramError(
-                f"{self}: {len(self.order)} orders for {ranks} ranks",
+                f"{self}: {len(self.order)} orders do not fit {ranks} ranks",
                 remedy="give one order, or one for every rank and channel",
             )
         for row in self.order:

@@ -157,7 +157,7 @@ def _plain(value: Any, i: KernelInstruction) -> Any:
     if isinstance(value, _PLAIN):
         return value
     raise InternalError(
-        f"an attribute of type {type(value).__name__}", op=i.name, location=i.location
+        f"no file can hold a {type(value).__name__}", op=i.name, location=i.location
     )
 
 
@@ -186,7 +186,7 @@ def read_program(data: bytes) -> KernelProgram:
 
 def _refuse(why: str, cause: Exception | None = None) -> NoReturn:
     raise InvalidProgramError(
-        f"not the file of a traced kernel: {why}",
+        f"this is not the file of a traced kernel: {why}",
         remedy="trace the kernel again with this version of neuronjax",
     ) from cause
 

@@ -112,7 +112,7 @@ def as_dtype(dtype: Any) -> DType:
         name = _numpy_name(dtype)
     if name not in DTYPES:
         raise InvalidProgramError(
-            f"dtype {dtype!r}, which NKI does not have",
+            f"NKI has no dtype {dtype!r}",
             remedy=f"use one of nl.{', nl.'.join(DTYPES)}",
         )
     return name

@@ -41,9 +41,9 @@ _DGE = choice(
     ("unknown", "swdge", "hwdge", "none"),
     "what generates the DMA descriptors; values do not depend on it",
 )
-_OOB = choice("oob_mode", ("error", "skip"), "for runtime indices out of bounds")
+_OOB = choice("oob_mode", ("error", "skip"), "if a runtime index is out of bounds")
 _PRIORITY = note(
-    "priority", "DMA class of service, 0 (highest) to 3; NeuronCore-v4", "int | None"
+    "priority", "DMA service class, 0 (highest) to 3; from NeuronCore-v4", "int | None"
 )
 
 
@@ -113,7 +113,7 @@ _SELECTIONS = (
         "gpsimd",
         "dst, pattern, channel_multiplier, on_true_tile, on_false_value, "
         "cmp_op='equal', offset=0, name=None",
-        "dst = on_true_tile where the pattern <cmp_op> 0, else on_false_value.",
+        "dst = on_true_tile where the pattern's value <cmp_op> 0, else on_false_value.",
         out("dst", SBUF),
         tensor("on_true_tile", SBUF, like="dst"),
         number("on_false_value"),
@@ -148,8 +148,8 @@ _MOVEMENT = (
         "iota",
         "gpsimd",
         "dst, pattern, offset=0, channel_multiplier=0, name=None",
-        "offset + partition * channel_multiplier + sum of index * step, in 32-bit "
-        "ints.",
+        "dst = offset + partition * channel_multiplier + sum of index * step, in "
+        "32-bit ints.",
         out("dst", SBUF),
         *pattern(),
     ),
@@ -176,7 +176,7 @@ _MOVEMENT = (
         tensor("src", OFF_PSUM, text="may be gathered by a vector of indices"),
         note(
             "axes",
-            "None, or the one of these orders that src's dimensions allow",
+            "None, or the order above that src's dimensions allow",
             "Sequence[int] | None",
         ),
         _DGE,
@@ -224,7 +224,7 @@ _MOVEMENT = (
         "local_gather",
         "gpsimd",
         "dst, src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, name=None",
-        "Gathers within groups of 16 partitions, by indices that the group shares.",
+        "Gathers within groups of 16 partitions, by indices that each group shares.",
         out("dst", SBUF, text="of src_buffer's dtype", dtype_of="src_buffer"),
         tensor("src_buffer", SBUF, text="a multiple of 16 partitions"),
         tensor("index", SBUF, dtypes=("uint16",), text="read column by column"),
@@ -269,7 +269,7 @@ _MOVEMENT = (
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),
-        integer("padding_val", "fills the elements between the indices and the number"),
+        integer("padding_val", "fills the elements between indices and their number"),
         capability="nonzero_with_count",
         reads="part",
         reads_outputs=True,
@@ -325,7 +325,7 @@ _RANDOM = (
         "rng",
         "vector gpsimd",
         "dst, engine=engine.vector, name=None",
-        "dst = random bits; GpSimd has generators from NeuronCore-v3 on, dst in SBUF.",
+        "dst = random bits. From NeuronCore-v3 on, GpSimd can draw too, into SBUF.",
         out(dtypes=_INTEGERS),
         ENGINE,
         state("random"),

@@ -83,7 +83,7 @@ def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
         on_host = _changed(context.policy, "callbacks", "host")
         raise _refused(
             op,
-            f"{function.name}, here of {function.shown} ({function.line})",
+            f"{function.name}, which here calls {function.shown} ({function.line})",
             "return the values and call it outside; or run it on the host, "
             f'{on_host}; or leave it out, callbacks="drop"'
             f"{_EQUINOX if 'equinox' in function.line else ''}",

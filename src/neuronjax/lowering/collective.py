@@ -70,7 +70,7 @@ def _current(op: Op, context: Context) -> DeviceMesh:
     if mesh is None:
         raise op.error(
             UnimplementedError,
-            "joins devices outside of jax.shard_map and pmap",
+            "is a collective outside of jax.shard_map and pmap",
             "call it inside jax.shard_map over neuronjax.make_mesh, or neuronjax.pmap",
         )
     return mesh
@@ -139,7 +139,7 @@ def _groups_of_axes(op: Op, context: Context, found: AxisGroups) -> Groups:
     except KeyError as error:
         raise op.error(
             InvalidProgramError,
-            f"groups along {error}, of a mesh with axes {dict(mesh.axes)}",
+            f"its groups are along {error}, no axis of the mesh {dict(mesh.axes)}",
             "use axes of the mesh",
         ) from error
 
@@ -201,7 +201,7 @@ def _combiner(op: Op, region: Region) -> str:
         raise op.error(
             UnsupportedError,
             "reduces over devices by a custom function",
-            f"reduce by one of: {', '.join(COMBINERS)}; or gather and reduce",
+            f"reduce by one of: {', '.join(COMBINERS)}; or gather, then reduce",
         )
     return name
 
@@ -276,7 +276,7 @@ def all_to_all(op: Op, context: Context) -> Instructions:
     if a["split_count"] != len(groups[0]):
         raise op.error(
             InvalidProgramError,
-            f"split_count {a['split_count']} with groups of {len(groups[0])} devices",
+            f"split_count is {a['split_count']}, but groups have size {len(groups[0])}",
             "split into as many parts as a group has devices",
         )
     yield context.whole(
@@ -297,9 +297,9 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
     if any(shape != parts[0] or shape[0] % len(groups[0]) for shape in parts):
         raise op.error(
             InvalidProgramError,
-            f"offsets and sizes of shapes {parts} with groups of {len(groups[0])} "
+            f"offsets and sizes have shapes {parts}, and a group has {len(groups[0])} "
             "devices",
-            "give equally many of each: a multiple of the devices in a group",
+            "give equally many offsets and sizes, a multiple of the group's devices",
         )
     # Complex data and their output are two arrays each.
     *arrays, starts, sizes, targets, received = context.operands(op)

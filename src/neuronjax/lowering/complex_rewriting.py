@@ -104,7 +104,7 @@ def _region_concerns(region: Region) -> bool:
 
 def refused(op: Op, what: str) -> UnsupportedError:
     """Return the error for an op that does not take these complex numbers."""
-    remedy = "apply it to the real and the imaginary part"
+    remedy = "apply the op to the real and the imaginary part"
     return op.error(UnsupportedError, what, remedy)
 
 

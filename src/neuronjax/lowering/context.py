@@ -459,11 +459,11 @@ class Context:
         wrong in FP32."""
         return UnsupportedError(
             f"{self.shared.target.name} computes {dtype} in float32, which holds whole "
-            "numbers to 2^24: random numbers and hashes would differ",
+            "numbers up to 2^24: random numbers and hashes would be wrong",
             op=self._op.name if self._op else None,
             location=self.location.source,
-            remedy='draw random numbers outside, or compute them exactly: policy="'
-            'integer_path=exact" (--policy integer_path=exact)',
+            remedy="draw random numbers outside the emulated function, or exactly: "
+            'policy="integer_path=exact" (--policy integer_path=exact)',
         )
 
     def warn_of_integers(self, does: str) -> None:
@@ -471,7 +471,7 @@ class Context:
         name = self._op.name if self._op else ""
         warn_once(
             self.location.source or "",
-            f"{name}: the chip {does} in float32, exact only to 2^24; other JAX "
+            f"{name}: the chip {does} in float32, exactly only up to 2^24; other JAX "
             "backends are exact. To choose, set integer_path to 'fp32' or 'exact', in "
             "the policy or a Rule",
             IntegersInFP32Warning,

@@ -101,7 +101,7 @@ def _check_devices(op: Op, kernel: KernelFunction, mesh: DeviceMesh | None) -> N
         InvalidProgramError,
         f"the collectives of the kernel {kernel.name} join {kernel.devices} devices, "
         f"but its call is inside {mesh_text}",
-        "call it inside jax.shard_map over all axes of neuronjax.make_mesh",
+        f"call it in jax.shard_map over all axes of a mesh of {kernel.devices} devices",
     )
 
 
@@ -205,7 +205,7 @@ def _blocks(
         raise _invalid(
             op,
             f"{blocks} scales for {k} elements",
-            f"give one per {BLOCK_SIZE} elements",
+            f"give one scale for every {BLOCK_SIZE} elements",
         )
     source = matrix(context, elements, batch, contract)
     scale = matrix(context, scales, batch, contract)
@@ -226,7 +226,7 @@ def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) ->
     first."""
     if element not in _FORMATS:
         raise _invalid(
-            op, f"element_dtype {element!r} when packed", f"use {', '.join(_FORMATS)}"
+            op, f"packed elements of {element!r}", f"use {', '.join(_FORMATS)}"
         )
     shape = words.type.shape
     split, dtype = (*shape, _PACKED), get_format(element).dtype

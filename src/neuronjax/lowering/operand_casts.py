@@ -98,7 +98,7 @@ def compatible(
     if {lhs.format, rhs.format} >= {"float8_e4m3", "float8_e4m3fn"}:
         raise op.error(
             UnsupportedError,
-            "float8_e4m3 and float8_e4m3fn cannot meet in one matmul",
+            "one operand is float8_e4m3, the other is float8_e4m3fn",
             "give both operands the same E4M3 variant",
         )
     lhs, rhs = _same_width(context, lhs, rhs), _same_width(context, rhs, lhs)

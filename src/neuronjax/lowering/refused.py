@@ -33,8 +33,8 @@ class RefusedOp:
 
 
 _STATEFUL_RNG = RefusedOp(
-    reason="draws from a generator whose state is no part of the program, so no run "
-    "can be repeated",
+    reason="draws from a generator whose state is not in the program, so no run can "
+    "be repeated",
     remedy="draw with jax.random and a key",
 )
 _HOST_TRANSFER = RefusedOp(
@@ -56,15 +56,15 @@ _QUANTIZED = RefusedOp(
     remedy="write out scale, round and clamp as ops on float32 and integer tensors",
 )
 _DYNAMIC = RefusedOp(
-    reason="takes a shape that only the run knows (neuronx-cc: EMOD025)",
-    remedy="give every dimension a size; refine a jax.export of symbolic shapes first",
+    reason="takes a shape that is known only at run time (neuronx-cc: EMOD025)",
+    remedy="give every dimension a size before you save the program",
 )
 _ASYNC = RefusedOp(
-    reason="schedules an op by hand, which changes no value",
+    reason="schedules another op, which changes no value",
     remedy="save the program before XLA's scheduler has rewritten it",
 )
 _REPLICAS = RefusedOp(
-    reason="counts replicas of a program; devices are the partitions of one program",
+    reason="uses replicas of a program, but devices are partitions of one program",
     remedy="use jax.lax collectives inside jax.shard_map or neuronjax.pmap",
 )
 _ONE_RECEIVES = RefusedOp(
@@ -74,7 +74,7 @@ _ONE_RECEIVES = RefusedOp(
 )
 
 _RAGGED_DOT = RefusedOp(
-    reason="is how JAX writes lax.ragged_dot for TPUs alone",
+    reason="is how JAX writes lax.ragged_dot, but only for TPUs",
     remedy='save the program for platform "neuron" or "cpu"',
 )
 _SUPERSEDED = RefusedOp(
@@ -83,7 +83,7 @@ _SUPERSEDED = RefusedOp(
     "it with dot_general, reduce or complex",
 )
 _INTERMEDIATE = RefusedOp(
-    reason="is a step of XLA's own rewriting of CHLO, which no program starts from",
+    reason="exists only while XLA rewrites CHLO, and in no program that JAX writes",
     remedy="save the program as jax.export writes it",
 )
 

@@ -138,7 +138,7 @@ def lower_op(op: Op, context: Context) -> Iterator[Instruction]:
             UnimplementedError,
             f"no lowering rule for an op with operands "
             f"({', '.join(str(v.type) for v in op.operands)})",
-            "rewrite the line with other ops, or report it with this message",
+            "rewrite the line with other ops, or report this message",
         )
     context.check_types(op)
     context.enter(op)

@@ -92,7 +92,7 @@ def _check(context: Context, lhs: MatmulOperand, rhs: MatmulOperand) -> None:
             "a sparse matmul of microscaling blocks, which no NeuronCore has",
             location=context.location.source,
             remedy="use sparsity with BF16, FP16 or TF32, or MX without sparsity; "
-            "a Rule chooses for single weights",
+            "a Rule can choose for single weights",
         )
     if {lhs.format, rhs.format} & set(FP8) and "mx_matmul" in core.capabilities:
         raise UnsupportedError(

@@ -153,7 +153,7 @@ def _check_order(op: Op, mesh: Mesh) -> None:
     if mesh.device_ids:
         raise op.error(
             UnimplementedError,
-            f"a mesh whose devices are in an order of their own, {mesh.device_ids}",
+            f"the devices of the mesh are not in order: {mesh.device_ids}",
             "use neuronjax.make_mesh, whose devices are in order",
         )
 
@@ -164,7 +164,7 @@ def _check_manual(op: Op, mesh: Mesh) -> None:
     if auto:
         raise op.error(
             UnimplementedError,
-            f"axes of the mesh that are not manual are left to XLA's partitioner: "
+            f"all axes of the mesh must be manual, but these are left to XLA: "
             f"{', '.join(auto)}",
             "make all axes manual: call jax.shard_map without axis_names, with specs "
             "that name the other axes",
@@ -177,16 +177,16 @@ def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
     if devices > cores:
         raise op.error(
             InvalidProgramError,
-            f"the mesh has {devices} devices, target {target.name} has {cores} logical "
-            "NeuronCores",
+            f"the mesh has {devices} devices, but target {target.name} has {cores} "
+            "logical NeuronCores",
             _larger(target, devices, lnc),
         )
     placement = shared.policy.placement
     if placement and (len(placement) < devices or max(placement) >= cores):
         raise op.error(
             InvalidProgramError,
-            f"a placement of {len(placement)} devices on logical cores up to "
-            f"{max(placement)}, for a mesh of {devices} devices",
+            f"the placement puts {len(placement)} devices on logical cores up to "
+            f"{max(placement)}, but the mesh has {devices} devices",
             f"place every device on a core of {target.name}, from 0 to {cores - 1}",
         )
 
@@ -204,7 +204,7 @@ def _larger(target: Target, devices: int, lnc: int | None) -> str:
         largest = max(cores, key=lambda name: cores[name])
         return f"use fewer devices; the largest target is {largest} ({cores[largest]})"
     named = (f"{name} ({cores[name]})" for name in same or enough)
-    return f"use a target with enough: {', '.join(named)}; or fewer devices"
+    return f"use a target with more cores: {', '.join(named)}; or fewer devices"
 
 
 def _split(
@@ -223,7 +223,7 @@ def _split(
         raise op.error(
             InvalidProgramError,
             f"{whole} split as {split} over {dict(mesh.axes)} is not {part} per device",
-            "shard dimensions that the axes divide, each axis once",
+            "shard dimensions that the axes divide, and use each axis once",
         )
     return split
 

@@ -1,4 +1,4 @@
-"""`python -m neuronjax.nki script.py [args]`: runs an unmodified kernel script.
+"""`python -m neuronjax.nki script.py [args]`: a runner of unmodified kernel scripts.
 
 In the script, and in the processes that it starts, `import nki` imports neuronjax.
 Those processes also find a `neuron-profile` command, see `children`. `-m module` in
@@ -19,7 +19,6 @@ _USAGE = "usage: python -m neuronjax.nki (script.py | -m module) [arguments]"
 
 
 def main() -> int:
-    """Run what the command line names; return the exit status."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         print(_USAGE)

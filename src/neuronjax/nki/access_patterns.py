@@ -19,7 +19,7 @@ from neuronjax.nki.layout import Layout
 from neuronjax.nki.refusing import refuse
 from neuronjax.nki.tensor_view import TensorView, View, index_operand
 
-# Partitions that share the offsets of `NkiTensor.indirect`: on most engines, and on
+# How many partitions share the offsets of `NkiTensor.indirect`: on most engines, and on
 # TensorE (see `on_tensor_engine`).
 LANE_GROUP = 16
 TENSOR_GROUP = 32
@@ -107,7 +107,7 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
         refuse(
             "indirect",
             f"{t.describe()} by {index.describe()}",
-            "both tensors must be on chip, and the index in SBUF",
+            "the tensor must be in SBUF or PSUM, and the index in SBUF",
         )
     if index.shape[0] != t.shape[0] or len(index.shape) != 2:
         refuse(
@@ -128,7 +128,7 @@ def with_tensor_indirection(t: View, index: TensorView, num_elem: int | None) ->
 
 
 def on_tensor_engine(t: View) -> View:
-    """Return the view `t` for TensorE: 32 partitions share `.indirect()` offsets."""
+    """Return `t` as TensorE reads it: 32 partitions share `.indirect()` offsets."""
     if t.dynamic is None or t.dynamic.kind != "indirect":
         return t
     grouped = dataclasses.replace(t.dynamic, group=TENSOR_GROUP)

@@ -35,7 +35,6 @@ _LOCAL = threading.local()
 
 
 def current_or_none() -> ActiveTrace | None:
-    """Return the active trace, or None outside kernels."""
     return getattr(_LOCAL, "trace", None)
 
 
@@ -50,13 +49,12 @@ def current() -> ActiveTrace:
         refuse(
             None,
             "called outside a kernel",
-            "decorate the function with @nki.jit and call that",
+            "decorate the function with @nki.jit, and call the result",
         )
     return trace
 
 
 def in_kernel() -> bool:
-    """Return whether a kernel is being traced in this thread."""
     return current_or_none() is not None
 
 

@@ -33,7 +33,7 @@ class ArraySlot:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array of NumPy, JAX or PyTorch, or its type."""
+    """Return whether a value is an array, also of PyTorch, or a ShapeDtypeStruct."""
     return isinstance(value, _array_classes())
 
 
@@ -61,7 +61,6 @@ def _number(array: Any, arrays: list[Any]) -> int:
 
 
 def unflatten(tree: Any, values: list[Any]) -> Any:
-    """Return the tree with slots replaced by values."""
     return map_leaves(tree, ArraySlot, lambda slot: values[slot.number])
 
 
@@ -113,7 +112,7 @@ def cache_key(tree: Any) -> Any:
         hash(tree)
     except TypeError as error:
         raise Unhashable(str(type(tree))) from error
-    # 1 == 1.0 == True, but a kernel may compute other values with each of them.
+    # 1 == 1.0 == True, but a kernel may compute different values with each of them.
     return (type(tree), tree)
 
 

@@ -17,8 +17,8 @@ from neuronjax.nki.jax_call import is_traced
 class TracedKernel(NamedTuple):
     """A kernel traced for one specialisation."""
 
-    program: KernelProgram  # what it does
-    tree: Any  # what it returns, with slots for the results
+    program: KernelProgram  # its instructions
+    tree: Any  # its return value, with slots for the results
     dtypes: tuple[str, ...]  # nki dtypes of the results
 
 
@@ -39,14 +39,13 @@ class BoundCall:
 
     @classmethod
     def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> BoundCall:
-        """Return the call with the arguments that `inspect` has bound."""
         arrays: list[Any] = []
         tree = arguments.flatten((list(bound.args), dict(bound.kwargs)), arrays)
         for array in arrays:
             if ranks and tuple(array.shape)[:1] != (ranks,):
                 raise InvalidProgramError(
                     f"an array of shape {tuple(array.shape)} for {ranks} ranks",
-                    remedy=f"stack what each rank gets: [{ranks}, ...]",
+                    remedy=f"give shape [{ranks}, ...]: an array per rank, stacked",
                 )
         return cls(tree, arrays, ranks)
 

@@ -38,14 +38,13 @@ def refuse(where: str, what: str, remedy: str) -> NoReturn:
 
 
 def ranks_of_launch(where: str) -> int:
-    """Return how many ranks the launch has."""
     ranks = tracing.current().launch.ranks
     if not ranks:
         unsupported(
             f"nki.collectives.{where}",
             "a collective in a kernel that is launched alone",
             "give the number of ranks, kernel.with_ranks(4)(x), where x and every "
-            "other array has a leading axis of ranks; or call it in neuronjax.jit "
+            "other array has a leading axis of ranks; or call kernel in neuronjax.jit "
             "inside jax.shard_map over all axes of a mesh, whose devices are the ranks",
         )
     return ranks

@@ -195,7 +195,7 @@ def all_to_all(
 
 @_described(
     dsts="of the same shape; unchanged on a rank that is no target (ASSUMPTION)",
-    source_target_pairs="(source, target) ranks; no rank is twice a source or a target",
+    source_target_pairs="(source, target) ranks; no two have equal sources or targets",
 )
 def collective_permute(
     srcs: Tensors,
@@ -221,7 +221,7 @@ def collective_permute(
 
 @_described(
     srcs_by_channel="one tensor per channel",
-    channel_ids="0, 1, ...: at most 2; 4 where a group has all chips of a node",
+    channel_ids="0, 1, ...: at most 2, or 4 if each group has all chips of a node",
 )
 def collective_permute_implicit(
     srcs_by_channel: Sequence[Tensors],
@@ -231,7 +231,7 @@ def collective_permute_implicit(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """For each channel, send every member's tensor to its successor in a ring."""
+    """Send every member's tensor to its successor in a ring, for each channel."""
     where = "collective_permute_implicit"
     rings = rings_of(where, replica_group, channel_ids)
     srcs = by_channel(where, srcs_by_channel, rings)
@@ -255,7 +255,7 @@ def collective_permute_implicit_reduce(
     priority: int | None = None,
     name: str | None = None,
 ) -> NkiInstruction:
-    """For each channel, send every op(src0, src1) to the successor in a ring."""
+    """Send every member's op(src0, src1) to its successor in a ring, per channel."""
     where = "collective_permute_implicit_reduce"
     rings = rings_of(where, replica_group, channel_ids)
     sources = [
@@ -270,7 +270,7 @@ def collective_permute_implicit_reduce(
 
 
 @_described(
-    iteration_id="the number of steps; with 0, the result is this rank",
+    iteration_id="the number of steps so far; after 0 steps, the result is this rank",
     channel_id="the channel of the ring",
 )
 def collective_permute_implicit_current_processing_rank_id(
@@ -354,8 +354,8 @@ def all_gather_v(
     "receive displacements; columns are members in their order",
     recv_counts_known="whether the receive counts in row 2 are given, so that the "
     "collective does not write them",
-    has_rdispls="whether row 3 has the offsets of chunks; if not, each sender has an "
-    "equal slot",
+    has_rdispls="whether row 3 has the offsets of chunks in dst; if not, each sender "
+    "has an equal part of dst",
 )
 def all_to_all_v(
     srcs: Tensors,

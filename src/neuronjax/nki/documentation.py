@@ -1,4 +1,4 @@
-"""Adds descriptions of arguments, which several functions share, to docstrings."""
+"""Descriptions of arguments that several functions share, added to their docstrings."""
 
 from __future__ import annotations
 

@@ -103,12 +103,11 @@ class HazardWalk:
         # runtime offset.
         self._last: dict[Storage, dict[int, int]] = {}
         self._scattered: dict[Storage, dict[int, int]] = {}
-        self._read: dict[Storage, int] = {}  # the last instruction that read it
+        self._read: dict[Storage, int] = {}  # last reader of the storage
         self._accumulators: dict[tuple[int, str], KernelInstruction] = {}
         self._idle: dict[tuple[int, str], KernelInstruction] = {}
 
     def run(self) -> list[KernelFinding]:
-        """Return the findings of all rules, in the order of the program."""
         for i in self.program.body.walk():
             if i.name in MEETINGS:
                 self._met[i.program] = self._met.get(i.program, 0) + 1
@@ -228,7 +227,7 @@ class HazardWalk:
                     writer,
                     f"overwrites {text(dst)}, a product that nothing has read",
                     "use accumulate=True after the first tile of K, or leave "
-                    "accumulate out; put a separate product in another tile",
+                    "accumulate out; write a separate product to another tile",
                 )
 
     def _between_cores(
@@ -249,12 +248,12 @@ class HazardWalk:
             i,
             writer,
             f"core {i.program} {verb} {text(access)}, of which core {writer.program} "
-            "writes elements, and nothing orders the accesses",
-            "use nisa.core_barrier between them, or give each core its own part",
+            "writes elements, and nothing orders the two accesses",
+            "use nisa.core_barrier between them, or let the cores use separate parts",
         )
 
     def _somewhere(self, i: KernelInstruction, access: Access, verb: str) -> None:
-        """Report an access that may race; it or an earlier one has a runtime offset."""
+        """Report a race that is possible because an access has a runtime offset."""
         followed = access.dynamic is None
         before = (self._scattered if followed else self._last).get(access.storage, {})
         for number in before.values():
@@ -272,9 +271,9 @@ class HazardWalk:
     # ---- Engine state.
 
     def _engine_state(self, i: KernelInstruction) -> None:
-        """Check that an instruction sets the accumulators before others add to them.
-        One of `CLOBBERING` may not come between: "Even when reduce_cmd is set to idle,
-        the accumulator state may still be modified" (nki.isa.exponential)."""
+        """Check that an instruction sets the accumulators before others add to them. No
+        instruction of `CLOBBERING` may come between: "Even when reduce_cmd is set to
+        idle, the accumulator state may still be modified" (nki.isa.exponential)."""
         command = i.attributes.get("reduce_cmd")
         if command is None or i.engine not in ("vector", "scalar"):
             return
@@ -308,7 +307,7 @@ class HazardWalk:
                 self._idle[key],
                 "adds to accumulators that an earlier instruction with reduce_cmd idle "
                 "may have changed",
-                "use reset_reduce, or no such instruction in between",
+                "use reset_reduce, or remove the instruction with idle",
             )
 
     # ---- depends_on.

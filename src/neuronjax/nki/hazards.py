@@ -1,5 +1,4 @@
-"""`nki.check`: finds what is legal in a kernel but has an undefined or accidental
-result.
+"""`nki.check`, which finds legal uses with an undefined or accidental result.
 
 Nothing is executed. A violated limit of the hardware, at which every call fails, is a
 finding. The other findings come from `hazard_rules`, from `limits.initialised` (loops
@@ -125,8 +124,8 @@ def _of_error(
 
 
 def _uncertain(program: KernelProgram) -> list[KernelFinding]:
-    """Return a finding for each read of elements that only a loop that may have no
-    iteration has written, or nothing."""
+    """Return a finding for each read of elements that may be unwritten: nothing writes
+    them, or only a loop that may have no iteration."""
     findings: list[KernelFinding] = []
 
     def report(error: InvalidProgramError, _: Any) -> None:

@@ -32,7 +32,6 @@ class DynamicSlice:
 
 
 def indexed(t: View, key: Any) -> View:
-    """Return the view `t[key]`."""
     given = key if isinstance(key, tuple) else (key,)
     if t.dynamic is None and len(given) <= t.ndim:
         direct = _by_numbers(t, given)
@@ -85,7 +84,7 @@ _BOUNDS = (int, type(None))
 
 
 def _expanded(t: TensorView, keys: tuple[Any, ...]) -> list[Any]:
-    """Return the keys with a slice for each dimension that `...` or no key selects."""
+    """Return one key per dimension: a whole slice for `...` and for missing keys."""
     consumed = sum(k is not None and k is not Ellipsis for k in keys)
     ellipses = [n for n, k in enumerate(keys) if k is Ellipsis]
     if consumed > t.ndim or len(ellipses) > 1:

@@ -1,4 +1,4 @@
-"""Makes `import nki` (and the older `neuronxcc.nki`) import neuronjax.
+"""The modules `nki` and, of the older style, `neuronxcc.nki`, as neuronjax's own.
 
 This is for running kernel files unmodified on a machine without the vendor's package.
 The modules are neuronjax's own: `nki.language is neuronjax.nki.language`. The older
@@ -61,7 +61,7 @@ def install() -> None:
     if installed():
         return
     _check_absent(_PACKAGES)
-    outer = ModuleType("neuronxcc", "Stands for the vendor's package, see neuronjax.")
+    outer = ModuleType("neuronxcc", "Replaces the vendor's package; see neuronjax.")
     outer.__path__ = []
     sys.modules["neuronxcc"] = outer
     for name, source in MODULES.items():
@@ -90,6 +90,6 @@ def _check_absent(packages: Sequence[str]) -> None:
             raise UnsupportedError(
                 f"the package {package} is installed here",
                 op="neuronjax.nki.install",
-                remedy="import neuronjax.nki by its own name, or install neuronjax in "
-                f"an environment without {package}",
+                remedy="write import neuronjax.nki, or install neuronjax in an "
+                f"environment without {package}",
             )

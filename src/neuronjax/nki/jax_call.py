@@ -1,4 +1,4 @@
-"""Calls a kernel from JAX: as one primitive, with a derivative if the user gives one.
+"""Calls of a kernel from JAX: one primitive, with a derivative if the user gives one.
 
 A specialised kernel is a primitive of `capture.kernel_calls` inside a jitted function,
 so jit, vmap and the capture of `nj.jit` each see one operation. `defvjp` works like
@@ -141,6 +141,6 @@ class KernelDerivative:
                     f"argument {n} ({names[min(n, len(names) - 1)]}) holds no array "
                     "and cannot have a cotangent",
                     op=f"nki.{name}",
-                    remedy="name it where the derivative is given: "
+                    remedy="declare this argument non-differentiable: "
                     f"kernel.defvjp(forward, backward, nondiff_argnums=({n},))",
                 )

@@ -1,5 +1,4 @@
-"""`nki.jit`, `Kernel` and `nki.simulate`: make kernels of Python functions and run
-them.
+"""`nki.jit`, `Kernel` and `nki.simulate`, which make and run kernels.
 
 A kernel is specialised for every combination of shapes, dtypes, static arguments,
 target and grid: its Python code runs, and the trace becomes one jitted function. Under
@@ -263,7 +262,7 @@ class Kernel:
             devices = 0 if self._ranks else kernel_calls.surrounding_devices()
         ranks = self._ranks or devices
         try:
-            # `neuronjax.collective_algorithm` and the variable choose algorithms.
+            # The scope `collective_algorithm`, else VARIABLE, names the algorithm.
             algorithm = (
                 (algorithm_from_scope(""), os.environ.get(VARIABLE)) if ranks else ()
             )
@@ -306,11 +305,9 @@ class ProgramTrace(Trace):
     """A trace that records assignments and `while` in Python as instructions."""
 
     def assign(self, view: NkiTensor, value: Any) -> None:
-        """Copy a tensor or a number into a view, `t[...] = value`."""
         assign(view, value)
 
     def condition(self, register: VirtualRegister) -> bool:
-        """Return whether a register is nonzero, for `while register:`."""
         return while_condition(register)
 
 

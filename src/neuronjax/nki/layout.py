@@ -1,7 +1,7 @@
 """Strided layouts: how a tensor's view methods change shape, strides and offset.
 
-The functions are pure, count in elements like NumPy's `as_strided`, and refuse what no
-strided view can express; the rules about partitions are in `tensor`.
+The functions are pure, count strides and offsets in elements, and refuse what no
+strided view can express. The rules about partitions are in `tensor_view`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class Layout(NamedTuple):
-    """Element (i0, i1, ...) is at offset + i0*strides[0] + i1*strides[1] + ..."""
+    """The positions of elements: (i0, i1, ...) is at offset + i0*strides[0] + ..."""
 
     shape: Shape
     strides: Shape
@@ -48,7 +48,6 @@ def reach(shape: Shape, strides: Shape) -> Reach:
 
 @functools.lru_cache(_KNOWN)
 def row_major_strides(shape: Shape) -> Shape:
-    """Return the strides of a dense array."""
     return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
 
 

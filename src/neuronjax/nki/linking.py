@@ -1,4 +1,4 @@
-"""Links the bodies of all programs of a grid into one body.
+"""One body that links the bodies of all programs of a grid.
 
 Programs run one after the other between the points where they meet. A device loop in
 which they meet becomes one loop of all their bodies. The loop has as many iterations as
@@ -83,12 +83,12 @@ def _of_body(loop: Any, items: Sequence[Item]) -> Item:
 
 
 def _merged(points: Sequence[Any]) -> Item:
-    """Return one loop in place of the loop that every program is in."""
+    """Return one loop that replaces the loops of all programs."""
     first = points[0]
     if any(_kind(point) != _kind(first) for point in points):
         lines = ", ".join(getattr(p, "location", None) or p.line for p in points if p)
         raise InvalidProgramError(
-            f"the programs of the grid meet in loops that differ: {lines}",
+            f"the programs of the grid wait for each other in different loops: {lines}",
             location=getattr(first, "location", None),
             remedy="let every program run the same loop around core_barrier or "
             "sendrecv",
@@ -100,7 +100,7 @@ def _merged(points: Sequence[Any]) -> Item:
 
 
 def _kind(point: Any) -> Any:
-    """Return what loops must have in common; bounds in registers are assumed equal."""
+    """Return what must be equal in all programs' loops; registers are assumed equal."""
     if not isinstance(point, KernelLoop):
         return type(point)
     bounds = (point.start, point.stop)

@@ -1,4 +1,4 @@
-"""Lets the programs of a launch grid take turns while they are traced.
+"""The turns that the programs of a launch grid take while they are traced.
 
 One program runs until it meets the others (`core_barrier`, `sendrecv`), then the next
 one runs; when all have arrived the first continues. So everything before a meeting
@@ -27,7 +27,7 @@ class Meeting(NamedTuple):
 
 
 class _AbandonedError(Exception):
-    """Raised in a program because another one has failed."""
+    """An error raised in a program because another program has failed."""
 
 
 class Lockstep:

@@ -51,7 +51,7 @@ class NKIObject:
         return vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash(type(self))  # equal objects have equal hashes, and fields change
+        return hash(type(self))  # fields may change, so only the class is hashed
 
 
 def _field_names(cls: type) -> list[str]:
@@ -88,12 +88,10 @@ def is_hbm(buffer: Any) -> bool:
 
 
 def is_psum(buffer: Any) -> bool:
-    """Return whether a buffer is PSUM."""
     return region_name(buffer) == "psum"
 
 
 def is_sbuf(buffer: Any) -> bool:
-    """Return whether a buffer is SBUF."""
     return region_name(buffer) == "sbuf"
 
 

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _FORMATS = ("summary-json", "summary-text")
-_REMEDY = "save it with nki.baremetal, nki.benchmark or nki.profile of neuronjax"
+_REMEDY = "save profiles with nki.baremetal, nki.benchmark or nki.profile of neuronjax"
 
 
 class _NotOurs(Exception):
-    """A file that cannot be shown, with the reason."""
+    """The reason why a file cannot be shown."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             subparser.add_argument("--output-format", choices=_FORMATS, required=True)
     options, others = parser.parse_known_args(arguments)
     if others:
-        print(f"neuron-profile of neuronjax: {others} change nothing", file=sys.stderr)
+        print(f"neuron-profile of neuronjax ignores {others}", file=sys.stderr)
     try:
         options.run(options)
     except _NotOurs as error:
@@ -94,7 +94,7 @@ def _content(path: Path) -> dict:
     if not isinstance(content, dict) or not isinstance(content.get("kernel"), str):
         raise _NotOurs(f"{path} was not written by neuronjax; {_REMEDY}")
     if not isinstance(content.get("summary"), dict):
-        raise _NotOurs(f"{path} has no summary: {content.get('unpriced')}")
+        raise _NotOurs(f"{path} has no summary of latencies: {content.get('unpriced')}")
     return content
 
 

@@ -1,4 +1,4 @@
-"""Determines whether a matmul adds to PSUM if the kernel leaves `accumulate=None`.
+"""The rule by which a matmul adds to PSUM if the kernel leaves `accumulate=None`.
 
 "First write overwrites, subsequent writes accumulate" (nki.isa.nc_matmul). This depends
 on which elements of the tile any instruction wrote before, in the order of the kernel's
@@ -35,7 +35,6 @@ def accumulates(dst: Access, asked: bool | None, notes: ElementNotes) -> bool:
 
 
 def note_writes(i: KernelInstruction, notes: ElementNotes) -> None:
-    """Note which elements of PSUM an instruction writes."""
     for access in i.outputs:
         if access.storage.memory == "psum" and notes.get(access.storage) is not True:
             notes.write(access, True)

@@ -1,4 +1,4 @@
-"""Raises errors about a line of a kernel: what is wrong, and what to write instead."""
+"""Errors about a line of a kernel: what is wrong, and what to write instead."""
 
 from __future__ import annotations
 

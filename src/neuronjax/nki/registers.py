@@ -49,7 +49,6 @@ class VirtualRegister(NKIObject):
 
 
 def as_register(value: Any) -> Register:
-    """Return the register of a VirtualRegister."""
     if not isinstance(value, VirtualRegister) or value.register is None:
         raise TypeError(f"{value!r} is no register\n  at: {user_line()}")
     return value.register

@@ -1,4 +1,4 @@
-"""Makes functions with documented signatures from data.
+"""Functions with documented signatures, made from data.
 
 `nki.isa` has one function per row of `ir.nki_instructions`, and the older style one
 function for each of those. The functions' code is compiled from text, as for data

@@ -24,9 +24,9 @@ class StoredKernel(Kernel):
     def __init__(self, traced: TracedKernel, seed: int = 0) -> None:
         def kernel(*arguments: Any) -> Any:
             raise InvalidProgramError(
-                "a stored kernel in another kernel, which would have to trace it",
+                "another kernel calls a stored kernel, which has no Python function",
                 op=traced.program.name,
-                remedy="call the kernel's own function",
+                remedy="call the function from which the stored kernel was made",
             )
 
         kernel.__name__ = traced.program.name
@@ -36,7 +36,6 @@ class StoredKernel(Kernel):
 
     @property
     def program(self) -> KernelProgram:
-        """The kernel's instructions."""
         return self.stored.program
 
     def in_memory(self, memory: FreshMemory) -> StoredKernel:
@@ -46,7 +45,6 @@ class StoredKernel(Kernel):
         return kernel
 
     def prepared(self, program: KernelProgram) -> KernelPlan:
-        """Return the plan of a program with this memory."""
         return prepare(program, self.memory)
 
     def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:
@@ -59,7 +57,7 @@ class StoredKernel(Kernel):
         given = [(call.shape(n) or (1,), d) for n, d in enumerate(call.dtypes)]
         if given != stored:
             raise InvalidProgramError(
-                f"arguments {given}, of a kernel that was traced for {stored}",
+                f"the arguments are {given}, but the kernel was traced for {stored}",
                 op=self.program.name,
                 remedy="trace the kernel again for these arguments",
             )

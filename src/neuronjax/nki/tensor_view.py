@@ -147,8 +147,8 @@ class TensorView(NKIObject):
         if self.dynamic is not None and self.dynamic.kind == "vector":
             refuse(
                 op,
-                f"{what} dimension 0, which a vector of offsets selects",
-                "take this view first, then vector_select",
+                f"{what} dimension 0, which is indexed by vector_select",
+                f"call {op} before vector_select",
             )
 
     def _indirection_guard(self, op: str, dim: int) -> None:
@@ -156,8 +156,8 @@ class TensorView(NKIObject):
         if kind == "indirect" or (kind == "vector" and dim == 0):
             refuse(
                 op,
-                f"dimension {dim} of an indirect view takes part in the indirection",
-                "slice before the indirection, see t.is_indirect()",
+                f"dimension {dim} of {self.describe()} is indexed at run time",
+                f"call {op} before vector_select or indirect",
             )
 
     # ---- Views.
@@ -232,7 +232,7 @@ class TensorView(NKIObject):
             refuse(
                 op,
                 "a second runtime index of one view",
-                "copy the first selection to a tile, see t.is_indirect()",
+                "copy the result of the first runtime index to a tile",
             )
 
     def vector_select(self, dim: int, vector_offset: TensorView) -> Self:
@@ -342,7 +342,7 @@ class TensorView(NKIObject):
         if new is None:
             refuse(
                 "reshape",
-                f"no view of shape {sizes} of {self.shape} with strides {self.strides}",
+                f"no view {sizes} of shape {self.shape} with strides {self.strides}",
                 "copy to a dense tile first (nisa.tensor_copy)",
             )
         return self.with_layout(new)
@@ -375,7 +375,7 @@ class TensorView(NKIObject):
         if nbytes % new or self.offset * old % new or any(s % new for s in outer):
             refuse(
                 "view",
-                f"{self.shape} of {self.dtype} is no whole number of {dtype} per row",
+                f"a row of {self.shape} {self.dtype} does not hold whole {dtype}",
                 f"make the last size and the offset multiples of {new // old}",
             )
         shape = (*self.shape[:-1], nbytes // new)

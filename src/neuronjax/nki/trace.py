@@ -197,7 +197,6 @@ class Trace:
         return Access(storage, dtype, 0, tuple(zip(strides, shape, strict=False)))
 
     def new_register(self) -> Register:
-        """Return a register that nothing has written."""
         self.launch.registers += 1
         return Register(self.launch.registers - 1)
 
@@ -231,7 +230,7 @@ class Trace:
         return str(self.machine.read(view.access())) if self.machine else None
 
     def skip_shared(self, count: int) -> None:
-        """Take over the first `count` shared storages, which are the arguments'."""
+        """Take over the first `count` shared storages, which hold the arguments."""
         self.storages += self.launch.shared[:count]
         self._shared_used = count
 
@@ -254,7 +253,7 @@ class Trace:
         key: Any = self.machine.key if self.machine else None
         meeting = Meeting(what, line, payload)
         met = self.launch.lockstep.meet(self.program, meeting)
-        if self.machine:  # other programs have used it too
+        if self.machine:  # other programs have used the machine too
             self.machine.key = key
         return [m.payload for m in met]
 
@@ -262,7 +261,7 @@ class Trace:
         """Return the block of everything that was emitted."""
         if len(self._blocks) != 1:
             raise InvalidProgramError(
-                "a device loop was not left at its end",
+                "the kernel left a device loop before the loop's end",
                 remedy="use no break or return in dynamic_range or `while reg:`, "
                 "and no `if reg:`",
             )

@@ -125,7 +125,7 @@ def fake_cast(
     target = get_number_format(dtype)
     if isinstance(target, IntFormat):
         raise InvalidProgramError(
-            f"fake_cast to {target.name}", remedy="use cast(x, dtype) for integers"
+            f"fake_cast has no {target.name}", remedy="use cast(x, dtype) for integers"
         )
     how = _How(target, rounding, overflow, random_bit_count, widened=True)
     return _to_float(_float_array(x), how, seed, random_bits)
@@ -144,7 +144,7 @@ def _float_array(x: Any) -> jax.Array:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise InvalidProgramError(
             f"cast of {array.dtype}, which is no float",
-            remedy="convert it first: x.astype(jnp.float32), exact up to 2^24",
+            remedy="first use x.astype(jnp.float32), exact for integers up to 2^24",
         )
     return array
 
@@ -155,7 +155,7 @@ def _to_integer(
     modes = ", ".join(_INTEGER_MODES)
     if rounding == "stochastic":
         raise UnsupportedError(
-            f"stochastic rounding to {target.name}: the chips do this only to floats",
+            f"stochastic rounding to {target.name}: the chips do so only to floats",
             remedy=f"use one of: {modes}",
         )
     if rounding not in _INTEGER_MODES:
@@ -164,7 +164,7 @@ def _to_integer(
         )
     if overflow not in get_args(Overflow):
         raise InvalidProgramError(
-            f"overflow={overflow!r}", remedy="leave it out: integers saturate"
+            f"overflow={overflow!r}", remedy="leave overflow out: integers saturate"
         )
     wide = widen(jax.lax.stop_gradient(x))
     return neuronjax_cast_to_integer(wide, target.dtype, _INTEGER_MODES[rounding])
@@ -192,8 +192,8 @@ def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
     """Return the given random bits, or the key from which to draw them."""
     if (seed is None) == (bits is None):
         raise InvalidProgramError(
-            f"stochastic rounding with {'neither' if seed is None else 'both'} of seed "
-            "and random_bits",
+            "stochastic rounding needs one of seed and random_bits, and has "
+            f"{'neither' if seed is None else 'both'}",
             remedy="pass seed=0, or another seed for every cast",
         )
     if bits is not None:

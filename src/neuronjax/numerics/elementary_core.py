@@ -34,7 +34,6 @@ INTEGER = np.float32(12582912.0)
 
 
 def magnitude(x: jax.Array) -> jax.Array:
-    """Return `|x|`, by a bit operation."""
     return float_of(bits_of(x) & MAGNITUDE)
 
 

@@ -91,7 +91,6 @@ ERF_INV_FAR = (
 
 
 def erf(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the error function."""
     size = magnitude(x)
     small = size < ERF_SMALL
     # Both polynomials have six coefficients: one evaluation serves both ranges.

@@ -63,7 +63,7 @@ HALF_EXPM1 = tuple(2.0**k * c for k, c in enumerate(EXP, start=1))
 # The largest x with a finite e^x, and the smallest x with a normal e^x.
 EXP_MAX = np.float32(float.fromhex("0x1.62e42ep6"))
 EXP_MIN = np.float32(float.fromhex("-0x1.5d589ep6"))
-# |x| below this: f(x) rounds to x for expm1, log1p and their like.
+# Below this |x|, expm1, log1p and similar functions of x round to x.
 TINY = np.float32(2.0**-25)
 
 

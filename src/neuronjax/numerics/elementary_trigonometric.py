@@ -74,7 +74,7 @@ ASIN = (0.166667521, 0.0749530941, 0.0454691499, 0.0241847821, 0.0421582907)
 
 
 class Angle(NamedTuple):
-    """|x| = quadrant * pi/2 + high + low, the quadrant modulo 2^32."""
+    """The parts of |x| = quadrant * pi/2 + high + low; the quadrant is modulo 2^32."""
 
     quadrant: jax.Array
     high: jax.Array

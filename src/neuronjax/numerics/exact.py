@@ -84,7 +84,6 @@ def product(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def sealed_product(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return `product`, sealed."""
     return seal(product(a, b, zero), zero)
 
 

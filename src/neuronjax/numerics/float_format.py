@@ -155,8 +155,8 @@ class FloatFormat(Shown):
         """
         if self.width > 16:
             raise InvalidProgramError(
-                f"enumeration of the {self.code_count} codes of {self.name}",
-                remedy="enumerate a format of 16 bits or fewer, or call `value`",
+                f"{self.name} has {self.code_count} codes, too many to enumerate",
+                remedy="enumerate a format of 16 bits or fewer, or call value(code)",
             )
         return ((code, self.value(code)) for code in range(self.code_count))
 

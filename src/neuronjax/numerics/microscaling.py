@@ -302,7 +302,6 @@ class _Options:
 def neuronjax_quantize_mx(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    """Return elements and scales."""
     codes, scales = kept_apart(_codes_kernel(x, seed, options))
     return from_codes(codes, options.element), from_codes(scales, FLOAT8_E8M0FNU)
 
@@ -397,7 +396,7 @@ def _options(
     """Check the arguments that `rounding` and `mx_scales` do not check."""
     if np.dtype(x.dtype).name not in INPUT_DTYPES:
         raise InvalidProgramError(
-            f"MX quantization of {x.dtype}",
+            f"MX quantization does not take {x.dtype}",
             remedy=f"convert to one of: {', '.join(INPUT_DTYPES)}",
         )
     if not -x.ndim <= axis < x.ndim:
@@ -438,7 +437,7 @@ def _check_array(array: MXArray) -> None:
     if not -len(shape) <= axis < 0:
         raise InvalidProgramError(
             f"axis={axis} of an MXArray of shape {shape}",
-            remedy=f"count the axis from the end: {-len(shape)} to -1",
+            remedy=f"count the axis from the end, from {-len(shape)} to -1",
         )
     expected = replaced(shape, axis, -(-shape[axis] // array.block_size))
     types = {

@@ -43,7 +43,7 @@ def pack_x4(elements: jax.Array) -> jax.Array:
     *before, free = elements.shape
     if free % SLOTS:
         raise InvalidProgramError(
-            f"x4 words of {free} elements along the free axis",
+            f"the {free} elements along the free axis do not fill x4 words",
             remedy=f"pad the axis to {-(-free // SLOTS) * SLOTS} elements",
         )
     word = _word_of(fmt)
@@ -75,6 +75,6 @@ def _word_of(fmt: FloatFormat) -> Any:
     words = {8: np.uint32, 4: np.uint16}
     if fmt.width not in words:
         raise InvalidProgramError(
-            f"x4 words of {fmt.name}", remedy="use FP8 or FP4 elements"
+            f"x4 words cannot hold {fmt.name}", remedy="use FP8 or FP4 elements"
         )
     return words[fmt.width]

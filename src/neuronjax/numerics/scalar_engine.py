@@ -119,7 +119,6 @@ class PiecewiseCubic:
 
     @property
     def rows(self) -> int:
-        """Return the number of segments."""
         return len(self.coefficients[0])
 
 
@@ -202,7 +201,7 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """Return uint16, 32 * row + n, for segments 2^n numbers wide; any beyond limits."""
+    """Return uint16 32 * row + n for segments of 2^n numbers; arbitrary past limits."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31

@@ -256,8 +256,8 @@ def check_layout(
     groups, rest = divmod(values.shape[axis], pattern.kept)
     if rest:
         raise InvalidProgramError(
-            f"{values.shape[axis]} kept elements along axis {axis}, but {pattern} "
-            f"keeps {pattern.kept} of every group",
+            f"axis {axis} has {values.shape[axis]} kept elements, but {pattern} keeps "
+            f"{pattern.kept} of every group",
             remedy=f"fill the last group up to {(groups + 1) * pattern.kept} elements "
             "with zeros at free positions",
         )
@@ -268,7 +268,7 @@ def check_length(length: int, groups: int, pattern: SparsityPattern) -> None:
     full = groups * pattern.group
     if not full - pattern.group < length <= full:
         raise InvalidProgramError(
-            f"length {length} with {groups} groups of {pattern.group}",
+            f"length {length} does not fit {groups} groups of {pattern.group}",
             remedy=f"give a length from {max(full - pattern.group + 1, 0)} to {full}",
         )
 
@@ -318,9 +318,9 @@ def check_beyond_end(
     index = _first((rows >= length) & ~_is_zero(values))
     if index is not None:
         raise InvalidProgramError(
-            f"values{list(index)} is {np.asarray(values)[index]} at row {rows[index]} "
-            f"of {length}, in group {index[axis] // pattern.kept} of axis {axis}",
-            remedy=f"make values after row {length - 1} zero, or give a larger length=",
+            f"values{list(index)} is {np.asarray(values)[index]}, but its position "
+            f"{rows[index]} on axis {axis} is not below length {length}",
+            remedy=f"zero values from position {length} on, or give a larger length=",
         )
 
 

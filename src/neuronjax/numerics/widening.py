@@ -26,12 +26,10 @@ _ZERO = np.uint32(0)
 
 
 def bits_of(x: jax.Array) -> jax.Array:
-    """Return the uint32 pattern of float32 `x`."""
     return lax.bitcast_convert_type(x, jnp.uint32)
 
 
 def float_of(bits: jax.Array) -> jax.Array:
-    """Return the float32 of a uint32 pattern."""
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
@@ -152,7 +150,6 @@ def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def require(array: jax.Array, dtype: Any, name: str) -> None:
-    """Raise `InvalidProgramError` if an array has another dtype."""
     if array.dtype != dtype:
         raise InvalidProgramError(
             f"{name} is {array.dtype}, expected {np.dtype(dtype)}",

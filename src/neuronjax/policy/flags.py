@@ -94,7 +94,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         names=("--disable-mixed-precision-accumulation",),
         key="accumulation",
-        unsupported={"": "reductions always accumulate in FP32 here"},
+        unsupported={"": "neuronjax always accumulates reductions in FP32"},
     ),
     # This flag guards the compiler's transposes by matmul (Trn1 only); transposes here
     # move bits, so an infinity never meets a zero and there is nothing to saturate.
@@ -102,7 +102,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         names=("--native-int64",),
         values=("default", "enabled", "disabled"),
-        unsupported={"disabled": "64-bit integers are never cut to 32 bits here"},
+        unsupported={"disabled": "neuronjax never cuts 64-bit integers to 32 bits"},
     ),
     Flag(
         names=("--implicit-integer-downcast",),
@@ -110,12 +110,12 @@ FLAGS: tuple[Flag, ...] = (
         sets={"none": {"implicit_integer_downcast": "none"}},
         unsupported={
             **dict.fromkeys(("default", "all", "none"), ""),
-            "*": "a list of ops is not read; use all, none or Policy(rules=...)",
+            "*": "neuronjax reads no list of ops; use all, none or Policy(rules=...)",
         },
     ),
     Flag(
         names=("--experimental-unsafe-fp8e4m3fn-as-fp8e4m3",),
-        unsupported={"": "no FP8 format is reinterpreted as another here"},
+        unsupported={"": "neuronjax reinterprets no FP8 format as another"},
     ),
     Flag(
         names=("--internal-backend-options",),
@@ -244,9 +244,9 @@ IGNORED_VARIABLES: Mapping[str, str] = {
     "XLA_FLAGS": "it configures the host's XLA, on which emulated bits do not depend, "
     "unless it allows fast math, which is refused",
     "NEURON_PLATFORM_TARGET_OVERRIDE": "the chip is the `target` argument",
-    "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no number",
+    "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no result",
     "NEURON_RT_ENABLE_OCP": "float8_e4m3fn is OCP's, whatever the variable's value",
-    "NEURON_FAIL_ON_NAN": "it reports NaN and changes no number",
+    "NEURON_FAIL_ON_NAN": "it reports NaN and changes no result",
     "NKI_SIMULATOR": "it selects the vendor's simulator",
     "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE": "both transposes move the same bits",
 }
@@ -255,8 +255,8 @@ IGNORED_VARIABLES: Mapping[str, str] = {
 UNSUPPORTED_VARIABLES: Mapping[str, str] = {
     "NEURON_FUSE_SOFTMAX": "the fused softmax's rounding points are undocumented",
     "NEURON_RUN_TRIVIAL_COMPUTATION_ON_CPU": "programs would run on the host instead",
-    "UNSAFE_FP8FNCAST": "no FP8 format is reinterpreted as another here",
-    "XLA_HANDLE_SPECIAL_SCALAR": "no FP8 format is reinterpreted as another here",
+    "UNSAFE_FP8FNCAST": "neuronjax reinterprets no FP8 format as another",
+    "XLA_HANDLE_SPECIAL_SCALAR": "neuronjax reinterprets no FP8 format as another",
     "XLA_USE_BF16": "the SDK removed it; cast in the program or use auto_cast",
     "XLA_DOWNCAST_BF16": "the SDK removed it; cast in the program or use auto_cast",
 }

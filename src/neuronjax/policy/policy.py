@@ -55,7 +55,7 @@ def _by_name(cls: type[_T]) -> type[_T]:
         if given:
             preset = f"a preset is nj.Policy.preset({given[0]!r})"
             what = f"{cls.__name__}({given[0]!r})"
-            raise TypeError(f"{what}: fields are given by name, and {preset}")
+            raise TypeError(f"{what}: give fields by name; {preset}")
         fill(self, **fields)
 
     cls.__init__ = filled
@@ -332,7 +332,7 @@ class Policy:
         if not self.name:
             raise InvalidProgramError(
                 f"a policy without a name: {self!r}",
-                remedy='give it one: dataclasses.replace(policy, name="...")',
+                remedy='name it with dataclasses.replace(policy, name="...")',
             )
         return self.name
 
@@ -532,7 +532,7 @@ def unmatched_rule_error(
             f"  {name}={pattern!r} matches none of {len(texts)} {name}s; near: {near}"
         )
     if len(lines) == 1:
-        lines.append("  every selector is found in some op, but no op has all of them")
+        lines.append("  every selector matches some op, but no op matches all of them")
     return InvalidProgramError("\n".join(lines), remedy=_STACKED_LAYERS)
 
 

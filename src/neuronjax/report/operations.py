@@ -20,7 +20,7 @@ Status = Literal["emulated", "refused", "missing"]
 KINDS = ("float", "integer", "bool", "complex")
 MEANINGS: dict[Status, str] = {
     "emulated": "runs",
-    "refused": "not run, by decision; the note says why",
+    "refused": "not run, on purpose; the note says why",
     "missing": "no rule yet",
 }
 

@@ -276,7 +276,7 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
     if ">" in shapes:
         looks.append((">", "none", FAINT, "no HBM traffic"))
     if "v" in shapes:
-        looks.append(("v", "none", FAINT, "slower than the axis"))
+        looks.append(("v", "none", FAINT, "below the axis"))
     names = "marker", "markerfacecolor", "markeredgecolor", "label"
     axes.legend(
         handles=[Line2D([], [], ls="", **dict(zip(names, look))) for look in looks],

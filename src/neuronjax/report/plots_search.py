@@ -21,7 +21,7 @@ from neuronjax.report.quantities import time_unit
 _WITHIN, _BEYOND, _FOUND = "#0072B2", "#D55E00", "#009E73"
 _KINDS = (
     (True, _WITHIN, "o", "tried, within the tolerance"),
-    (False, _BEYOND, "x", "tried, beyond it"),
+    (False, _BEYOND, "x", "tried, beyond the tolerance"),
 )
 _LONGEST_NAME = 34
 #: The limit of the axis if there is no error and the tolerance is 0.

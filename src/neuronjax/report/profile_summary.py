@@ -202,9 +202,9 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "neuroncore_cycle_count": Metric("cycles", "total_time in base-clock cycles"),
         "model_flops": Metric("FLOP", "of the program's matmuls"),
         "adjusted_hardware_flops": Metric("FLOP", "executed, in BF16 equivalents"),
-        "adjusted_transpose_flops": Metric("FLOP", "in transposes, BF16 equivalents"),
-        "mfu_estimated_percent": Metric("percent", "model_flops, of the peak"),
-        "hfu_estimated_percent": Metric("percent", "executed FLOP, of the BF16 peak"),
+        "adjusted_transpose_flops": Metric("FLOP", "transposes, in BF16 equivalents"),
+        "mfu_estimated_percent": Metric("percent", "model_flops / the peak"),
+        "hfu_estimated_percent": Metric("percent", "executed FLOP / the BF16 peak"),
         "mm_arithmetic_intensity": Metric("FLOP/B", "model_flops per HBM byte"),
         "peak_flops_bandwidth_ratio": Metric(
             "FLOP/B", "below this intensity, HBM is the limit"
@@ -213,7 +213,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "percent", "MFU at this intensity with HBM always busy"
         ),
         **_engine_metrics(),
-        "matmul_instruction_count": Metric("count", "moving tiles of the array"),
+        "matmul_instruction_count": Metric("count", "tiles of moving operands"),
         "activate_instruction_count": Metric("count", "of ScalarE"),
         "activate_instruction_time": Metric("s", "of ScalarE"),
         "dma_active_time": Metric("s", "while a transfer is under way"),
@@ -224,12 +224,12 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "dma_efficiency_percent": Metric(
             "percent", "of the DMA engines' practical rate, while active", False
         ),
-        "mbu_estimated_percent": Metric("percent", "HBM traffic, of one stack's rate"),
+        "mbu_estimated_percent": Metric("percent", "HBM traffic / one stack's rate"),
         "hbm_read_bytes": Metric("B", "by the DMA engines"),
         "hbm_write_bytes": Metric("B", "by the DMA engines"),
         "spill_save_bytes": Metric("B", "intermediates that SBUF has no room for"),
         "spill_reload_bytes": Metric("B", "spilled intermediates, read back"),
-        "useful_read_percent": Metric("percent", "of hbm_read_bytes, without reloads"),
+        "useful_read_percent": Metric("percent", "hbm_read_bytes without reloads"),
         "input_queue_bytes": Metric("B", "inputs that are read"),
         "weight_queue_bytes": Metric("B", "parameters that are read"),
         "output_queue_bytes": Metric("B", "results that are written"),

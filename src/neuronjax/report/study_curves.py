@@ -97,7 +97,7 @@ def _curve(label: str, metric: str, runs: Mapping[int, Mapping[int, float]]) -> 
     if not steps:
         raise InvalidProgramError(
             f"the runs of {label} have no step with {metric!r} in common",
-            remedy="yield it at the same steps of every run",
+            remedy=f"yield {metric!r} at the same steps of every run",
         )
     values = [[run[step] for step in steps] for run in runs.values()]
     return Curve(tuple(runs), np.array(steps), np.array(values, np.float64))

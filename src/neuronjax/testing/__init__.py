@@ -1,4 +1,4 @@
-"""Tests numerics in CI: goldens, comparisons of bits, conformance vectors, silicon.
+"""Tests of numerics in CI: goldens, comparisons of bits, conformance vectors, silicon.
 
     from neuronjax.testing import golden, assert_bitwise_equal, assert_ulp
 

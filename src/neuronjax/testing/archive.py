@@ -1,4 +1,4 @@
-"""Writes arrays to `.npz` files, with the same bytes for the same arrays on every host.
+"""Files `.npz`, with the same bytes for the same arrays on every host.
 
 Entries are sorted by name and stored as NumPy stores them: not compressed, with a fixed
 date. Callers pass arrays of ml_dtypes' dtypes as unsigned integers, and record the
@@ -36,7 +36,6 @@ def sha256(data: bytes | np.ndarray) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that no reader sees a part of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -1,5 +1,4 @@
-"""Compares arrays bit by bit or within units in the last place, and reports where they
-differ.
+"""Comparisons of arrays bit by bit or in units in the last place, with reports.
 
 The bits of a leaf are its elements as unsigned integers, so zeros of both signs differ
 and NaNs with the same payload do not. Typed PRNG keys are compared by their data.
@@ -111,7 +110,7 @@ class LeafDifference:
 
 
 class BitsDiffer(AssertionError):
-    """Raised by this module's assertions.
+    """The error of this module's assertions.
 
     Attributes:
         leaves: every leaf that differs.

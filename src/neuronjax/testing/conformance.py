@@ -1,4 +1,4 @@
-"""Reads conformance vectors, and runs implementations of Trainium's arithmetic on them.
+"""Conformance vectors, and runs of implementations of Trainium's arithmetic on them.
 
 A set of vectors is a folder with `manifest.json` and one `.npz` per family. A case
 names a function, its parameters, and the arrays of its inputs and outputs: bit
@@ -162,8 +162,8 @@ def _cases(folder: Path, manifest: dict[str, Any]) -> list[Case]:
     for name, content in data.items():
         if sha256(content) != manifest["files"][name]:
             raise InvalidProgramError(
-                f"{folder / name} is not the file that the manifest names",
-                remedy="take all files of a set from one place",
+                f"{folder / name} does not have the hash that the manifest states",
+                remedy="write all files again: neuronjax conformance --write FOLDER",
             )
     arrays = {name.removesuffix(".npz"): read_npz(d) for name, d in data.items()}
     for entry in manifest["cases"]:

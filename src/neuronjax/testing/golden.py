@@ -1,4 +1,4 @@
-"""Tests by goldens whether any bit of a function's results changed.
+"""Goldens, which test whether any bit of a function's results changed.
 
     golden("mlp_step", train_step, target="trn2", policy="fp8")(params, batch)
 
@@ -45,7 +45,7 @@ _NAME = re.compile(r"[\w.+=,\[\]-]+")
 
 
 class ProgramChangedWarning(UserWarning):
-    """A warning: the program or its arguments differ from the golden's."""
+    """A warning that the program or its arguments differ from the golden's."""
 
 
 def golden(
@@ -132,8 +132,8 @@ def golden(
         if twice:
             raise InvalidProgramError(
                 twice,
-                remedy="give each golden a name of its own, and each policy too; to "
-                "compare another function with a golden, update=False",
+                remedy="give each golden and each policy its own name; to compare "
+                "another function with a golden, pass update=False",
             )
         if report is None:
             report = _write(name, path, today, rounding_seed)
@@ -193,7 +193,7 @@ def _used_twice(path: Path, step: Any, today: Today) -> str:
         return ""
     return (
         f"golden {path.name} is used twice, by {other[0]} and by {user}, for different "
-        "things"
+        "programs, arguments or policies"
     )
 
 

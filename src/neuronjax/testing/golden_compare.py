@@ -1,8 +1,8 @@
-"""Compares a golden with its function as it is now.
+"""The comparison of a golden with its function as it is now.
 
-The comparison checks separately whether the stored program gives the stored bits on the
-stored arguments, and whether today's program does. A change of the arguments is
-reported in addition, and does not hide the other results.
+It checks separately whether the stored program gives the stored bits on the stored
+arguments, and whether today's program does. A change of the arguments is reported in
+addition, and does not hide the other results.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _UPDATE_REMEDY = (
 _OTHERS = "the arguments are not those that were stored"
 _EMULATOR = (
     "  the program, its arguments and its policy are as stored: the emulator changed\n"
-    "  op by op: neuronjax compare {0}.mlirbc --inputs {0}.npz --policy {1}"
+    "  find the op: neuronjax compare {0}.mlirbc --inputs {0}.npz --policy {1}"
 )
 _COMPARE = (
-    "the stored program gives the stored bits; op by op: "
+    "the stored program gives the stored bits; compare the ops: "
     'neuronjax.compare(function, against="{path}")(*arguments)'
 )
 
@@ -98,10 +98,9 @@ def _failing(report: GoldenReport, choice: str) -> str:
 
 
 def change_text(report: GoldenReport, head: str = "") -> str:
-    """Return the message about a golden whose program or arguments changed."""
     why = [] if report.change is None else [*report.change.report()]
     if not head and why:
-        head = f"the function is another program now, with {report.today}"
+        head = f"the function has become another program, with {report.today}"
     elif not head:
         head = f"{_OTHERS}; on the stored arguments the function gives the stored bits"
     parts = [*(f"  {line}" for line in why), listed(report.leaves)]
@@ -125,7 +124,6 @@ def _text(
 def _check_setting(
     name: str, stored: GoldenFile, today: Today, arguments: LeafMatch
 ) -> None:
-    """Refuse another target or policy, and arguments that the program does not take."""
     __tracebackhide__ = True
     problems = []
     if stored.target != today.target:
@@ -232,7 +230,7 @@ def _check_legal(
 
 
 class ProgramsDiffer(AssertionError):
-    """Raised by `assert_same_program`."""
+    """The error of `assert_same_program`."""
 
 
 def assert_same_program(

@@ -1,4 +1,4 @@
-"""Writes and reads the files of a golden, which share one name.
+"""The files of a golden, which share one name.
 
     NAME.json      description: target, policy, leaves with their hashes, provenance
     NAME.mlirbc    the program, a StableHLO portable artifact
@@ -60,7 +60,6 @@ class Leaf:
 
     @classmethod
     def of(cls, path: str, array: np.ndarray, seed: int | None = None) -> Leaf:
-        """Return the description of an array."""
         return cls(path, array.dtype.name, array.shape, sha256(array), seed)
 
     def shown(self, array: np.ndarray) -> Leaf:
@@ -69,7 +68,6 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return int(np.prod(self.shape))
 
     @property
@@ -139,7 +137,6 @@ class GoldenFile:
     sources: SourceLines | None = None
 
     def same_but_provenance(self, other: GoldenFile) -> bool:
-        """Return whether `other` is equal in all fields but the provenance."""
         skipped = ("provenance", "program", "arrays", "sources")
         mine, others = (
             {k: v for k, v in vars(x).items() if k not in skipped}
@@ -246,7 +243,7 @@ def read(path: Path) -> GoldenFile:
 
 def _check(path: Path, described: Any, program: bytes, arrays: bytes) -> None:
     if described.get("format") != FORMAT:
-        raise InvalidProgramError(f"{path}.json is not of a golden", remedy=_REMEDY)
+        raise InvalidProgramError(f"{path}.json is no golden's file", remedy=_REMEDY)
     if described["version"] > VERSION:
         raise InvalidProgramError(
             f"golden {path} has version {described['version']}, this neuronjax reads "

@@ -1,4 +1,4 @@
-"""Writes a page for reviewers: which goldens changed in a run, by how much, and where.
+"""A page for reviewers: which goldens changed in a run, by how much, and where.
 
 A row is plain data, so that processes of pytest-xdist can send it.
 """

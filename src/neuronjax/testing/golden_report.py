@@ -1,4 +1,4 @@
-"""Defines the report of a golden that passes, and the error of one that fails."""
+"""The report of a golden that passes, and the error of one that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuronjax.testing.program_change import ProgramChange
 
 
 class GoldenMismatch(AssertionError):
-    """Raised if a golden fails.
+    """The error of a golden that fails.
 
     Attributes:
         kind: "missing", "arguments", "bits" if the stored program's bits differ, or
@@ -72,8 +72,8 @@ class GoldenReport:
         return [leaf.record() for leaf in self.leaves]
 
     def __str__(self) -> str:
-        today = f", {self.today}" if self.today else ""
-        state = f"results have the stored bits; program {self.program}{today}"
+        today = f"changed, with {self.today}" if self.today else "the same"
+        state = f"the stored program gives the stored bits; today's program is {today}"
         if self.written:
             state = f"written to {self.path}"
             if self.leaves:

@@ -1,4 +1,4 @@
-"""Captures the program of a golden, reads it back, and runs it.
+"""The program of a golden, as it is captured, read back and run.
 
 The program runs as it is read back from its portable form, because saving may move
 constants, which changes the bits of stochastic rounding. The interpreter runs it,
@@ -132,7 +132,6 @@ def _no_function(*leaves: Any) -> list[Any]:
 
 
 def x64() -> bool:
-    """Return whether JAX has 64-bit types enabled."""
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 

@@ -1,9 +1,9 @@
-"""Draws arguments from a seed, which a golden stores in place of large arrays.
+"""Arguments drawn from a seed, which a golden stores in place of large arrays.
 
-Arguments are uniform in [-1, 1), in steps of 2^-23, which are exact in float32. They
-are made from 64-bit words of NumPy's Philox generator, a stream that NumPy promises
-never to change. `numerics.rounding` rounds narrower floats. Integers are refused,
-because they have no natural range.
+They are uniform in [-1, 1), in steps of 2^-23, which are exact in float32. They are
+made from 64-bit words of NumPy's Philox generator, a stream that NumPy promises never
+to change. `numerics.rounding` rounds narrower floats. Integers are refused, because
+they have no natural range.
 """
 
 from __future__ import annotations

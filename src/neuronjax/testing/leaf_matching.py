@@ -1,4 +1,4 @@
-"""Matches today's arrays with the stored ones, even if their names have changed.
+"""The matching of today's arrays with the stored ones, even if their names changed.
 
 A refactoring may rename an attribute, and JAX then passes the arrays in another order.
 So leaves are matched by position, or by name if that gives fewer differences; then
@@ -21,7 +21,7 @@ class LeafMatch:
         differences: differences of the leaves, the largest first.
         order: for every leaf of today, the index of its stored leaf; empty if their
             counts differ.
-        renamed: the leaves that have another name, "p/fc1 -> p/fc2".
+        renamed: the leaves that have another name, such as "p/fc1 -> p/fc2".
     """
 
     differences: tuple[LeafDifference, ...] = ()
@@ -43,7 +43,7 @@ def match(
     """Match leaves by their paths.
 
     Args:
-        what: the kind of leaves, "arguments".
+        what: the kind of leaves, such as "arguments".
         then: the paths of the stored leaves.
         now: the paths of today's leaves.
         differ: returns the difference of a stored leaf and a new one, by index.

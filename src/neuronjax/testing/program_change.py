@@ -1,4 +1,4 @@
-"""Finds why a golden's function gives another program today, and the edits.
+"""The reason why a golden's function gives another program today, and the edits.
 
 A program depends on the user's source, the values that the source reads, and the JAX
 that captures it. The cause is found from the lines of source and the versions, which
@@ -88,15 +88,15 @@ class ProgramChange:
         """The cause in a sentence."""
         moved = ", ".join(self.versions)
         return {
-            "source": f"its source was edited{self._where}",
-            "jax": f"its source is the same, and {moved}: this JAX makes another "
-            "program of it",
-            "source or jax": f"its source was edited{self._where}, and {moved}",
-            "values": "its source is the same, and so is JAX: a value or a library "
-            "that it reads changed",
-            "unknown": f"its source may have been edited, and {moved}"
+            "source": f"the source was edited{self._where}",
+            "jax": f"the source is the same, and {moved}: this JAX makes another "
+            "program of the source",
+            "source or jax": f"the source was edited{self._where}, and {moved}",
+            "values": "source and JAX are the same: a value or a library that the "
+            "source uses has changed",
+            "unknown": f"the source may have been edited, and {moved}"
             if moved
-            else "JAX is the same: its source, or a value that it reads, was edited",
+            else "JAX is the same: the source, or a value that it reads, was edited",
         }[self.cause]
 
     @property

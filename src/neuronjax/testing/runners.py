@@ -1,4 +1,4 @@
-"""Defines runners of conformance vectors: neuronjax itself, and ml_dtypes for casts.
+"""Runners of conformance vectors: neuronjax itself, and ml_dtypes for casts.
 
 Each is an example of the protocol: its methods are named like functions of the
 manifest, and take and return arrays of bit patterns.

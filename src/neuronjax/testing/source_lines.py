@@ -1,5 +1,4 @@
-"""Finds the functions from which a program's ops come, and which of their lines
-changed.
+"""The functions from which a program's ops come, and which of their lines changed.
 
 A golden stores these functions, so that a later run can distinguish an edit of the
 user's source from another JAX that makes another program of the same source. A block is
@@ -34,7 +33,7 @@ class SourceBlock(NamedTuple):
         return dict(enumerate(self.text.splitlines(), self.first))
 
     def statement(self, line: int) -> range:
-        """Return the lines of the statement that contains a line."""
+        """Return the lines of the statement that contains `line`."""
         first, last = _innermost(_spans(self.text)[1], line - self.first + 1)
         return range(first + self.first - 1, last + self.first)
 

@@ -1,4 +1,4 @@
-"""Finds the tensors in memory that are read for a value that is an access pattern.
+"""Access patterns: the tensors in memory that are read for a value.
 
 Reshapes, broadcasts, slices and widening casts move nothing: an engine reads a tensor
 in memory through up to four strides, and any dtype as FP32. `viewed` decides which
@@ -22,7 +22,7 @@ MOVEMENTS = frozenset({TensorCopy, BitcastCopy, DmaCopy})
 
 
 class ValueAccess(NamedTuple):
-    """Where the bytes of a value are.
+    """The location of a value's bytes.
 
     Attributes:
         roots: the tensors in memory that the value is part of; empty for a constant.

@@ -1,4 +1,4 @@
-"""Lists the figures of the time model that are not in `neuronjax.hardware`.
+"""Figures of the time model that are not in `neuronjax.hardware`.
 
 Each figure is a `Constant`, so that it can be listed and replaced; rules read
 `MINIMUM_INTERVAL.value`. A figure that is not published is an assumption; one chosen to
@@ -73,7 +73,7 @@ PROGRAM_SECONDS = assumed(
     "added to the instructions of every program: a line through measured times against"
     " bytes moved does not go through zero. What takes this time (first and last"
     " transfers, fetching instructions, ending) is not published",
-    fitted_to="trn2, LNC 1: 12 us of MLP decode (its baselines: also 12), 20 us of"
+    fitted_to="trn2, LNC 1: 12 us of MLP decode and of its baseline kernels, 20 us of"
     " FP8 decode, 30 us of prefill of few rows [VL]; trn1: 22 us of Mamba",
 )
 
@@ -107,13 +107,13 @@ THROTTLE_SECONDS = Constant(
     3e-6, "s", "TensorE goes from half to full rate in this time after a pause [GL]"
 )
 THROTTLE_LIMIT = Constant(
-    0.5, "fraction", "lowest rate of TensorE; below this use of it, the rate falls [GL]"
+    0.5, "fraction", "TensorE's lowest rate; the rate falls while use is below it [GL]"
 )
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "seconds by which the ramp of THROTTLE_SECONDS goes back, per second and unit of"
-    " use below THROTTLE_LIMIT (idle: 0). No document says that the rows in use matter",
+    "this times (THROTTLE_LIMIT - use) is the part of THROTTLE_SECONDS lost per second;"
+    " use is 0 if idle, else it includes the share of rows, which is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -125,8 +125,8 @@ MINIMUM_INTERVAL = Constant(
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
-    "accesses of an instruction to SBUF or PSUM whose start, 60 cycles, is not hidden"
-    " by the instruction before; starts are partly hidden [A2]",
+    "an instruction's accesses to SBUF or PSUM whose start, 60 cycles, does not overlap"
+    " with the instruction before; starts overlap partly [A2]",
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
@@ -160,8 +160,8 @@ MAX8_EXTRA = Constant(144, "cycles", "added by max8, match_replace8 in nki-libra
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
-    "largest free size of an elementwise instruction; a longer one is divided, so that"
-    " tiles stream. With an operand in PSUM, a bank is the limit, which is smaller",
+    "largest free size of an elementwise instruction; larger tiles are divided, so that"
+    " they stream. If an operand is in PSUM, the limit is a bank, which is smaller",
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "load of exp's table on trn2 [DM, picture]")
 RANDOM_XORWOW = Constant(
@@ -191,15 +191,15 @@ GPSIMD_BYTES = Constant(
 GPSIMD_SHARE = assumed(
     0.5,
     "fraction",
-    "the part of GPSIMD_BYTES, and of one operation per cycle, that software reaches:"
-    " loads, the operation and the store take turns",
+    "the part of GPSIMD_BYTES, and of one operation per cycle, that software reaches,"
+    " as loads, operations and stores do not overlap",
 )
 GPSIMD_PROCESSORS = Constant(8, "processors", "processors of GpSimdE [A2]")
 GATHER_INDEX = assumed(
     7,
     "cycles/index",
-    "local_gather: (28 + 4 e) / 4 cycles for an index of e elements, fewer for narrow"
-    " dtypes; V26 divides by this number, which would make larger gathers faster",
+    "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
+    " narrow dtypes; V26 divides by this number, which would speed up larger ones",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -246,13 +246,13 @@ HBM_INTERLEAVE = assumed(
     512,
     "B",
     "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
-    " Rows whose distance is a multiple of this times the number of channels share one",
+    " Rows share a channel if their distance is a multiple of this times all channels",
     fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
     " two channels; an interleave of 256 B or 1 KiB would give 205 or 51 GB/s. Rows of"
     " 4 KiB of bmm, as far apart, move at 235 GB/s [AO]",
 )
-DMA_TRANSPOSE_SHARE = Constant(0.9, "fraction", "of DMA's rate, from HBM to SBUF [A3]")
-DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "fraction", "of DMA's rate, within SBUF [A3]")
+DMA_TRANSPOSE_SHARE = Constant(0.9, "of DMA's rate", "transpose to SBUF [A3]")
+DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "of DMA's rate", "transpose within SBUF [A3]")
 
 # -- kernels ---------------------------------------------------------------------------
 
@@ -275,8 +275,8 @@ PARTITIONS_OF_A_DMA_ENGINE = Constant(
 LOOP_TURNS = assumed(
     16,
     "iterations",
-    "iterations of a device loop that are scheduled one by one if all together have too"
-    " many instructions; each further one takes as long as the last of these",
+    "iterations of a device loop that are scheduled one by one if the loop has too many"
+    " instructions; every later iteration takes as long as the last scheduled one",
 )
 
 # -- host ------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"
 )
 RESIDENT_SHARE = assumed(
-    0.85, "fraction", "the part of SBUF for values that stay, not for tiles in flight"
+    0.85, "fraction", "the part of SBUF for values that stay, not for passing tiles"
 )
 COLUMN_BLOCK_BYTES = assumed(
     4096,
@@ -307,7 +307,7 @@ COLUMN_BLOCK_BYTES = assumed(
 ROWS_AT_A_TIME = assumed(
     512,
     "rows",
-    "rows that go through each step of a region with matmuls together, as in"
+    "rows that are processed together in each step of a region that has matmuls, as in"
     " nki-library's mlp_cte: the free size of a moving operand",
 )
 PASSING_SHARE = assumed(
@@ -373,14 +373,14 @@ LINK_SHARE = assumed(
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
-    "the part of a core's DMA rate for a channel of a collective, which has two, or"
+    "the part of a core's DMA rate for a channel; a collective has two channels, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
     fitted_to="T2: 2 ranks, 16 MiB to 1 GiB: 56.8 GB/s for additional bytes",
 )
 SLICE_BYTES = assumed(
     2**20,
     "B",
-    "size of the slices of a collective: each goes through the steps of rdh by itself,"
+    "size of the slices of a collective: each takes the steps of algorithm rdh alone,"
     " so wires and DMA engines work in parallel. Slices are published only for rings",
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )

@@ -1,4 +1,4 @@
-"""Computes a program's share of work in its backward pass, which hides communication.
+"""A program's share of work in its backward pass, which hides communication.
 
 The name stack of an instruction of the backward pass, a rematerialised forward pass
 included, contains "transpose(". Name stacks start anew inside loops and callees, whose

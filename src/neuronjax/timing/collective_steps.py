@@ -1,4 +1,4 @@
-"""Lists the steps of collectives: the bytes between chips, and those in each rank.
+"""Steps of collectives: the bytes between chips, and those in each rank.
 
 A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of its
 size, which is the larger of a rank's data before and after, as in nccom-test. The steps

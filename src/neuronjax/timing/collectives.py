@@ -1,4 +1,4 @@
-"""Computes the time of collectives: the latency of steps, and the transfer of bytes.
+"""The time of collectives: the latency of steps, and the transfer of bytes.
 
     seconds = start + sum over steps of (hop + bytes x slowest of link, DMA and EFA)
 

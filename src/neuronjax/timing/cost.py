@@ -1,4 +1,4 @@
-"""Prices an instruction: finds the legal ways to execute it, from its shapes alone.
+"""The cost of an instruction: the legal ways to execute it, from its shapes alone.
 
 The rules list the legal ways, in one file per engine; `cost_rules` places tensors on
 the lanes. The times of engines are in `engines`, from the vendor's guides; figures that

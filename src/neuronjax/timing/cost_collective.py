@@ -1,4 +1,4 @@
-"""Prices collectives of programs and of kernels (`nki.collectives`).
+"""Costs of collectives of programs and of kernels (`nki.collectives`).
 
 The CC-cores work in parallel with the engines, and wait only for the tensors that they
 read and write. A kernel's rank is a logical NeuronCore; its CC-cores run collectives in
@@ -100,7 +100,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
             f"the time of nki.collectives.{i.name} is not known",
             op=f"nki.collectives.{i.name}",
             location=i.location,
-            remedy="profile the kernel without it",
+            remedy="profile the kernel without this collective",
         )
     time = collective_time(
         op, _size(i), _kernel_groups(i), target, plan=i.attributes.get("plan")

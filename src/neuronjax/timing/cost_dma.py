@@ -1,4 +1,4 @@
-"""Prices transfers, and movement inside SBUF, on the DMA engines.
+"""Costs of transfers, and of movement inside SBUF, on the DMA engines.
 
 In programs, all engines of a core share a transfer, and the cores of a chip share HBM's
 bandwidth equally. Descriptors are prebuilt. Movement that an access pattern can replace

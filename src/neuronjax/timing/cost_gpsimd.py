@@ -1,4 +1,4 @@
-"""Prices what programs run on GpSimdE or the host: sorts, random bits, block bodies.
+"""Costs of work on GpSimdE or the host in programs: sorts, random bits, block bodies.
 
 The rules count the operations of software, or name the instructions to use;
 `engines.gpsimd` has the times of the engine.

@@ -1,4 +1,4 @@
-"""Prices a kernel inside a program by its own schedule, as one work per queue.
+"""The cost of a kernel inside a program: one work per queue, from its own schedule.
 
 A work has the time that the kernel occupies its queue. All works together take as long
 as the kernel alone, without `around_seconds`, which a program has once. The kernel's

@@ -1,4 +1,4 @@
-"""Prices kernels' instructions on VectorE, ScalarE, GpSimdE and the sequencers."""
+"""Costs of kernels' instructions on VectorE, ScalarE, GpSimdE and the sequencers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,6 @@ def _on_gpsimd(i: KernelInstruction, core: Core, cycles: float) -> KernelPrice:
 
 @prices("local_gather")
 def local_gather(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a gather by its number of valid indices."""
     (out, *_), read = _in_memory(i.outputs), _in_memory(i.inputs)
     longest = max(s.free for s in (out, *read))
     indices = int(i.attributes.get("valid", longest))
@@ -89,13 +88,11 @@ def local_gather(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("nc_n_gather")
 def nc_n_gather(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a gather with one index for every element of the result."""
     return _on_gpsimd(i, core, long_gather_cycles(_in_memory(i.outputs)[0].free))
 
 
 @prices("topk")
 def topk(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price the K largest of n elements in a row."""
     longest = max(s.free for s in _in_memory((*i.inputs, *i.outputs)))
     n, k = int(i.attributes.get("n", longest)), _in_memory(i.outputs)[0].free
     return _on_gpsimd(i, core, topk_cycles(n, k))

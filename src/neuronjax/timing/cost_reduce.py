@@ -1,4 +1,4 @@
-"""Prices reductions, scans and sliding windows of programs.
+"""Costs of reductions, scans and sliding windows of programs.
 
 Along the free axis VectorE folds the elements of a lane; ScalarE sums while it copies.
 Along the partition axis TensorE adds by a product with a column of ones; for other
@@ -39,8 +39,8 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
-    """Return the work of `tasks`: an instruction per tile, or per fold if these are
-    more."""
+    """Return the work of `tasks`: one instruction per tile, or per fold if there are
+    more folds."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
     return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **traffic_of(i))

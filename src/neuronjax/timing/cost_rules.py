@@ -1,4 +1,4 @@
-"""Registers cost rules, and lays out programs' tensors on lanes for them.
+"""The registry of cost rules, and the layout of programs' tensors on lanes.
 
 Rules of programs register by instruction class (functools.singledispatch, `rule`) and
 return the legal ways; rules of kernels register by the name of the nki.isa function
@@ -55,7 +55,7 @@ FREE: tuple[Way, ...] = ((),)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How an instruction reads its operands; each field is a set of their indices.
+    """The reading of an instruction's operands; each field is a set of their indices.
 
     Attributes:
         scalars: operands with one element in all or one per row (an immediate, or a
@@ -144,7 +144,6 @@ def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStrea
 
 
 def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
-    """Return the bytes of all views or buffers together."""
     return sum(v.type.size_bytes for v in views_or_buffers)
 
 

@@ -1,4 +1,4 @@
-"""Prices programs' elementary functions by the activations of ScalarE that they need.
+"""Costs of programs' elementary functions, in activations of ScalarE.
 
 A function that the engine has is one activation; others need several, with instructions
 of VectorE around them.
@@ -20,7 +20,7 @@ from neuronjax.timing.work import Core, Way
 
 @dataclass(frozen=True, slots=True)
 class ActivationRecipe:
-    """How a function is computed.
+    """The computation of a function.
 
     Attributes:
         tables: the table of each activation.

@@ -1,4 +1,4 @@
-"""Prices contractions and transposes on TensorE.
+"""Costs of contractions and transposes on TensorE.
 
 In programs, the stationary operand, and row and column tiles for small operands, are
 chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
@@ -322,7 +322,6 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a transpose of 128 x 128 blocks on the array."""
     *batch, rows, columns = i.operands[0].type.shape
     item = i.operands[0].type.dtype.itemsize
     return transpose_works(core, prod(batch), rows, columns, item)
@@ -419,7 +418,6 @@ def nc_matmul(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("nc_matmul_mx")
 def nc_matmul_mx(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price an MX matmul, with four products per cell."""
     stationary, moving = both = _pair(i)
     packed = 4
     task = ArrayTask(

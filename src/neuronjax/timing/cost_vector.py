@@ -1,4 +1,4 @@
-"""Prices programs' elementwise instructions on VectorE, ScalarE and GpSimdE.
+"""Costs of programs' elementwise instructions on VectorE, ScalarE and GpSimdE.
 
 The rules name the instructions of nki.isa for an operation, and the engines that can
 run it.
@@ -220,7 +220,6 @@ def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: ReducePrecision, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a cast to the narrow format and a cast back."""
     return one_stream(core, i, reading, "tensor_copy", times=2)
 
 

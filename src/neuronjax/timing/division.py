@@ -1,4 +1,4 @@
-"""Divides a region's rows into blocks.
+"""The division of a region's rows into blocks.
 
 If a step processes several tiles before the next step, these tiles are a block, and
 blocks do not overlap. Otherwise one tile is computed while the next is loaded. If two

@@ -1,4 +1,4 @@
-"""Computes confidence intervals of predicted times from times measured on chips.
+"""Confidence intervals of predicted times, from times measured on chips.
 
 `measured_times.json` holds measured times and this model's predictions of them, written
 by `python -m benchmarks.evidence`. A prediction is as uncertain as the predictions of
@@ -48,7 +48,6 @@ class MeasuredTime:
 
     @property
     def ratio(self) -> float:
-        """Return the measured time divided by the predicted time."""
         return self.measured_seconds / self.predicted_seconds
 
 
@@ -77,7 +76,6 @@ HOW_SURE = (
 
 @cache
 def measured_times() -> tuple[MeasuredTime, ...]:
-    """Return all measured times of `measured_times.json`."""
     path = resources.files("neuronjax.timing") / "measured_times.json"
     return tuple(MeasuredTime(**row) for row in json.loads(path.read_text())["rows"])
 

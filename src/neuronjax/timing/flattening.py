@@ -1,4 +1,4 @@
-"""Flattens a block to a list of instructions over numbered values, and inlines calls.
+"""Blocks flattened to instructions over numbered values, with calls inlined.
 
 Functions that JAX outlines (`jax.nn.silu`, `jnp.where`) are compiled with their
 surroundings; a large callee, such as a whole layer, stays a call.
@@ -118,7 +118,8 @@ class Flattening:
         return total
 
 
-# -- matmuls the other way round -------------------------------------------------------
+# -- matmuls with operands exchanged
+# -------------------------------------------------------
 
 
 def swap(

@@ -1,4 +1,4 @@
-"""Defines a block after fusion: its steps, and the regions that run tile by tile."""
+"""A block after fusion: its steps, and the regions that run tile by tile."""
 
 from __future__ import annotations
 
@@ -127,7 +127,6 @@ class TiledRegion:
         return self.has_matmul and len(self.steps) == 1
 
     def tiles(self, core: Core) -> int:
-        """Return the number of tiles of the rows."""
         return max(1, ceil(self.rows / core.rows_per_tile))
 
 

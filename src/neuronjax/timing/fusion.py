@@ -1,4 +1,4 @@
-"""Fuses a block's instructions into steps, as the compiler does before it schedules.
+"""The fusion of a block's instructions into steps, as the compiler does it.
 
 A step is one pass of an engine (or a matmul, a loop, a collective) over tensors that
 exist in memory. Constants and access patterns (reshapes, broadcasts, slices, widening

@@ -1,4 +1,4 @@
-"""Finds what is in HBM over a program, and remedies if it does not fit.
+"""The contents of HBM over a program, and remedies if they do not fit.
 
 Arguments and results are in HBM all the time, spilled values from their spill to their
 last use. A tensor that the forward pass saves and the backward pass reads is an
@@ -51,7 +51,6 @@ def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
 
 
 def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
-    """Return the peak HBM use of a program."""
     tensors = _temporaries(plan)
     fixed = sum(t.bytes for t in arguments)
     count = len(plan.units)

@@ -1,4 +1,4 @@
-"""Groups instructions that several passes of the time model treat alike."""
+"""Groups of instructions that several passes of the time model treat alike."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ ELEMENTWISE = (
 
 @cache
 def is_kind(kind: type[Instruction], kinds: tuple[type[Instruction], ...]) -> bool:
-    """Return whether a class of instructions is one of these kinds."""
     return issubclass(kind, kinds)
 
 

@@ -1,4 +1,4 @@
-"""Prices kernel instructions, and chooses the engines that execute them.
+"""Costs of kernel instructions, and the choice of the engines that execute them.
 
 Rules, by the name of the instruction, compute its work from access patterns. Equal
 instructions are priced once. Prices are for one physical core; prices of collectives
@@ -77,7 +77,7 @@ def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
             f"the time of nisa.{i.name} is not known",
             op=f"nisa.{i.name}",
             location=i.location,
-            remedy="profile the kernel without it",
+            remedy="profile the kernel without this instruction",
         )
     return rule(i, core)
 

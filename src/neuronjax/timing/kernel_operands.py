@@ -1,4 +1,4 @@
-"""Describes operands of kernel instructions for cost rules, and finds their overlaps.
+"""Operands of kernel instructions, described for cost rules, and their overlaps.
 
 For an engine, an access pattern is a `LaneStream`: elements per partition, whether they
 are contiguous, in which memory. A *box* contains the part of a storage that an access
@@ -29,7 +29,6 @@ def numpy_dtype(name: str) -> np.dtype:
 
 @functools.lru_cache(maxsize=4096)
 def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Return the bytes of a tensor in each of its partitions."""
     return prod(shape[1:]) * numpy_dtype(dtype).itemsize
 
 
@@ -58,7 +57,6 @@ def _operand(memory: str, name: str, pattern: Pattern, is_dynamic: bool) -> Lane
 
 
 def first_partition(access: Access) -> int:
-    """Return the partition at which an access on chip begins."""
     free = access.pattern[0][0] if access.pattern else 0
     return access.offset // free if free else 0
 
@@ -147,7 +145,6 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def overlap(a: Box, b: Box) -> bool:
-    """Return whether two boxes of a storage have elements in common."""
     if a is None or b is None or a is b:
         return True
     for (a0, a1), (b0, b1) in zip(a, b, strict=True):
@@ -157,7 +154,6 @@ def overlap(a: Box, b: Box) -> bool:
 
 
 def contains(outer: Box, inner: Box) -> bool:
-    """Return whether a box contains another."""
     if outer is None or outer is inner:
         return True
     if inner is None:

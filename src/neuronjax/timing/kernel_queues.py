@@ -1,4 +1,4 @@
-"""Models the queues that issue a kernel's instructions, and TensorE's array.
+"""The queues that issue a kernel's instructions, and TensorE's array.
 
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
 other queues issue whichever of the next few can start first, as if the compiler had put
@@ -108,7 +108,6 @@ class Array:
 
     @property
     def throttled_seconds(self) -> float:
-        """Return the time lost to the throttle."""
         return self._throttle.lost_seconds if self._throttle is not None else 0.0
 
     def multiply(

@@ -1,4 +1,4 @@
-"""Schedules a traced kernel (`KernelProgram`) by discrete events.
+"""The schedule of a traced kernel (`KernelProgram`), by discrete events.
 
 Each program of a grid has a core, as long as there are cores, with five engines, queues
 that issue DMA, and 16 DMA engines; all programs share the CC-cores. An instruction

@@ -1,4 +1,4 @@
-"""Converts a kernel's schedule to a `Timeline`, so that every report can read it.
+"""The `Timeline` of a kernel's schedule, which every report can read.
 
 An event is an instruction at its time; instructions of one line and one name belong to
 one `KernelOp`. With two physical cores an event occupies half of the logical core's
@@ -58,7 +58,6 @@ class KernelOp(Instruction):
 
     @property
     def name(self) -> str:
-        """Return the name of the function in nki.isa."""
         return self.function
 
     def attributes(self) -> dict[str, str]:
@@ -67,7 +66,6 @@ class KernelOp(Instruction):
 
 
 def kernel_timeline(schedule: KernelSchedule) -> Timeline:
-    """Return the timeline of a scheduled kernel."""
     ops, numbers = _ops(schedule.stream.entries)
     events, loops = _events(schedule, numbers)
     return Timeline(
@@ -268,7 +266,6 @@ class KernelMemory(MemoryPlan):
 
 
 def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
-    """Return the memory of a scheduled kernel."""
     hbm = _hbm(schedule.program)
     usage = {memory: _usage(schedule, memory) for memory in ("sbuf", "psum")}
     count = len(usage["sbuf"])

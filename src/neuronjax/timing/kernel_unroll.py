@@ -1,4 +1,4 @@
-"""Unrolls a kernel's blocks and device loops to one stream of instructions.
+"""A kernel's blocks and device loops, unrolled to one stream of instructions.
 
 A loop that would unroll to more instructions than the limit is truncated: the last
 iteration in the stream represents the remaining ones. Trip counts are static, or given
@@ -92,7 +92,7 @@ def _add_loop(
     if found is None:
         stream.notes.append(
             f"loop at {loop.location or '?'}: assumed to run once; give the number of "
-            "iterations with trips"
+            "iterations with trips="
         )
     each = max(1, sum(1 for _ in loop.body.walk()))
     shown = turns

@@ -1,4 +1,4 @@
-"""Finds the layout of a region's tensors in SBUF and PSUM, and the bytes live at once.
+"""The layout of a region's tensors in SBUF and PSUM, and the bytes live at once.
 
 The steps of a region decide which matmul results stay in PSUM for their readers, which
 operands have the contracted axis in their rows, and the size of tiles in flight.

@@ -1,4 +1,4 @@
-"""Replaces NeuronJAX's own functions in a program by single instructions of the chip.
+"""Single instructions of the chip that replace NeuronJAX's own functions in a program.
 
 `neuronjax.cast` computes its bits with some thirty integer operations on the host; an
 engine rounds as it writes, and draws the random bits of stochastic rounding itself.

@@ -1,4 +1,4 @@
-"""Computes all iterations of a loop at once, as a last axis of the body's values.
+"""Loops of which all iterations are computed at once, along a last axis of values.
 
 Some carries of the loop do not change, one counts the iterations, and of some only the
 slice at this count is read or replaced. Any other carry is a state, which must be an

@@ -1,4 +1,4 @@
-"""Finds the blocks of attention scores that a mask hides, by interval arithmetic.
+"""Blocks of attention scores that a mask hides, found by interval arithmetic.
 
 A mask that is computed from indices alone (causal, a sliding window, both) is constant
 when a program is compiled. Over a block of rows and columns every index has a range,
@@ -68,7 +68,6 @@ class Masks:
         self._made: dict[int, FlatNode] = {}
 
     def add(self, node: FlatNode) -> None:
-        """Add an instruction that computes a constant."""
         for value in node.results:
             self._made[value] = node
 

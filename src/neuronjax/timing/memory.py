@@ -1,4 +1,4 @@
-"""Plans the contents of SBUF and PSUM, and the transfers to and from HBM.
+"""The planning of the contents of SBUF and PSUM, and of transfers to and from HBM.
 
 A region needs two tiles of each value in SBUF (one is computed while the other is
 used), and the whole of a value that every tile reads. Values that later regions read
@@ -93,7 +93,7 @@ def _arguments(
 
 
 class _Planner:
-    """Plans the blocks of a program; equal callees are planned once."""
+    """The planning of a program's blocks; equal callees are planned once."""
 
     def __init__(self, program: InstructionProgram, core: Core) -> None:
         self.program, self.core = program, core
@@ -184,7 +184,7 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """Finds from which of main's arguments every buffer is derived.
+    """A search for the arguments of main from which every buffer is derived.
 
     `left`, `right`: arguments that matmuls read, by side; tables are on the right."""
 

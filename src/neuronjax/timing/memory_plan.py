@@ -1,4 +1,4 @@
-"""Defines the memory plan of a program: transfers of each region, and places of values.
+"""The memory plan of a program: transfers of each region, and places of values.
 
 Bytes are those of a logical core.
 """
@@ -203,13 +203,11 @@ class SbufContents(dict[int, int]):
             self._leaving.setdefault(last, []).append(value)
 
     def remove(self, value: int) -> int:
-        """Remove a value, and return its bytes."""
         size = self.pop(value)
         self.total -= size
         return size
 
     def expire(self, n: int) -> None:
-        """Remove the values whose last unit is n."""
         for value in self._leaving.pop(n, ()):
             if value in self:
                 self.remove(value)

@@ -1,4 +1,4 @@
-"""Computes hours, dollars and energy of predicted times.
+"""Hours, dollars and energy of predicted times.
 
 Prices are US dollars per hour of a whole machine, which is rented as a whole however
 many of its cores work. *Utilization* is the share of the rented hours in which steps
@@ -83,7 +83,6 @@ def _positive(name: str, value: float) -> float:
 
 
 def check_utilization(utilization: float) -> None:
-    """Refuse a utilization that is not above 0 and at most 1."""
     if not 0 < utilization <= 1:
         raise InvalidProgramError(
             f"a utilization of {utilization}", remedy="give a share above 0, at most 1"
@@ -91,7 +90,6 @@ def check_utilization(utilization: float) -> None:
 
 
 def check_watts(watts: float | None) -> None:
-    """Refuse a power that is not above 0."""
     if watts is not None:
         _positive("watts", watts)
 

@@ -1,4 +1,4 @@
-"""Describes a target's network for collectives: wires of a node, EFA, DMA engines.
+"""A target's network for collectives: wires of a node, EFA, DMA engines.
 
 To model another machine, replace a field of `Network` (`dataclasses.replace`). Rates
 are the bytes per second that transfers reach, not nominal rates.
@@ -101,8 +101,8 @@ class Network:
         interface, which sends and receives at the same time."""
         if self.efa_bytes_per_second is None:
             raise UnsupportedError(
-                f"a collective over several nodes of {self.name}, which no published "
-                "network joins",
+                f"a collective over several nodes of {self.name}: no published network "
+                "joins these nodes",
                 remedy="keep a group within one instance, or use instances with EFA",
             )
         load: defaultdict[tuple[int, int], float] = defaultdict(float)

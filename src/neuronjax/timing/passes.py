@@ -1,4 +1,4 @@
-"""Defines an engine's pass for which lowering has no instruction.
+"""An engine's pass for which lowering has no instruction.
 
 `fusion` makes it from two or three instructions, and the cost rules price it. In
 `nki.isa` it is tensor_scalar_reduce on VectorE, and activation_reduce or activate2 on

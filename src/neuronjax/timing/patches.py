@@ -1,4 +1,4 @@
-"""Finds how a matmul reads the patches of a convolution, which are usually not stored.
+"""Patches of a convolution as a matmul reads them; they are usually not stored.
 
 A matmul reads an image through strides: once for every position of the convolution's
 kernel, each time from another first element. If the image's channels fill a tile of the

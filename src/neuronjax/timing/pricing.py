@@ -1,4 +1,4 @@
-"""Prices regions: chooses the way to execute every step, and finds the tiles' interval.
+"""Prices of regions: the way to execute every step, and the interval of tiles.
 
 The choice maximises throughput: it minimises the load of the region's busiest engine. A
 region's tiles follow each other at the interval of its busiest queue, as in a software
@@ -111,7 +111,6 @@ class Pricing:
         self._units: dict[int, PricedUnit] = {}
 
     def unit(self, plan: BlockPlan, unit: Unit) -> PricedUnit:
-        """Return the prices of a region."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = self._price(plan, unit)
@@ -221,7 +220,7 @@ class Pricing:
     def _choose(self, options: list[tuple[Way, ...]], pieces: int) -> list[Way]:
         """Return for every step the way that minimises the load of the busiest queue.
 
-        Steps of one way are added first, then the longest steps."""
+        Steps with a single way are added first, then the longest steps."""
         load: dict[str, float] = {}
         chosen: list[Way] = [found[0] for found in options]
         longest = [sum(work.seconds for work in way) for way in chosen]

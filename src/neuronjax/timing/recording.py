@@ -1,4 +1,4 @@
-"""Records the state of a schedule: its events, and when queues become free."""
+"""The state of a schedule: its events, and when queues become free."""
 
 from __future__ import annotations
 
@@ -156,7 +156,6 @@ class QueueState:
         return QueueState(dict(self.free), self.dma, self.end, self.table)
 
     def shift(self, seconds: float) -> None:
-        """Delay all times by `seconds`."""
         self.free = {queue: t + seconds for queue, t in self.free.items()}
         self.dma += seconds
         self.end += seconds

@@ -1,4 +1,4 @@
-"""Rewrites loops that VectorE can compute in one scan instruction as scans.
+"""Loops rewritten as scans, which VectorE computes in one instruction.
 
 `tensor_tensor_scan` is r[i] = (d0[i] op0 r[i - 1]) op1 d1[i] along the free axis, with
 its state in FP32 [ISA]. A selective scan, for example, is a loop over tokens whose

@@ -1,4 +1,4 @@
-"""Finds the wires of a message between two chips of a node, and the rates of wires.
+"""The wires of a message between two chips of a node, and the rates of wires.
 
 A torus routes axis after axis, in the shorter direction; if both directions are equally
 long, each carries half of the message (ASSUMPTION, since the vendor's routing is

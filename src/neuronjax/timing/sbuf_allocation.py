@@ -1,4 +1,4 @@
-"""Decides which values stay in SBUF between the regions of a block.
+"""The choice of values that stay in SBUF between the regions of a block.
 
 The regions are visited once, in order. Values that later regions read stay while they
 fit; the value with the furthest next use is evicted first, and saved to HBM once. Whole

@@ -1,4 +1,4 @@
-"""Schedules a program on one logical NeuronCore, by engine.
+"""The schedule of a program on one logical NeuronCore, by engine.
 
 Regions follow each other in program order; each engine and the DMA rings work in the
 order of issue. Inside a region tiles follow each other at the interval of the busiest
@@ -410,7 +410,7 @@ class _Schedule:
         found = static_trips(i, self.written, self.program.functions)
         if found is not None:
             return found, False
-        text = f"loop at {source or '?'}: 1 iteration assumed; values decide the number"
+        text = f"loop at {source or '?'}: 1 iteration assumed; the data decide how many"
         self.notes[text] = None
         return 1, True
 

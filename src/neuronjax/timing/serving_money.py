@@ -1,4 +1,4 @@
-"""Computes the cost of served tokens from prefill and decode with a KV cache.
+"""The cost of served tokens, from prefill and decode with a KV cache.
 
 A copy of the program serves `batch` sequences at a time. Each call of prefill processes
 the prompts of `prefill_batch` sequences, and gives each its first token; one call of
@@ -61,7 +61,7 @@ class Traffic:
         if self.batch % self.prefill_batch:
             raise InvalidProgramError(
                 f"a batch of {self.batch}, prefilled {self.prefill_batch} at a time",
-                remedy="prefill a divisor of the batch at a time",
+                remedy="let prefill_batch be a divisor of batch",
             )
 
 

@@ -1,4 +1,4 @@
-"""Groups steps into regions that run as one loop over tiles of rows.
+"""Regions of steps that run as one loop over tiles of rows.
 
 A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
 at a time on every physical core: only a tile of each intermediate value is in SBUF,
@@ -25,7 +25,6 @@ from neuronjax.timing.work import Core
 
 
 def dimensions(step: FusedStep) -> DotDimensions:
-    """Return the dimension numbers of a matmul."""
     i = step.instruction
     if not isinstance(i, MATMULS):
         raise InternalError(f"{i.name} is no matmul")

@@ -1,4 +1,4 @@
-"""Defines the timeline that `schedule` returns: events, loops and totals.
+"""The timeline that `schedule` returns: events, loops and totals.
 
 Seconds count from the start of the program. An event is an instruction's work on one
 queue, or a transfer. Only the first iteration of a loop has events; the `count` of each

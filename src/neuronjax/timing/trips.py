@@ -1,4 +1,4 @@
-"""Finds the trip counts of loops that count from one constant to another.
+"""Trip counts of loops that count from one constant to another.
 
 `lax.scan` and `fori_loop` become such loops. Other trip counts depend on values, which
 `timing` does not know: the caller gives them, or the loop counts as one iteration.

@@ -1,4 +1,4 @@
-"""Defines the types of costs: the core, works, transfers and events.
+"""Types of costs: the core, works, transfers and events.
 
 `cost` computes the work of an instruction on each engine, `memory` the transfers
 between HBM and SBUF, `schedule` the times. All figures are for **one logical

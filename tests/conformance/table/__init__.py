@@ -48,7 +48,7 @@ KNOWN: Mapping[str, str] = {
 }
 
 _REFUSED = "refused by decision"
-_DYNAMIC = "refused by decision: takes a shape that only the run knows"
+_DYNAMIC = "refused by decision: takes a shape that is known only at run time"
 _DEVICES = "of several devices"
 _INTERNAL = "made by decoding, from the op of the same name"
 _PRIMITIVE = "no form of it that both versions of JAX write"

@@ -90,7 +90,7 @@ def test_a_header_that_lies_is_refused(tmp_path, entry, what):
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"", "fewer than the length"),
+        (b"", "too few for the size"),
         (b"\xff" * 8, "a header of"),
         ((2).to_bytes(8, "little") + b"[]", "not an object"),
         ((2).to_bytes(8, "little") + b"{x", "not JSON"),

@@ -44,45 +44,47 @@ PAIRS = "return np.stack([a * b for a, b in zip(x, y)][::-1] + [y[0]] * 4)[:4]"
 #: Inputs, their names, the reference, and what is tried beside zeros.
 CASES = {
     "a sum": ("draw(4, 8)", "x", "return x.sum(1)", {
-        "input 0 is its mean", "a sum without its last term, line 12"}),
+        "input 0 replaced by its mean", "a sum without its last term, line 12"}),
     "a mean of a row": ("draw(4, 8)", "x", "return x.mean(1, keepdims=True) + x", {
-        "the result is input 0", "input 0 is its mean",
+        "the result is input 0", "input 0 replaced by its mean",
         "a sum without its last term, line 12",
         "an addition with the other sign, line 12"}),
     "a product": ("draw(4, 8), draw(8, 4)", "x, w", "return x @ w", {
-        "input 0 is its mean", "input 1 is its mean",
+        "input 0 replaced by its mean", "input 1 replaced by its mean",
         "a sum without its last term, line 12"}),
     "letters": ("draw(4, 8), draw(4, 8)", "x, w",
                 "return np.einsum('bk,bk->b', x, w)", {
-        "input 0 is its mean", "input 1 is its mean",
+        "input 0 replaced by its mean", "input 1 replaced by its mean",
         "a sum without its last term, line 12"}),
     "a recurrence": ("draw(4, 8)", "x", RECURRENCE, {
-        "input 0 is its mean", "a loop without its last iteration, line 13",
+        "input 0 replaced by its mean", "a loop without its last iteration, line 13",
         "an addition with the other sign, line 14"}),
     "a recurrence of while": ("draw(4, 8)", "x", WHILE, {
-        "input 0 is its mean", "a loop without its last iteration, line 13",
+        "input 0 replaced by its mean", "a loop without its last iteration, line 13",
         "an addition with the other sign, line 14"}),
     "a loop that breaks": ("draw(4, 8)", "x", BREAK, {
-        "input 0 is its mean", "a loop without its last iteration, line 13",
+        "input 0 replaced by its mean", "a loop without its last iteration, line 13",
         "an addition with the other sign, line 14"}),
     "a loop over rows": ("draw(4, 8)", "x", ROWS, {
-        "input 0 is its mean", "a loop without its last iteration, line 13",
+        "input 0 replaced by its mean", "a loop without its last iteration, line 13",
         "an addition with the other sign, line 14"}),
     "a loop over pairs": ("draw(4, 8), draw(4, 8)", "x, y", PAIRS, {
-        "the result is input 0", "the result is input 1", "input 0 is its mean",
-        "input 1 is its mean", "a loop without its last iteration, line 12"}),
+        "the result is input 0", "the result is input 1",
+        "input 0 replaced by its mean", "input 1 replaced by its mean",
+        "a loop without its last iteration, line 12"}),
     "in place": ("draw(4, 8), draw(4, 8)", "x, w", "x -= w\n    return x", {
-        "the result is input 0", "the result is input 1", "input 0 is its mean",
-        "input 1 is its mean", "an addition with the other sign, line 12"}),
+        "the result is input 0", "the result is input 1",
+        "input 0 replaced by its mean", "input 1 replaced by its mean",
+        "an addition with the other sign, line 12"}),
     "two results": ("draw(3), draw(3)", "x, w", "return x * 2, w", {
         "result 0 is zeros", "result 1 is zeros", "result 0 is input 0",
-        "result 0 is input 1", "result 1 is input 0", "input 0 is its mean",
-        "input 1 is its mean"}),
-    "a copy": ("draw(4, 8)", "x", "return x.copy()", {"input 0 is its mean"}),
+        "result 0 is input 1", "result 1 is input 0", "input 0 replaced by its mean",
+        "input 1 replaced by its mean"}),
+    "a copy": ("draw(4, 8)", "x", "return x.copy()", {"input 0 replaced by its mean"}),
     "zeros": ("draw(4, 8)", "x", "return x * 0", {"the result is input 0"}),
     "no function that is heard of": (
         "draw(3), 2", "x, n", "return np.array([float(v) ** n for v in x])",
-        {"the result is input 0", "input 0 is its mean"}),
+        {"the result is input 0", "input 0 replaced by its mean"}),
 }  # fmt: skip
 
 

@@ -362,7 +362,7 @@ def test_a_register_in_python_is_refused():
         branch(data(4, 4))
     with pytest.raises(TypeError, match="fori_loop"):
         count(data(4, 4))
-    with pytest.raises(InvalidProgramError, match="not left at its end"):
+    with pytest.raises(InvalidProgramError, match="before the loop's end"):
         leave(data(4, 4))
 
 

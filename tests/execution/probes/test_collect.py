@@ -249,9 +249,9 @@ def test_patterns_select():
 
 def test_transformations_from_outside_are_refused():
     step = emulated(lambda x: jnp.sum(x @ W))
-    with pytest.raises(UnsupportedError, match="grad of a function that collects"):
+    with pytest.raises(UnsupportedError, match=r"grad cannot transform .* collects"):
         jax.grad(lambda x: step(x)[0])(X)
-    with pytest.raises(UnsupportedError, match="vmap of a function that collects"):
+    with pytest.raises(UnsupportedError, match=r"vmap cannot transform .* collects"):
         jax.vmap(step)(X)
     with pytest.raises(UnsupportedError, match="inside another emulated"):
         nj.jit(lambda x: step(x)[0])(X)

@@ -95,7 +95,7 @@ def test_one_device_takes_anything():
 
 @pytest.mark.parametrize("groups", [[(0, 1), (2,)], []])
 def test_groups_of_different_sizes(groups):
-    with pytest.raises(InvalidProgramError, match="different sizes"):
+    with pytest.raises(InvalidProgramError, match="groups of one size"):
         chosen(16, groups)
 
 

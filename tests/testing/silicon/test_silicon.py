@@ -382,7 +382,7 @@ def test_the_time_limit_is_kept(kit, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "another"}, "not of a silicon kit"),
+        ({"format": "another"}, "not written by a silicon kit"),
         ({"kit": "0123456789abcdef"}, "silicon-kit"),
         ({"chip": "h100"}, "one of: trn1, trn2, trn3"),
         ({"probes": []}, "of chip"),

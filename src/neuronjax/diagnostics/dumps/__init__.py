@@ -1,4 +1,4 @@
-"""Compare tensors saved by a chip or another framework with a program's values.
+"""Tensors saved by a chip or another framework, compared with a program's values.
 
 `reading.py` reads tensors from files without running code, `matching.py` names the
 values of a program and matches tensors with them, `comparing.py` checks whether each

@@ -1,4 +1,4 @@
-"""Check whether saved tensors are values that a program may legally have.
+"""The check whether saved tensors are values that a program may legally have.
 
 The program runs on values with error bounds. Each saved tensor is compared with the
 bounds of its value and then replaces the value, so later values are computed from the
@@ -168,7 +168,7 @@ def with_storage(
 
 
 class _Behind:
-    """Finds the ops that compute a value, back to the nearest saved tensors."""
+    """A search for the ops that compute a value, back to the nearest saved tensors."""
 
     def __init__(self, program: Program, known: Mapping[Key, Match]) -> None:
         self._graph = ValueSources(program)

@@ -151,15 +151,15 @@ class DumpComparison(Displayed):
             yield Text(word, style="green" if self.tensors else "bold red")
             return
         origin = first.place or "an argument: the device got different numbers"
-        yield Text(f"first outside: {first.tensor}, {origin}", style="bold red")
+        yield Text(f"first not legal: {first.tensor}, {origin}", style="bold red")
         if first.place is not None and (code := first.place.code):
             yield one_line(f"   > {code}", style=CODE)
         for line in first.checked.as_text().partition(": ")[2].splitlines():
             yield Text(f"   {line.strip()}")
         if first.since:
-            yield one_line(f"   computed here from {', '.join(first.since)}")
+            yield one_line(f"   expected values are from {', '.join(first.since)}")
         if len(first.ops) > 1:
-            yield Text(f"   one of the {len(first.ops)} ops that lead to it is wrong:")
+            yield Text(f"   one of the {len(first.ops)} ops that compute it is wrong:")
             for op in first.ops[-_SHOWN_OPS:]:
                 yield one_line(f"      {op}")
             if len(first.ops) > _SHOWN_OPS:

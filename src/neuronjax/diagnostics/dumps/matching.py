@@ -1,4 +1,4 @@
-"""Name the values of a program, and match saved tensors with them."""
+"""Names of a program's values, and the saved tensors that match them."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _given(
         raise InvalidProgramError(
             f"{tensor!r} has shape {tensors[tensor].shape}, {name!r} is "
             f"{matching[0].value.type}",
-            remedy="save the tensor as the program has it",
+            remedy="save the tensor with the program's shape",
         )
     return matching[0]
 

@@ -1,4 +1,4 @@
-"""Read tensors by name from mappings, `.npy`, `.npz`, `.safetensors` and folders.
+"""Tensors by name, read from mappings, `.npy`, `.npz`, `.safetensors` and folders.
 
 Files are untrusted: nothing is unpickled, and what a header declares is checked.
 """

@@ -52,7 +52,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """
     size = path.stat().st_size
     if size < _PREFIX:
-        raise _broken(path, f"{size} bytes, fewer than the length of a header")
+        raise _broken(path, f"{size} bytes, too few for the size of a header")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_PREFIX), "little")
         if length > min(size - _PREFIX, _LONGEST_HEADER):
@@ -94,12 +94,12 @@ def _span(
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise _broken(path, f"shape or offsets of {name!r} are not whole numbers")
     if len(shape) > _MOST_DIMENSIONS or max(shape, default=0) > _LARGEST:
-        raise _broken(path, f"{name!r} has a shape that no array has")
+        raise _broken(path, f"{name!r} has a shape too large for NumPy")
     begin, end = offsets
     dtype = np.dtype(_DTYPES[word])
     needed = math.prod(shape) * dtype.itemsize
     if not begin <= end <= size:
-        raise _broken(path, f"{name!r} is at {begin} to {end} of {size} bytes")
+        raise _broken(path, f"{name!r} has bytes {begin} to {end} of only {size}")
     if end - begin != needed:
         what = f"{word}{shape} takes {needed} bytes"
         raise _broken(path, f"{name!r} has {end - begin} bytes; {what}")

@@ -1,4 +1,4 @@
-"""Find which ops and values of two programs correspond, and which differ.
+"""The ops and values of two programs that correspond, and those that differ.
 
 `alignment.py` lists the ops of each program, pairs them and classifies the edits,
 `changed_attributes.py` describes what changed in an op, `value_runs.py` runs a program

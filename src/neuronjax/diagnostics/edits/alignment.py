@@ -1,4 +1,4 @@
-"""Pair the ops of two programs, and classify the others as edits.
+"""Pairs of the ops of two programs, and edits, which are the other ops.
 
 Each program is a list of ops with a fingerprint of what they compute; the body of a
 call or loop follows its op. The lists are aligned by the longest common subsequence of
@@ -43,7 +43,6 @@ class FlatOp:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Return the op's name and the types of its results."""
         return (self.op.name, *self.types)
 
     @property
@@ -69,7 +68,6 @@ class FlatProgram:
 
 
 def flat(program: Program) -> FlatProgram:
-    """Return the ops of a program in a list."""
     ops: list[FlatOp] = []
     makers: dict[Value, FlatOp] = {}
     places: dict[Value, tuple[FlatOp | None, str, int]] = {}

@@ -65,7 +65,6 @@ def first_difference(old: Program, new: Program) -> str:
 
 
 def sha256(text: str) -> str:
-    """Return the SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -91,7 +90,7 @@ def _digest(array: np.ndarray) -> str:
 
 
 class _Writer:
-    """Writes programs as text. Functions are numbered in the order of their first
+    """A writer of programs as text. Functions are numbered in the order of their first
     calls, and the values of each function in the order of the ops.
 
     A value without a number is written as its type.

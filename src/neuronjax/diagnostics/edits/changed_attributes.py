@@ -1,4 +1,4 @@
-"""Describe what changed in an op: values of constants, attributes, types."""
+"""Descriptions of what changed in an op: values of constants, attributes, types."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _change(then: Any, now: Any) -> str:
     differing = np.flatnonzero(np.not_equal(*bits).any(1))
     index = np.unravel_index(differing[0], then.shape)
     at = ", ".join(str(int(n)) for n in index)
-    how_many = f"{len(differing)} of {then.size} elements"
+    how_many = f"{len(differing)} of {then.size} elements differ"
     return f"at [{at}]: {then[index]!s} -> {now[index]!s}, {how_many}"
 
 

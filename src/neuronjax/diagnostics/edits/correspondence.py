@@ -1,4 +1,4 @@
-"""Pair the values of two runs that should be equal.
+"""Pairs of the values of two runs that should be equal.
 
 Two values correspond if both programs return them by the same name, if the same op
 reads values that correspond, if they are the same array, if the alignment of the

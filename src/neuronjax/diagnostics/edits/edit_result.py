@@ -249,12 +249,12 @@ class ProgramComparison(Displayed):
     def _nothing(self) -> Text:
         if not self.compared:
             return Text(
-                "no value of one program can be matched with a value of the other: they"
-                " share no name and type of a result, and no line",
+                "no value of one program can be matched with a value of the other: no"
+                " results have equal names and types, and no values come from one line",
                 style="bold red",
             )
         limit = "bit" if self.tolerance == 0 else "value"
-        what = f"no {limit} differs: compared {self.compared} values that both compute"
+        what = f"no {limit} differs: {self.compared} values of both programs compared"
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:

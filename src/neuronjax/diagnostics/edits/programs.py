@@ -1,4 +1,4 @@
-"""Align two captured programs, run both, and describe how they differ."""
+"""Two captured programs, aligned and run, and a description of how they differ."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def edits_between(before: Program, after: Program) -> tuple[Edit, ...]:
 
 
 class _Describing:
-    """Describes an alignment and the compared values in the terms of a report."""
+    """A description of an alignment and compared values, in a report's terms."""
 
     def __init__(
         self, alignment: Alignment, found: Mapping[FlatOp | None, ComparedValue]

@@ -1,4 +1,4 @@
-"""Run a program op by op, and keep every value with its op and the values it reads."""
+"""A run op by op that keeps every value, its op and the values that the op read."""
 
 from __future__ import annotations
 
@@ -167,7 +167,6 @@ class ProgramRun(Witness):
 
     @classmethod
     def of(cls, side: Side, program: FlatProgram, arguments: Sequence[Any]) -> Self:
-        """Return the run of a lowered program on arguments."""
         run = cls(program=program)
         _GatheringWalk(side, run).run(arguments)
         return run
@@ -193,7 +192,6 @@ class ProgramRun(Witness):
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Keep the results of an op on a device."""
         known = self._made.get((path, iterations))
         if known is None:
             reads = tuple(self.value(x.actual) for x in operands.values())

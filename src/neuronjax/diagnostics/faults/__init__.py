@@ -1,4 +1,4 @@
-"""Find what is numerically wrong with a program, on which line, and why.
+"""Faults: what is numerically wrong with a program, on which line, and why.
 
 A run is compared with float64 on the same data and with float64 on *perturbed* data, in
 which arguments and operands of matmuls are moved by about a roundoff of their formats

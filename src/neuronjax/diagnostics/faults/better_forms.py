@@ -57,8 +57,8 @@ SOLVING = frozenset(
     "cholesky triangular_solve solve inv lu lu_solve cho_solve det slogdet".split()
 )
 CONDITIONED = (
-    "solve it by QR or jnp.linalg.lstsq of the matrix itself, not of its square, or "
-    "add a jitter to its diagonal: the condition number decides how many digits remain"
+    "solve by QR or jnp.linalg.lstsq of the matrix itself, not of its square, or add a "
+    "small number to the diagonal: a large condition number costs digits"
 )
 #: A formula may end at most this many values after an op at fault.
 _AHEAD = 12

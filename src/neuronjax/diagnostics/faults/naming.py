@@ -33,14 +33,15 @@ KINDS: Mapping[str, str] = {
     "non-finite": "guard the operand of this op with jnp.where, not the result",
     "absorption": "keep the sum in FP32, or round the sum stochastically",
     "stagnation": "accumulate in FP32, or add in blocks",
-    "cancellation": "rewrite the difference (expm1, log1p, product), or centre numbers",
+    "cancellation": "rewrite the difference (expm1, log1p, a product), or subtract the "
+    "mean of the numbers first",
     "singular": "keep away from the singular point: add an epsilon, or use a "
     "function made for this point (log1p, logsumexp, arctan2)",
     "integer": "use an integer that is wide enough, and do not convert it to a float",
-    "saturation": "scale to the largest number of the format, or give the layer more "
-    "digits by a Rule",
+    "saturation": "scale the numbers into the format's range, or let a Rule give the "
+    "layer another format",
     "coarse": "keep the result in FP32 up to the op that shows the error",
-    "other": "compare this op alone",
+    "other": "compare this op alone with float64",
 }
 #: Advice where the op already computes in FP32, or where FP32 does not help.
 IN_FP32: Mapping[str, str] = {
@@ -211,7 +212,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     bound = short(min(e.result.largest, largest_of(_format(t))))
     text = f"numbers up to {largest} are cut off at {bound}"
     if bound == largest:
-        text = f"numbers are cut off at one end of their range, not at {largest}"
+        text = f"numbers are cut off on one side; the largest, {largest}, is not"
     return FaultName("saturation", text)
 
 
@@ -221,12 +222,12 @@ def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
         reach = f"by this scale of the loss, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
     numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
-    text = f"by this scale, {numbers} are cut off"
+    text = f"with this scale, {numbers} are cut off"
     if s.scale == "large":
         share, kind = percent(e.result.nothing), "underflow"
-        text = f"by this scale, {share} of the numbers become zero"
+        text = f"with this scale, {share} of the numbers become zero"
     elif e.result.beyond and e.result.nonfinite:
-        kind, text = "overflow", f"by this scale, {numbers} leave the format's range"
+        kind, text = "overflow", f"with this scale, {numbers} leave the format's range"
     return FaultName(kind, text)
 
 
@@ -247,7 +248,7 @@ def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _loses_update(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not s.is_update:
         return None
-    text = "the step of the state is smaller than half a roundoff of the state"
+    text = "the step of the state is less than half the spacing of floats at the state"
     return FaultName("absorption", f"{text}, so the state stays as it is")
 
 

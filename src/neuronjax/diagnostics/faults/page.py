@@ -34,7 +34,6 @@ _INDENT = "   "
 
 
 def page(verdict: FaultVerdict) -> Iterator[Text]:
-    """Yield the lines of a verdict, 80 columns wide."""
     yield _headline(verdict)
     for wrong in verdict.wrong[:_SHOWN_RESULTS]:
         yield _wrapped("", _of_result(wrong))
@@ -72,7 +71,7 @@ def _headline(verdict: FaultVerdict) -> Text:
     if not total:
         return Text("nothing was judged: the program has no result", style="yellow")
     results = "the result is" if total == 1 else f"all {total} results are"
-    found = f"{results} as close as formats and data allow"
+    found = f"{results} as close to float64 as formats and data allow"
     if verdict.unjudged:
         text = f"not judged: {'; '.join(verdict.unjudged)}. Otherwise {found}"
         return Text(text, style="yellow")

@@ -1,7 +1,6 @@
-"""Find quantizers that lose more than they need to.
-
-Their bounds cut numbers off, or their roundings turn numbers into zeros. The float64
-reference does the same, so no result shows it.
+"""Quantizers that lose more than they need to: their bounds cut numbers off, or their
+roundings turn numbers into zeros. The float64 reference does the same, so no result
+shows it.
 
 A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers, bounds them
 and scales them back. How it makes its scales does not matter, since errors are measured

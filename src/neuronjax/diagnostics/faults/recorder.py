@@ -226,7 +226,6 @@ class Recorder(Witness):
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Add an execution to the trace of its op."""
         if not results:
             return
         self._count += 1

@@ -1,4 +1,4 @@
-"""Search from wrong results back to the ops that made them wrong.
+"""A search from wrong results back to the ops that made them wrong.
 
 An error reaches a result through ops whose errors are all too large; it shows at the
 first of them. It may have been made earlier, by an op whose error looks like ordinary

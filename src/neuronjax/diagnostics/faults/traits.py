@@ -1,4 +1,4 @@
-"""What the figures of single ops say about them, with one function per question."""
+"""Traits of single ops, found from their figures, with one function per question."""
 
 from __future__ import annotations
 

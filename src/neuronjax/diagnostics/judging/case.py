@@ -40,7 +40,7 @@ FOR, WHILE = "_for_of_the_judge", "_while_of_the_judge"
 
 
 class _Asking(ast.NodeTransformer):
-    """Rewrites loops to call `FOR` or `WHILE`."""
+    """A transformer of loops, which then call `FOR` or `WHILE`."""
 
     def visit_For(self, node: Any) -> Any:
         self.generic_visit(node)
@@ -60,7 +60,7 @@ class _Asking(ast.NodeTransformer):
 
 
 class _AskingLoader(SourceFileLoader):
-    """Imports a file with rewritten loops, without a bytecode file."""
+    """An importer of a file with rewritten loops, without a bytecode file."""
 
     def get_code(self, fullname: str) -> CodeType:
         tree = _Asking().visit(ast.parse(Path(self.path).read_bytes()))
@@ -68,7 +68,7 @@ class _AskingLoader(SourceFileLoader):
 
 
 class ReferenceFailed(InvalidProgramError):
-    """Raised when the reference fails, which is no fault of the candidate."""
+    """The error of a reference that fails, which is no fault of the candidate."""
 
 
 @contextlib.contextmanager
@@ -156,7 +156,6 @@ class ReferenceCase:
         return tuple(given if is_own else map(_own, given))
 
     def expected(self, seed: int) -> tuple[np.ndarray, ...]:
-        """Return the correct results of a seed."""
         return self.answer(self.inputs(seed))
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:

@@ -1,4 +1,4 @@
-"""Find faults of a traced candidate without running it.
+"""Faults of a traced candidate, found without running it.
 
 A candidate is at fault if it ignores an argument that affects the reference's results.
 """

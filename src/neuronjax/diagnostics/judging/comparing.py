@@ -1,4 +1,4 @@
-"""Measure how far a candidate's results are from the reference's."""
+"""The distance of a candidate's results from the reference's."""
 
 from __future__ import annotations
 

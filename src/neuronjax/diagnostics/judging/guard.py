@@ -1,4 +1,4 @@
-"""Forbid and record actions of a candidate while it is traced.
+"""A guard that forbids and records actions of a candidate while it is traced.
 
 Python calls an audit hook before it starts a process, connects, loads a library or
 opens a file (PEP 578), and a hook cannot be removed. Limits of the operating system
@@ -36,7 +36,7 @@ _NOWHERE = ("/dev/null", "/dev/tty")
 
 
 class ForbiddenError(PermissionError):
-    """Raised when a candidate does what no kernel needs."""
+    """The error of a candidate that does what no kernel needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass
 class Guard:
-    """Refuses forbidden actions and records them.
+    """An audit hook that refuses forbidden actions and records them.
 
     Attributes:
         folder: the folder in which files may change.

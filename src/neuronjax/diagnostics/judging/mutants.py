@@ -1,4 +1,4 @@
-"""Test a tolerance: which wrong kernels would it have caught?
+"""Wrong kernels that test a tolerance: which of them would it have caught?
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
 an input. Others are runs of the reference with one change. In these runs, arrays
@@ -131,7 +131,7 @@ def _wrong(
                 flat = np.full_like(inputs[one], mean)
                 given = [*inputs[:one], flat, *inputs[one + 1 :]]
                 run = _ChangedRun(case, None, right.turns)
-                yield f"input {one} is its mean", run.results(given)
+                yield f"input {one} replaced by its mean", run.results(given)
 
 
 class _ChangedRun:

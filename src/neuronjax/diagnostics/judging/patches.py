@@ -1,4 +1,4 @@
-"""Detect functions that a candidate replaces: in NumPy, neuronjax or the builtins.
+"""Functions that a candidate replaces: in NumPy, neuronjax or the builtins.
 
 The judge runs in another process and is not affected. But a kernel that brings its own
 `numpy.allclose` intends to deceive.
@@ -19,7 +19,7 @@ Held = dict[tuple[str, str], Any]
 
 
 class PatchedError(Exception):
-    """Raised when a function was replaced."""
+    """The error of a replaced function."""
 
 
 @contextlib.contextmanager

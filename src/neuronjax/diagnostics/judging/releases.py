@@ -1,4 +1,4 @@
-"""Check a candidate against the rules of one NKI release, for its verdict."""
+"""The check of a candidate against the rules of one NKI release, for its verdict."""
 
 from __future__ import annotations
 
@@ -94,9 +94,7 @@ def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
             return "advice", None
         return _KINDS[d.effect], _problem(m, RULE, d.remedy)
     if d.effect in ("lost", "values") and m.holds_in(NEWEST) and not m.older:
-        remedy = (
-            f"no remedy for {release.name}: the rules of {NEWEST.name} are emulated"
-        )
+        remedy = f"none: the emulator has only the rules of {NEWEST.name}"
         return "advice", _problem(m, NEWER_RULE, remedy)
     return "advice", None
 

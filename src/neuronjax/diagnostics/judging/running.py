@@ -1,4 +1,4 @@
-"""Run a traced candidate on the reference's inputs, if it is small enough."""
+"""Runs of a traced candidate on the reference's inputs, if it is small enough."""
 
 from __future__ import annotations
 
@@ -156,5 +156,5 @@ def _from_memory(count: int, candidate: TracedCandidate) -> Problem:
         location=results[0].storage.location if results else "",
         message=f"{count:,} elements of the results change with what memory held "
         "before the kernel",
-        remedy="write all that is read and returned, even if a loop has no iteration",
+        remedy="write all elements that are read or returned, even if no loop iterates",
     )

@@ -1,4 +1,4 @@
-"""Run untrusted code in a child process with limits and without secrets."""
+"""Runs of untrusted code in a child process with limits and without secrets."""
 
 from __future__ import annotations
 

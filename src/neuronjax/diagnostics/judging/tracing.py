@@ -1,4 +1,4 @@
-"""Trace a candidate in a child and read the trace, or the reason why there is none."""
+"""The trace of a candidate, made in a child, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TracedCandidate:
 
 
 class CandidateRefused(Exception):
-    """Raised when a candidate is refused; has the kernel's name and the problems."""
+    """The error of a refused candidate, with the kernel's name and the problems."""
 
     def __init__(self, kernel: str, problems: Sequence[Problem]) -> None:
         super().__init__(kernel, *(p.message for p in problems))

@@ -1,4 +1,4 @@
-"""Run a traced candidate: in this process, or in a child if it may not end.
+"""Runs of a traced candidate: in this process, or in a child if one may not end.
 
 A device loop whose condition is data may never end, and XLA cannot be interrupted. Such
 programs, and long programs, run in a process that can be killed.
@@ -24,7 +24,7 @@ _MOST_HERE = 1_000_000
 
 
 class EndlessError(InvalidProgramError):
-    """Raised when the run of a kernel takes longer than it may."""
+    """The error of a kernel's run that takes longer than it may."""
 
 
 class ValuesRun(NamedTuple):

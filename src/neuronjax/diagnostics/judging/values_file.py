@@ -59,5 +59,5 @@ def read(text: bytes, arrays: bytes) -> Any:
             raise
         raise InvalidProgramError(
             f"the file of the kernel's values cannot be read: {error}",
-            remedy="judge it again: the file was changed after its process had ended",
+            remedy="judge the kernel again: the file changed after its process ended",
         ) from error

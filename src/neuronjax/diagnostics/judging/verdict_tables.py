@@ -1,4 +1,4 @@
-"""Format a verdict's plain data as the tables that a terminal shows."""
+"""Tables of a verdict's plain data, as a terminal shows them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ _STYLES = {"accepted": "bold green", "undecided": "bold yellow", "refused": "bol
 
 
 def page(word: str, verdict: Mapping[str, Any]) -> Group:
-    """Return the whole verdict, most important first."""
     parts: list[RenderableType] = [_headline(word, verdict)]
     if verdict["undecided"]:
         parts.append(Text(verdict["undecided"]))
@@ -104,7 +103,7 @@ def _figures(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         span = f", {times['low_ms']:.3g} to {times['high_ms']:.3g} likely"
     yield "time", f"{times['predicted_ms']:.4g} ms{span}"
     if times["speedup"] is not None:
-        yield "speedup", f"{times['speedup']:.3g} times the baseline"
+        yield "speedup", f"{times['speedup']:.3g} times as fast as the baseline"
     active = sorted(times["engine_activity"].items(), key=lambda kv: -kv[1])
     yield "active", ", ".join(f"{q} {percent(s)}" for q, s in active if s >= 0.005)
     read, written = times["hbm_read_bytes"], times["hbm_write_bytes"]

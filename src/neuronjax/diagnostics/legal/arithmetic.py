@@ -1,4 +1,4 @@
-"""Propagate values and errors through instructions that work element by element."""
+"""Rules that propagate values and errors through element by element instructions."""
 
 from __future__ import annotations
 

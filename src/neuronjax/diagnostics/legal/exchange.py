@@ -1,4 +1,4 @@
-"""Propagate values and errors through instructions that combine devices.
+"""Rules that propagate values and errors through instructions that combine devices.
 
 A reduction over devices is a sum of one term per device, in any order, whose partial
 sums are rounded to the dtype that is sent. All other collectives move numbers.

@@ -44,7 +44,6 @@ class Held:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether the value has no error."""
         if self.is_drawn:
             return False
         return not isinstance(self.x, Tracked) or self.x.is_exact
@@ -70,7 +69,6 @@ class Held:
         return x if isinstance(x, Tracked) else exact(x, model)
 
     def bound(self, model: ErrorModel) -> np.ndarray:
-        """Return the absolute error bound of every element."""
         if not isinstance(self.x, Tracked):
             return np.zeros(self.shape, np.float32)
         with np.errstate(all="ignore"):
@@ -140,7 +138,6 @@ def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list
 def in_float64(
     i: Instruction, arrays: Sequence[np.ndarray], at: Executors
 ) -> list[np.ndarray]:
-    """Execute an instruction in float64."""
     key = at.reference.first_key
     return [np.asarray(x) for x in at.reference.execute(i, arrays, key, Position())]
 

@@ -1,4 +1,4 @@
-"""Propagate values and errors through instructions that only move numbers."""
+"""Rules that propagate values and errors through instructions that move numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Propagate values and errors through instructions that order numbers by size.
+"""Rules that propagate values and errors through instructions that sort by size.
 
 Where two numbers differ by less than their error bounds, either may come first.
 """
@@ -59,7 +59,6 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return the k largest numbers and their indices."""
     if x[0].is_exact:
         return of_exact(i, x, at)
     values, indices = in_float64(i, [x[0].values], at)
@@ -110,7 +109,6 @@ def _place(
 
 @legal.register
 def _(i: MapBlock, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Execute the scalar instructions of the body on whole tensors."""
     shapes = [b.type.shape for b in i.results]
     results = at.run(i.body, x)
 

@@ -145,9 +145,9 @@ class CheckedOutput:
             return f"{self.path}: empty"
         if judged.refused == 0 and not judged:
             return (
-                f"{self.path}: each element is legal, the error's norm is not: rel. L2 "
+                f"{self.path}: each element is legal, the whole output is not: rel. L2 "
                 f"{short(judged.relative_l2)}\n"
-                f"   where {short(judged.relative_l2_bound)} is legal"
+                f"   where at most {short(judged.relative_l2_bound)} is legal"
             )
         count = f"{judged.refused} of {judged.elements} elements outside their bounds"
         return (
@@ -180,7 +180,7 @@ class LegalCheck(Displayed):
             text = Text("legal: every element is within its bound", style="green")
             if vague := [o.path for o in self.outputs if o.power >= 1]:
                 names = ", ".join(vague)
-                text.append(f"; undecided: zeros would pass too: {names}", "red")
+                text.append(f"; undecided, as zeros would pass too: {names}", "red")
             return text
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"

@@ -1,4 +1,4 @@
-"""Propagate values and errors through sums and products of many terms.
+"""Rules that propagate values and errors through sums and products of many terms.
 
 The terms may come from sliding windows or from a scatter. The bounds hold for every
 order of addition; see `diagnostics.tolerance.contraction`.

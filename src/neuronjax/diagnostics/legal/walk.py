@@ -1,4 +1,4 @@
-"""Run a lowered program once on values that carry their errors."""
+"""One run of a lowered program on values that carry their errors."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class LegalWalk(OpWalk):
                 f"{what} depends on numbers that differ by less than their bounds",
                 op=op.name,
                 location=OpPath(self.calls, op).source or None,
-                remedy="pass only the part of the program before or after it",
+                remedy="pass only the part of the program before or after this op",
             )
         return int(held.values)
 

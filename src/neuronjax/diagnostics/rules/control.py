@@ -74,7 +74,7 @@ lax.top_k(x, 1)
 
 reduction-body: error in reduce, reduce_window, all_reduce, reduce_scatter
 a reduction other than min, max, add or mul
-> reduce with jnp.min, max, sum or prod; any is max and all is min of 0 and 1
+> reduce with jnp.min, max, sum or prod; of 0 and 1, max is any, and min is all
 [RN-CC, Supported Operators, footnote 4]
 
 reduction-init: warning in reduce
@@ -84,7 +84,7 @@ a reduction that starts from a value computed in the program
 
 sort-comparator: error in sort
 a sort whose comparator is more than one <, <=, > or >=
-> sort by one key (jnp.sort, jnp.argsort); fold several keys into one
+> sort by one key (jnp.sort, jnp.argsort); combine several keys into one
 [JK: sort only with LE, GE, LT, GT]
 
 topk-integer: error in top_k
@@ -104,7 +104,7 @@ a sliding window over several tensors
 
 convolution-dilations: error in convolution
 a convolution that dilates both its input and its kernel
-> dilate one of them with lax.pad (interior padding) before it
+> dilate one of them before, with lax.pad (interior padding)
 [ERR/EVRF010]
 
 convolution-stride: error in convolution

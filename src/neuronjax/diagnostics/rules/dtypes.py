@@ -68,7 +68,7 @@ complex numbers are not supported
 [ERR/EVRF004, JK]
 
 complex: warning of complex64 since 2.32
-complex64: the release notes of SDK 2.32 list 30 ops for it, the error codes refuse it
+complex64: the release notes of SDK 2.32 name 30 ops with it; the error codes refuse it
 > a pair of float32 arrays
 [RN-CC 2.32 against ERR/EVRF004, JK]
 
@@ -114,7 +114,7 @@ scales of microscaled operands do not exist before Trainium3
 
 small-integer: error of int4, uint4, int2, uint2
 integers narrower than 8 bits are not supported
-> int8 or uint8; where memory counts, two numbers of 4 bits in each
+> int8 or uint8; to save memory, store two 4-bit numbers in each
 [ERR/ESPP047; SH: 8, 16 and 32 bits]
 """
     )
@@ -197,7 +197,7 @@ a constant that needs more than 32 bits: {_TRUNCATED}, or it is refused
 [ERR/ESFH002; CLI]
 
 fp8-overflow: info in convert
-float8_e4m3 holds values up to 240; others become NaN or Inf: two documents differ
+float8_e4m3 holds values up to 240; larger ones become NaN or Inf (documents differ)
 > jnp.clip(x, -240, 240) before the cast
 [CQ against ISA]
 

@@ -180,7 +180,7 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
     unit = unit_of(name)
     if not unit or context.in_generator or largest <= 1 / unit:
         return ""
-    return f"they reach {largest:.0f}; {name} holds all only up to {1 / unit:.0f}"
+    return f"numbers reach {largest:.0f}; {name} holds all up to {1 / unit:.0f} only"
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
@@ -216,7 +216,7 @@ def _stagnates(context: OpContext) -> Answer:
         total = _running_sum(graph, body.results[place], argument)
         if total is not None:
             name, full = argument.type.dtype.name, f"{1 / (2 * unit):.0f}"
-            loss = f"after {full} equal addends, each further one loses up to half"
+            loss = f"after {full} equal addends, up to half of each further one is lost"
             return Verdict(f"{context.loop} additions in {name}; {loss}", at=total)
     return None
 

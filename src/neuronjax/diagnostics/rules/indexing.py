@@ -95,8 +95,8 @@ a gather or scatter that is out of bounds
 [ERR/EVRF031, EVRF056]
 
 index-range: info in gather, scatter
-a gather or scatter whose indices may be out of bounds: an error at run time, where
-JAX's modes (fill, clip, drop) go on
+a gather or scatter whose indices may be out of bounds, which is an error at run time
+even in JAX's modes fill, clip and drop
 > jnp.clip the indices unless the data guarantee that they are legal
 [JK: out-of-bounds gather and scatter]
 

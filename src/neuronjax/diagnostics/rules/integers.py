@@ -144,7 +144,7 @@ an integer dot is refused, or computed {_FP32}
 
 integer-scatter: error in scatter
 a scatter that combines integers is refused, or computed {_FP32}
-> scatter float32, or one-hot rows times a matrix
+> scatter float32, or multiply one-hot rows by a matrix
 [ERR/EVRF016, EVRF060]
 
 integer-collective: warning in all_reduce, reduce_scatter
@@ -161,7 +161,7 @@ an arithmetic right shift of integers that do not have 32 bits
 integer-division: warning in divide, remainder
 integer division uses an FP32 reciprocal, so some results are off by one: before SDK
 2.30 in every width, later for 64 bits divided by a constant (6284 // 6284 is 0)
-> SDK 2.30 or later, int32; integer_division="reciprocal" shows the effect
+> int32, and SDK 2.30 or later; integer_division="reciprocal" shows the effect
 [RN-CC 2.30.0; KLN]
 
 float-to-int: warning in convert

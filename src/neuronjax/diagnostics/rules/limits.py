@@ -60,7 +60,7 @@ def _memory(settings: Settings, count: int) -> str | None:
     held = target.chip.hbm_bytes * target.chips // target.logical_cores(lnc)
     if needed <= held:
         return None
-    return f"they take {needed / 2**30:.1f} GiB, it has {held / 2**30:g} GiB"
+    return f"{needed / 2**30:.1f} GiB, but the HBM has {held / 2**30:g} GiB"
 
 
 def _too_many(settings: Settings, count: int) -> str | None:

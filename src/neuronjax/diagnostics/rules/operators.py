@@ -125,9 +125,9 @@ def _threefry(context: OpContext) -> Answer:
     draws = (op.name for op in context.settings.program.walk())
     # JAX splits a key of "rbg", and folds data into it, by threefry for each half.
     return "stablehlo.rng_bit_generator" not in draws or Verdict(
-        "it only derives keys of rbg, by split, fold_in or Flax's Rngs",
+        "threefry is only used to derive keys of rbg (split, fold_in, Flax's Rngs)",
         remedy='jax.random.key(seed, impl="unsafe_rbg"), which needs no threefry, or '
-        "derive keys outside",
+        "derive keys outside the program",
     )
 
 
@@ -151,7 +151,7 @@ the threefry generator is incomplete
 
 randint: warning in call
 jax.random.randint has a wrong distribution
-> draw the integers outside, or floor(uniform * n)
+> draw the integers outside the program, or floor(uniform * n)
 [JK: randint]
 
 rng-seed: warning in rng_bit_generator
@@ -176,9 +176,9 @@ respected
 [JK: lax.DotAlgorithmPreset]
 
 dot-precision: warning in dot_general, convolution
-the compiler's flags decide what is cast, and no document says that it reads the
-precision of an op
-> nothing; dot_precision="obeyed" shows the numbers of a compiler that reads it
+the compiler's flags decide what is cast, and no document says that the compiler
+reads the precision of an op
+> change nothing; dot_precision="obeyed" shows the results if the compiler reads it
 [RN-CC, --auto-cast]
 
 custom-call: error in custom_call
@@ -194,12 +194,12 @@ host_custom_calls
 
 host-callback: error in custom_call
 a callback is impossible: a NeuronCore cannot call the host
-> return the values, and print or process them outside; neuronjax runs jax.debug, and
-other callbacks if the policy has callbacks="host"
+> return the values, and print or process them outside the program; neuronjax runs
+jax.debug, and other callbacks if the policy has callbacks="host"
 [JK: host callbacks]
 
 unlisted-operator: info per program
-not in the compiler's list of operators, which is stale
+not in the compiler's list of operators (which is outdated)
 > nothing, unless the compiler refuses it (EVRF001, EUOC002)
 [RN-CC, Supported Operators]
 

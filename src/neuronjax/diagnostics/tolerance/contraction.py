@@ -257,7 +257,7 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
             f"einsum of {subscripts!r} has no rule for bounds of errors",
             op="numpy.einsum",
             location=user_line(),
-            remedy="write diagonals and dots out, or give an explicit tolerance",
+            remedy='avoid diagonals and "..." in it, or give an explicit tolerance',
         )
     if "->" not in text:
         letters = "".join(names)

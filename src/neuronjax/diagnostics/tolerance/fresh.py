@@ -1,4 +1,4 @@
-"""Track the arrays that a reference makes itself: `np.zeros(...)`, then assignments.
+"""Tracking of arrays that a reference makes itself: `np.zeros(...)`, then assignments.
 
 NumPy's protocols do not cover these arrays. So while the reference runs, `np` in its
 module is replaced by a stand-in whose array-making functions return tracked arrays.

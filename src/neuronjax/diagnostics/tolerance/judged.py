@@ -110,7 +110,7 @@ class Tolerance:
         if given.shape != self.value.shape:
             raise InvalidProgramError(
                 f"the result has shape {given.shape}, the reference {self.value.shape}",
-                remedy="bring the result into the reference's shape",
+                remedy="reshape the result to the reference's shape",
             )
         found, total = given.reshape(-1), _Tally()
         for block in flat_blocks(found.size):

@@ -77,7 +77,6 @@ class Pending(Tracked):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the array is stored."""
         return "value" in self.__dict__
 
     def settle(self) -> ErrorParts:

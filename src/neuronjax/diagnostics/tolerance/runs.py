@@ -13,7 +13,7 @@ _FIELD = "runs"
 
 
 class RunsApartError(Exception):
-    """Signals that runs must be executed separately; the argument says how many fit."""
+    """A signal that runs must be executed apart; the argument says how many fit."""
 
 
 def packed(values: np.ndarray) -> np.ndarray:
@@ -29,7 +29,6 @@ def unpacked(value: np.ndarray) -> np.ndarray:
 
 
 def of_run(value: np.ndarray, number: int) -> np.ndarray:
-    """Return the numbers of one run."""
     return value[_FIELD][..., number] if value.dtype.names else value
 
 

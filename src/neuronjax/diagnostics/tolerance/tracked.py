@@ -149,7 +149,6 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def is_exact(self) -> bool:
-        """Return whether the array has no error."""
         return not (self.has_own or self.has_joint or self.shared)
 
     @property
@@ -210,10 +209,10 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return result if out is None else _written(out, result)
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
-        raise _leaves("is converted to an array of NumPy, which carries no bounds")
+        raise _leaves("is converted to a NumPy array, which carries no error bounds")
 
     def __float__(self) -> float:
-        raise _leaves("is converted to a number of Python, which carries no bound")
+        raise _leaves("is converted to a Python number, which carries no error bound")
 
     __int__ = __index__ = __float__  # pyright: ignore[reportAssignmentType]
 
@@ -320,7 +319,6 @@ def carrier_of(shape: tuple[int, ...]) -> np.dtype:
 
 
 def new_values(shape: tuple[int, ...]) -> np.ndarray:
-    """Return an empty array for values."""
     return np.empty(shape, carrier_of(shape))
 
 
@@ -467,7 +465,7 @@ def _value(x: Tracked) -> np.ndarray:
 def _written(out: Any, result: Any) -> Any:
     """Store a result for `out=` and `x += y`."""
     if not isinstance(out, Tracked):
-        raise _leaves("is written to an array of NumPy, which carries no bounds")
+        raise _leaves("is written to a NumPy array, which carries no error bounds")
     out[...] = result
     return out
 
@@ -498,7 +496,7 @@ def _no_rule(name: str, how: str = "") -> UnimplementedError:
         f"the function{how} has no rule for bounds of errors",
         op=name,
         location=user_line(),
-        remedy=f"write it with functions that have such a rule, or {REMEDY}",
+        remedy=f"use only functions that have such a rule, or {REMEDY}",
     )
 
 

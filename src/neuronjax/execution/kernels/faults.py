@@ -85,7 +85,7 @@ def check_now(i: KernelInstruction, machine: Any) -> None:
         if illegal.size:
             name = access.storage.name
             where = f" of {name!r}" if name else ""
-            _refuse(i, f"index {illegal.flat[0]}{where}, limit {limit},")
+            _refuse(i, f"index {illegal.flat[0]}{where}")
 
 
 def _refuse(i: KernelInstruction, what: str) -> NoReturn:

@@ -156,9 +156,9 @@ class RankedMachine:
         values = {machine.register(register) for machine in self.machines}
         if len(values) > 1:
             raise UnsupportedError(
-                f"a loop whose count differs from rank to rank: {sorted(values)}",
+                f"iteration counts of a loop differ between ranks: {sorted(values)}",
                 location=user_line(),
-                remedy="run it without jax.disable_jit()",
+                remedy="run the kernel without jax.disable_jit()",
             )
         return values.pop()
 

@@ -25,7 +25,7 @@ from neuronjax.policy.values import check_pattern
 KINDS: Mapping[str, str] = {
     "cast": "copies to a narrower format, those of matmul operands included",
     "mx": "quantizations to MX blocks; elements and blocks are counted",
-    "quantize": "clips to the ends of a format of 8 bits or fewer, before a cast to it",
+    "quantize": "clips to the range of an 8-bit or narrower format, before casts to it",
     "matmul": "results of matmuls, as they leave PSUM",
     "write": "results of other arithmetic that are narrower than FP32",
     "update": "additions to an argument or to a loop's carry (p - lr * g); also sums "

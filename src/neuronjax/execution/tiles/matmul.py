@@ -68,7 +68,7 @@ def _passed_through(
     word = dtypes.info(result.dtype).carrier
     rows = stationary.reshape(k, -1)
     if rows.dtype.itemsize != word.itemsize:
-        raise TypeError("the front end lets only equal widths through")
+        raise TypeError("a transpose needs operands and results of equal width")
     bits = rows if rows.dtype == word else lax.bitcast_convert_type(rows, word)
     ones = moving.reshape(k, -1) != 0
     # A column's first one is the maximum of falling counts. For a constant, such as an

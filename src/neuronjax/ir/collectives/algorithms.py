@@ -132,7 +132,7 @@ def _uneven(op: str, group: Group) -> str:
     counts = sorted({len(ranks) for ranks in group.by_chip})
     if len(counts) > 1:
         sizes = " or ".join(map(str, counts))
-        return f"the group has {sizes} ranks on a chip, not the same number on each"
+        return f"the group does not have equally many ranks on each chip, but {sizes}"
     return _several_nodes(group)
 
 
@@ -149,7 +149,7 @@ def _partial_chips(op: str, group: Group) -> str:
     if any(len(ranks) < group.ranks_per_chip for ranks in group.by_chip):
         return f"the group lacks some of the {group.ranks_per_chip} ranks of a chip"
     if group.ranks_per_chip % 2:
-        return f"a chip has {group.ranks_per_chip} ranks, an odd number without pairs"
+        return f"the {group.ranks_per_chip} ranks of a chip do not form pairs"
     if group.size > MAX_KANGARING_RANKS:
         return (
             f"the group has {group.size} ranks; at most {MAX_KANGARING_RANKS} are "
@@ -170,7 +170,7 @@ def _ring(channels: int) -> Algorithm:
         most = len(closed_paths(group, range(group.size)))
         if channels <= most:
             return group.fault
-        return f"the group lacks chips of the 4 x 4 torus: at most {most} channels"
+        return f"the group lacks chips of the 4 x 4 torus, so it has {most} channels"
 
     def plan(group: Group) -> FoldPlan:
         paths = closed_paths(group, range(group.size))
@@ -241,9 +241,9 @@ def _parts(group: Group) -> tuple[Group, Group]:
 
 def _asymmetric(group: Group) -> str:
     if len(group.by_node) == 1:
-        return "the group is on one node: name one algorithm, no pair"
+        return "the group is on one node: name one algorithm, not a pair"
     if len(group.by_node) == group.size:
-        return "the group has one rank on each node: name one algorithm, no pair"
+        return "the group has one rank on each node: name one algorithm, not a pair"
     return group.fault
 
 

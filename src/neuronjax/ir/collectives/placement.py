@@ -108,7 +108,7 @@ class Placement:
         """
         if len(set(cores)) != len(cores) or any(core < 0 for core in cores):
             raise InvalidProgramError(
-                f"a placement of devices on logical cores {tuple(cores)}",
+                f"{tuple(cores)} is no placement of devices on logical cores",
                 remedy="give every device its own logical core, a number from 0",
             )
         chips, torus = _node(target)
@@ -127,7 +127,7 @@ class Placement:
         """
         if self.cores is not None and max(devices) >= len(self.cores):
             raise InvalidProgramError(
-                f"device {max(devices)} in a placement of {len(self.cores)} devices",
+                f"the placement gives no logical core to device {max(devices)}",
                 remedy="give a placement that names a logical core for every device",
             )
         cores = tuple(d if self.cores is None else self.cores[d] for d in devices)

@@ -83,12 +83,12 @@ def select(
     """
     if op not in (ALL_REDUCE, REDUCE_SCATTER):
         raise InvalidProgramError(
-            f"{op!r} is no collective with a choice of algorithms",
+            f"{op!r} has no choice of algorithms",
             remedy=f"use {ALL_REDUCE!r} or {REDUCE_SCATTER!r}",
         )
     if len({len(group) for group in groups}) != 1:
         raise InvalidProgramError(
-            f"{op} over groups of different sizes, {tuple(map(tuple, groups))}",
+            f"{op} needs groups of one size, not {tuple(map(tuple, groups))}",
             remedy="use groups of equal size",
         )
     placed = tuple(dict.fromkeys(map(placement.group, groups)))

@@ -27,13 +27,13 @@ def activate2(dst: NkiTensor, op: Any, data: NkiTensor, imm0: Any, imm1: Any, op
     """dst = op((data <op0> imm0) <op1> imm1); also a reduction of dst."""
 
 def activation(dst: NkiTensor, op: Any, data: NkiTensor, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None, reduce_res: NkiTensor | None = None, reduce_cmd: Any = reduce_cmd.idle, name: str | None = None) -> NkiInstruction:
-    """dst = op(data * scale + bias), in FP32; also its sums per partition."""
+    """dst = op(data * scale + bias), in FP32, and its sum per partition."""
 
 def activation_reduce(dst: NkiTensor, op: Any, data: NkiTensor, reduce_op: Any, reduce_res: NkiTensor, bias: Any = None, scale: Any = 1.0, name: str | None = None) -> NkiInstruction:
     """dst = op(data * scale + bias); reduce_res is its sum per partition."""
 
 def affine_select(dst: NkiTensor, pattern: Sequence[Sequence[int]], channel_multiplier: int, on_true_tile: NkiTensor, on_false_value: float, cmp_op: Any = 'equal', offset: int = 0, name: str | None = None) -> NkiInstruction:
-    """dst = on_true_tile where the pattern <cmp_op> 0, else on_false_value."""
+    """dst = on_true_tile where the pattern's value <cmp_op> 0, else on_false_value."""
 
 def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
     """mean and variance per partition of what several `bn_stats` wrote."""
@@ -66,10 +66,10 @@ def get_nc_version() -> nc_version:
     """Return the generation of the target's cores; the newest for a projected chip."""
 
 def iota(dst: NkiTensor, pattern: Sequence[Sequence[int]], offset: int = 0, channel_multiplier: int = 0, name: str | None = None) -> NkiInstruction:
-    """offset + partition * channel_multiplier + sum of index * step, in 32-bit ints."""
+    """dst = offset + partition * channel_multiplier + sum of index * step, in 32-bit ints."""
 
 def local_gather(dst: NkiTensor, src_buffer: NkiTensor, index: NkiTensor, num_elem_per_idx: int = 1, num_valid_indices: int | None = None, name: str | None = None) -> NkiInstruction:
-    """Gathers within groups of 16 partitions, by indices that the group shares."""
+    """Gathers within groups of 16 partitions, by indices that each group shares."""
 
 def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> NkiInstruction:
     """The 8 largest values of every partition, in descending order."""
@@ -84,10 +84,10 @@ def nc_match_replace8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, imm: flo
     """dst = data with the first match of each of 8 values replaced by imm."""
 
 def nc_matmul(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, is_stationary_onezero: bool = False, is_moving_onezero: bool = False, is_transpose: bool = False, accumulate: bool | None = None, tile_position: tuple[int, ...] = (), tile_size: tuple[int, ...] = (), perf_mode: Any = matmul_perf_mode.none, name: str | None = None) -> NkiInstruction:
-    """dst = stationary.T @ moving, or dst += ...; sums fold over the partitions."""
+    """dst = stationary.T @ moving, or dst += ...; the sum is over the partitions."""
 
 def nc_matmul_mx(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, stationary_scale: NkiTensor, moving_scale: NkiTensor, tile_position: tuple[int, ...] | None = None, tile_size: tuple[int, ...] | None = None, accumulate: bool | None = None, name: str | None = None) -> NkiInstruction:
-    """dst = stationary.T @ moving, or dst += ...; the array dequantizes both."""
+    """dst = stationary.T @ moving, or dst += ..., with dequantized operands."""
 
 def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str | None = None) -> NkiInstruction:
     """Gathers within every partition, by the indices in that partition."""
@@ -96,7 +96,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Sequence[int
     """Within each quadrant of 32 partitions, dst[p] = src[shuffle_mask[p]]."""
 
 def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Any = engine.unknown, name: str | None = None) -> NkiInstruction:
-    """dst = data.T, with one free dimension; by TensorE from SBUF to PSUM."""
+    """dst = data.T, with one free dimension; with TensorE, from SBUF to PSUM."""
 
 def nonzero_with_count(dst: NkiTensor, src: NkiTensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None) -> NkiInstruction:
     """Indices and number of nonzero elements, in partitions 0, 16, 32, ..."""
@@ -132,7 +132,7 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> None:
     """The one element of dst = src."""
 
 def rng(dst: NkiTensor, engine: Any = engine.vector, name: str | None = None) -> NkiInstruction:
-    """dst = random bits; GpSimd has generators from NeuronCore-v3 on, dst in SBUF."""
+    """dst = random bits. From NeuronCore-v3 on, GpSimd can draw too, into SBUF."""
 
 def scalar_tensor_tensor(dst: NkiTensor, data: NkiTensor, op0: Any, operand0: Any, op1: Any, operand1: NkiTensor, reverse0: bool = False, reverse1: bool = False, name: str | None = None) -> NkiInstruction:
     """dst = (data <op0> operand0) <op1> operand1; operand1 is a whole tile."""

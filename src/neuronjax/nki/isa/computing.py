@@ -25,13 +25,11 @@ WORDS = ("int32", "uint32")
 
 @instruction
 def activation_reduce(call: Request) -> Any:
-    """Emit the instruction with a reset of the accumulators."""
     return call.emit(reduce_cmd="reset_reduce")
 
 
 @instruction
 def activate2(call: Request) -> Any:
-    """Refuse operator pairs that ScalarE lacks, and a reduction without an operator."""
     pair = tuple("bypass" if o is None else op_name(o) for o in call.of("op0", "op1"))
     if pair not in PAIRS:
         legal = "; ".join(" ".join(p) for p in sorted(PAIRS))
@@ -44,7 +42,7 @@ def activate2(call: Request) -> Any:
 
 @instruction
 def tensor_tensor(call: Request) -> Any:
-    """Choose the engine: only GpSimd has `power` and exact 32-bit integers."""
+    """Choose the default engine: only GpSimd has `power` and exact 32-bit integers."""
     tensors = call.of("dst", "data1", "data2")
     function = call.attributes["op"]
     words = all(t.dtype in WORDS for t in tensors)
@@ -56,7 +54,6 @@ def tensor_tensor(call: Request) -> Any:
 
 @instruction
 def tensor_scalar(call: Request) -> Any:
-    """Refuse two operators if one works on bits and the other does arithmetic."""
     first, second = call.attributes["op0"], call.attributes["op1"]
     if second is None:
         call.values["operand1"] = None
@@ -69,7 +66,6 @@ def tensor_scalar(call: Request) -> Any:
 
 @instruction
 def tensor_reduce(call: Request) -> Any:
-    """Check that the axes are the last free dimensions, and dst's element count."""
     dst, data, axis = call.of("dst", "data", "axis")
     kept = _kept_axes(call, axis, data.ndim)
     function = call.attributes["op"]
@@ -98,7 +94,6 @@ def _kept_axes(call: Request, axis: int | Sequence[int], rank: int) -> int:
 
 @instruction
 def tensor_partition_reduce(call: Request) -> Any:
-    """Refuse a dst whose shape is not that of one partition of data."""
     dst, data = call.of("dst", "data")
     if dst.shape[0] != 1 or dst.size * data.shape[0] != data.size:
         call.refuse(
@@ -110,7 +105,6 @@ def tensor_partition_reduce(call: Request) -> Any:
 
 @instruction
 def tensor_scalar_reduce(call: Request) -> Any:
-    """Refuse `reverse0`, which nki.isa documents as unsupported."""
     reverse, negate = call.of("reverse0", "reduce_res_negate")
     if reverse:
         call.refuse("reverse0=True", "use False: nki.isa does not support True yet")

@@ -54,7 +54,6 @@ class _Post(NamedTuple):
 
 @instruction
 def sendrecv(call: Request) -> Any:
-    """Exchange tiles of one shape between the two cores."""
     src, dst, dma_engine = call.of("src", "dst", "dma_engine")
     send_to, source, pipe_id = call.of("send_to_rank", "recv_from_rank", "pipe_id")
     _check_two_cores(call)
@@ -112,7 +111,6 @@ def _check_gpsimd(call: Request, src: NkiTensor) -> None:
 
 
 def _check_pair(call: Request, program: int, peer: _Post) -> None:
-    """Refuse a peer that sends to another core, or a tile that does not fit."""
     source = call.values["recv_from_rank"]
     if peer.send_to != program:
         call.refuse(

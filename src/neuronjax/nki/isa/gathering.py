@@ -15,7 +15,6 @@ _MOST_INDICES = 4096
 
 @instruction
 def local_gather(call: Request) -> Any:
-    """Check the number of indices in a group of 16 partitions, and dst's size."""
     dst, src, index, each = call.of("dst", "src_buffer", "index", "num_elem_per_idx")
     asked, partitions = call.values["num_valid_indices"], src.shape[0]
     if partitions != index.shape[0] or partitions % _CORE_PARTITIONS:
@@ -38,7 +37,6 @@ def local_gather(call: Request) -> Any:
 
 @instruction
 def nc_n_gather(call: Request) -> Any:
-    """Refuse data whose partitions or dtype differ from those of dst."""
     dst, data = call.of("dst", "data")
     if data.shape[0] != dst.shape[0] or data.dtype != dst.dtype:
         call.refuse(
@@ -50,7 +48,6 @@ def nc_n_gather(call: Request) -> Any:
 
 @instruction
 def sequence_bounds(call: Request) -> Any:
-    """Refuse segment_ids of several partitions, and a dst not twice their size."""
     dst, segment_ids = call.of("dst", "segment_ids")
     if segment_ids.shape[0] != 1 or dst.size != 2 * segment_ids.size:
         call.refuse(
@@ -62,7 +59,6 @@ def sequence_bounds(call: Request) -> Any:
 
 @instruction
 def nonzero_with_count(call: Request) -> Any:
-    """Refuse a dst that does not have one element per partition more than src."""
     dst, src = call.of("dst", "src")
     wanted = per_partition(src) + 1
     if dst.shape[0] != src.shape[0] or dst.size != dst.shape[0] * wanted:
@@ -75,14 +71,13 @@ def nonzero_with_count(call: Request) -> Any:
 
 @instruction
 def topk(call: Request) -> Any:
-    """Refuse numbers of partitions, elements or results that GpSimd cannot take."""
     val_dst, src, n = call.of("val_dst", "src", "n")
     partitions, k = src.shape[0], per_partition(val_dst)
     if partitions % _CORE_PARTITIONS or val_dst.shape[0] != partitions:
         what = f"src has {partitions} partitions, val_dst {val_dst.shape[0]}"
         call.refuse(what, "give both the same multiple of 16")
     if not 8 <= n < 65_536 or n > src.size // partitions * _CORE_PARTITIONS:
-        call.refuse(f"n is {n}", "use 8 to 65,535, and no more than src has")
+        call.refuse(f"n is {n}", "use 8 to 65,535, at most the elements of src")
     if not 1 <= k < 32_768 or k > n:
         call.refuse(f"k is {k}", f"use 1 to {min(n, 32_767)}")
     return call.emit(n=int(n))
@@ -90,7 +85,6 @@ def topk(call: Request) -> Any:
 
 @instruction
 def nc_stream_shuffle(call: Request) -> Any:
-    """Refuse a mask that names partitions outside src."""
     dst, src, given = call.of("dst", "src", "shuffle_mask")
     mask = tuple(int(m) for m in given)
     legal = {*range(_QUADRANT), _UNCHANGED}
@@ -105,8 +99,8 @@ def nc_stream_shuffle(call: Request) -> Any:
         source = p // _QUADRANT * _QUADRANT + mask[p % _QUADRANT]
         if mask[p % _QUADRANT] != _UNCHANGED and source >= src.shape[0]:
             call.refuse(
-                f"partition {p} copies partition {source} of src, which has "
-                f"{src.shape[0]}",
+                f"partition {p} copies partition {source} of src, which has only "
+                f"{src.shape[0]} partitions",
                 "give src the partitions that the mask names",
             )
     stays = _UNCHANGED in mask[: dst.shape[0]]

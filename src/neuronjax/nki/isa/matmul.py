@@ -16,7 +16,6 @@ WHOLE_ARRAY = (128, 128)
 
 @instruction
 def nc_matmul(call: Request) -> Any:
-    """Determine whether the product accumulates, and the rows per cell of TensorE."""
     for name in ("dst", "stationary", "moving"):
         call.values[name] = on_tensor_engine(call.values[name])
     position, size, mode = call.of("tile_position", "tile_size", "perf_mode")

@@ -37,7 +37,7 @@ def quantize_mx(call: Request) -> Any:
     if not whole or per_partition(dst) * SLOTS != free:
         call.refuse(
             f"src has shape {src.shape}, dst {dst.shape}",
-            f"give dst the partitions of src, and a {SLOTS}th of its free elements",
+            f"give dst src's partitions, and 1/{SLOTS} as many free elements as src",
         )
     if _is_gathered(scale):
         call.refuse("dst_scale is an indirect view", "quantize to a tile, then scatter")

@@ -21,7 +21,6 @@ _MOST_SOURCES = 16
 
 @instruction
 def range_select(call: Request) -> Any:
-    """Refuse an on_false_value other than the least FP32 number."""
     value = call.values["on_false_value"]
     if value is not ... and np.float32(value) != _LEAST:
         call.refuse(f"on_false_value {value}", f"use {FP32_MIN}")
@@ -30,7 +29,6 @@ def range_select(call: Request) -> Any:
 
 @instruction
 def tensor_copy(call: Request) -> Any:
-    """Refuse a dtype other than that of dst."""
     dtype, dst = call.of("dtype", "dst")
     if dtype is not None and dtypes.as_dtype(dtype) != dst.dtype:
         call.refuse(f"dtype={dtype} for dst {dst.describe()}", "leave dtype out")
@@ -39,7 +37,6 @@ def tensor_copy(call: Request) -> Any:
 
 @instruction
 def memset(call: Request) -> Any:
-    """Keep an integer exact if the tile holds integers."""
     dst, value = call.of("dst", "value")
     dtype = dtypes.info(dst.dtype)
     if dtype.kind == "packed" and value != 0:
@@ -83,7 +80,6 @@ def dma_copy(call: Request) -> Any:
 
 @instruction
 def dma_transpose(call: Request) -> Any:
-    """Check that the axes are in the documented order for the number of dimensions."""
     dst, src, axes = call.of("dst", "src", "axes")
     wanted = _AXES.get(src.ndim)
     if wanted is None or (axes is not None and tuple(axes) != wanted):
@@ -99,7 +95,6 @@ def dma_transpose(call: Request) -> Any:
 
 @instruction
 def dma_compute(call: Request) -> Any:
-    """Check a sum of up to 16 tensors, or of two if one is gathered or scattered."""
     dst, scales, unique = call.of("dst", "scales", "unique_indices")
     srcs = call.values["srcs"] = list(call.values["srcs"])
     if not 1 <= len(srcs) <= _MOST_SOURCES:

@@ -16,7 +16,6 @@ def rng(call: Request) -> Any:
 
 @instruction
 def rand2(call: Request) -> Any:
-    """Refuse a lower bound that is not below the upper bound."""
     least, most = call.of("min", "max")
     numbers = isinstance(least, int | float) and isinstance(most, int | float)
     if numbers and least >= most:
@@ -26,7 +25,6 @@ def rand2(call: Request) -> Any:
 
 @instruction
 def dropout(call: Request) -> Any:
-    """Refuse a number that is not a probability."""
     prob = call.values["prob"]
     if isinstance(prob, int | float) and not 0 <= prob <= 1:
         call.refuse(f"prob {prob}", "use 0 to 1")
@@ -35,7 +33,6 @@ def dropout(call: Request) -> Any:
 
 @instruction
 def set_rng_seed(call: Request) -> Any:
-    """Refuse more than one seed."""
     seeds = call.values["src_seeds"]
     if seeds.size != 1:
         call.refuse(f"src_seeds has shape {seeds.shape}", "give shape (1, 1)")
@@ -44,7 +41,6 @@ def set_rng_seed(call: Request) -> Any:
 
 @instruction
 def rand_set_state(call: Request) -> Any:
-    """Refuse a state of another length than the engine's."""
     by = call.engine("gpsimd")
     _check_words(call, "src_seeds", by)
     return call.emit(by)
@@ -52,7 +48,6 @@ def rand_set_state(call: Request) -> Any:
 
 @instruction
 def rand_get_state(call: Request) -> Any:
-    """Refuse a dst of another length than the engine's state."""
     by = _reaching(call, "gpsimd")
     _check_words(call, "dst", by)
     return call.emit(by)

@@ -23,7 +23,6 @@ def register_alloc(call: Request) -> VirtualRegister:
 
 @instruction("register_move", "register_load")
 def _into_register(call: Request) -> None:
-    """Write a register, which must not be a loop's induction variable."""
     dst, src = call.of("dst", "src")
     register = as_register(dst)
     if dst.frozen:
@@ -38,7 +37,6 @@ def _into_register(call: Request) -> None:
 
 @instruction
 def register_store(call: Request) -> None:
-    """Write a register to a tensor of one element."""
     dst, src = call.of("dst", "src")
     _check_single(call, dst)
     emit("register_store", "sync", (dst,), (src,))

@@ -1,4 +1,4 @@
-"""Makes the functions of `nki.isa` from their rows: each call is checked and emitted.
+"""The functions of `nki.isa`, made from their rows; each checks and emits its call.
 
 Where a row of `ir.nki_instructions` does not suffice, a function marked `instruction`
 is called in place of `Request.emit`:
@@ -71,11 +71,10 @@ class Request:
         return [self.values[name] for name in names]
 
     def refuse(self, what: str, remedy: str) -> NoReturn:
-        """Raise an error of this instruction."""
         refuse(f"nisa.{self.spec.name}", what, remedy)
 
     def _key(self) -> Hashable:
-        """Return a value that is equal for calls whose checks have one outcome."""
+        """Return a value that is equal for calls whose checks have the same outcome."""
         values = self.values
         parts: list[Hashable] = [self.spec.name]
         for name, is_static in _checked_arguments(self.spec.name):
@@ -140,7 +139,7 @@ class Request:
                 )
 
     def check_place(self, name: str, value: Any, memories: Sequence[str]) -> None:
-        """Refuse a value that is no tensor in `memories`; () allows all of them."""
+        """Refuse a value that is no tensor in `memories`; () allows every memory."""
         if not isinstance(value, NkiTensor):
             self.refuse(f"{name} is {value!r}", f"{name} must be a tensor")
         memory = value.storage.memory
@@ -199,7 +198,7 @@ class Request:
                 self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
 
     def _check_column(self, name: str, value: Any, partitions: int) -> None:
-        """Refuse all but numbers, registers and vectors (one element per partition)."""
+        """Refuse a value that is no number, register or tensor [partitions, 1]."""
         if isinstance(value, NkiTensor):
             if value.shape[0] != partitions or value.size != partitions:
                 remedy = f"a number or a tensor of shape ({partitions}, 1)"

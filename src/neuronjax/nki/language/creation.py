@@ -35,8 +35,8 @@ def ndarray(
         refuse(
             "nl.ndarray",
             f"par_dim in dimension {marked[-1]}",
-            "put the partitions first; a list of tiles takes the place of block "
-            "dimensions",
+            "put the partition dimension first; write block dimensions as a list of "
+            "tiles",
         )
     storage = tracing.current().allocate(shape, dtype, buffer, name, address)
     return NkiTensor(storage.shape, storage.dtype, storage, name=name)

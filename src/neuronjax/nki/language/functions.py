@@ -34,7 +34,7 @@ def _function(name: str, meaning: str) -> Unary:
     def function(x: NkiTensor, dtype: Any = None) -> NkiTensor:
         return _activated(name, x, dtype)
 
-    use = "by ScalarE; also an `op=` of its instructions"
+    use = "computed by ScalarE; also an `op=` of ScalarE's instructions"
     return _named(function, name, f"{meaning}, {use}.")
 
 
@@ -74,8 +74,8 @@ softplus = _function("softplus", "log(1 + exp(x))")
 mish = _function("mish", "x tanh(softplus(x))")
 erf = _function("erf", "The error function")
 erf_dx = _function("erf_dx", "The derivative of erf")
-arctan = _function("arctan", "The inverse tangent, for -pi/2 to pi/2")
-sign = _function("sign", "-1, 0 or 1")
+arctan = _function("arctan", "The inverse tangent of x from -pi/2 to pi/2")
+sign = _function("sign", "The sign of x, -1, 0 or 1")
 square = _function("square", "x times x")
 abs = _on_vector("abs", "The magnitude, on VectorE.")
 reciprocal = _on_vector("reciprocal", "1 / x, on VectorE.")

@@ -1,4 +1,4 @@
-"""Makes and moves tiles: `full`, `matmul`, `transpose`, `rand` and others."""
+"""Functions that make and move tiles, such as `full`, `matmul`, `transpose`, `rand`."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _UINT32_SPAN = 2.0**-32
 
 _described = describer(
     x="a tile",
-    shape="on chip, partitions first",
+    shape="the result's shape; on chip, partitions come first",
     dtype="of the result; by default x's",
-    buffer="the memory",
-    name="for messages and the profile",
+    buffer="the memory of the result",
+    name="the result's name in messages and the profile",
 )
 
 
@@ -168,12 +168,12 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 def gather_flattened(
     data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None
 ) -> NkiTensor:
-    """Return each partition's elements at `indices` into its flat free dimensions."""
+    """Return each partition's elements at `indices`, which number its free elements."""
     if axis:
         refuse(
             "nl.gather_flattened",
             f"axis {axis}",
-            "axis=0: the free dimensions count as one",
+            "use axis=0: indices count over all free dimensions",
         )
     tile = ndarray(indices.shape, data.dtype)
     nc_n_gather(tile, data, indices)
@@ -233,7 +233,7 @@ def rand(
     return out
 
 
-@_described(rate="the probability, a number or one per partition")
+@_described(rate="the probability of a zero, a number or one per partition")
 def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
     """Return a tile with some elements replaced by zeros."""
     tile = ndarray(x.shape, x.dtype)

@@ -1,4 +1,4 @@
-"""`nl.device_print`: prints a tile's values while the kernel runs."""
+"""`nl.device_print`, which prints a tile's values while the kernel runs."""
 
 from __future__ import annotations
 

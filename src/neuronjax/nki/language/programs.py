@@ -11,7 +11,7 @@ import numpy as np
 from neuronjax.errors import user_line
 from neuronjax.nki import trace as tracing
 
-GRID_REMEDY = "launch kernel[4](...), or judge with --grid 4"
+GRID_REMEDY = "launch kernel[4](...), or run neuronjax judge with --grid 4"
 # Keys of the trace's notes that `wants_grid` reads.
 _ASKED_WHICH, _ASKED_HOW_MANY = "asked for its program", "asked for their number"
 

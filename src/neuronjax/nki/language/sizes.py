@@ -34,12 +34,12 @@ class _TileSize(NKIObject):
     )
     psum_fmax = psum_bank_fmax  # the older name of psum_bank_fmax
     gemm_stationary_fmax = _size(
-        "Columns of a stationary operand.", lambda core: core.max_stationary_free
+        "Most columns of a stationary operand.", lambda core: core.max_stationary_free
     )
     # Columns of a moving operand whose result fits one PSUM bank, in FP32.
     gemm_moving_fmax = psum_bank_fmax
     # nki.isa.bn_stats, "Tile size".
-    bn_stats_fmax = _size("Elements per partition of `bn_stats`.", lambda _: 512)
+    bn_stats_fmax = _size("Most elements per partition in bn_stats.", lambda _: 512)
     # ASSUMPTION: one FP32 element.
     psum_min_align = _size("Bytes to which PSUM addresses are aligned.", lambda _: 4)
     # ASSUMPTION: any byte.

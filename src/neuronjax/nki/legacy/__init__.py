@@ -88,7 +88,6 @@ class BenchmarkedKernel(LegacyKernel):
 
     @classmethod
     def of(cls, kernel: Kernel, options: Mapping[str, Any]) -> BenchmarkedKernel:
-        """Return a kernel with the decorator's options."""
         other = object.__new__(cls)
         other.__dict__.update(kernel.__dict__, options=options)
         return other
@@ -116,7 +115,7 @@ class BenchmarkedKernel(LegacyKernel):
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """The summary of the last call in the vendor's terms, see `summary`.
+        """The last call's summary in the vendor's terms, see `benchmarking.summary`.
 
         Raises:
             InvalidProgramError: the kernel was not called.
@@ -125,7 +124,7 @@ class BenchmarkedKernel(LegacyKernel):
             raise InvalidProgramError(
                 "latencies of a kernel that was not called",
                 op="nki.benchmark",
-                remedy="call it with its arrays first",
+                remedy="call the kernel with arrays first",
             )
         args, kwargs = self._called
         plan = self.plan(*args, **kwargs)
@@ -134,7 +133,8 @@ class BenchmarkedKernel(LegacyKernel):
         return MappingProxyType(_SUMMARIES[plan])
 
     def _found(self) -> dict[str, Any]:
-        """Return what files contain: the summary, or why there is no predicted time."""
+        """Return the contents of the files: the summary, or why no time is
+        predicted."""
         try:
             return {"summary": dict(self.summary)}
         except NeuronJaxError as error:
@@ -158,9 +158,9 @@ def _on_tiles(func: Callable[..., Any]) -> Callable[..., Any]:
 def _as_type(value: TypedTensor) -> jax.ShapeDtypeStruct:
     if value.dtype is None:
         raise InvalidProgramError(
-            f"{value!r} instead of an array, without a data type",
+            f"{value!r} has no data type",
             op="nki.benchmark",
-            remedy="nt.tensor[[128, 512], nl.bfloat16]",
+            remedy="give an array, or a type like nt.tensor[[128, 512], nl.bfloat16]",
         )
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 

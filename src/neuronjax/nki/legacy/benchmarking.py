@@ -4,9 +4,9 @@ Latencies are predicted. Nothing here compiles for a chip or runs on one, so the
 that a decorator is asked to save hold JSON that says so. The summary in them has the
 format of `neuron-profile`, see `neuronjax.nki.neuron_profile`.
 
-`neuron-profile view --output-format summary-json` of these versions has no `adjusted_*`
-names. The fields `hardware_flops` and `transpose_flops` are sums over the instructions
-of the array, as in `Profile.metrics`, and `mm_arithmetic_intensity` is their difference
+The older `neuron-profile view --output-format summary-json` has no `adjusted_*` names.
+The fields `hardware_flops` and `transpose_flops` are sums over the instructions of the
+array, as in `Profile.metrics`, and `mm_arithmetic_intensity` is their difference
 divided by all bytes of HBM (definitions: github.com/zhang677/AccelOpt, 47e29a7,
 prompts/planner_prompts/base_prompt.txt).
 

@@ -113,7 +113,7 @@ def _block_index(key: Any) -> Any:
     if isinstance(key, DynamicSlice):
         return slice(int(key.start), int(key.start) + key.size)
     if isinstance(key, Tile | Offset):
-        refuse("index", "a block chosen at run time", "block indices are numbers")
+        refuse("index", "a block chosen at run time", "give numbers as block indices")
     values = np.unique(np.asarray(key))
     if values.size != 1:
         refuse(

@@ -36,7 +36,7 @@ _automatic: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 class Allocated:
-    """A `buffer=` with a function that gives the address of each block's tile.
+    """A `buffer=` value with a function from a block's index to its tile's address.
 
     Args:
         region: SBUF or PSUM.
@@ -79,8 +79,8 @@ def address_of(
     """Return the address of a tile if its `buffer=` fixes one, else None.
 
     The older compiler traces a loop's body once; here the body runs in every iteration.
-    If the body increases an address, a later iteration may be outside the memory. In
-    such an iteration return None, if an earlier address of the same line was inside.
+    If the body increases an address, a later address may be outside the memory. Then
+    return None, if an earlier address of the same line was inside.
     """
     if not isinstance(buffer, Allocated):
         return None
@@ -162,8 +162,8 @@ def _physical(index: tuple[int, ...], counts: Sequence[int]) -> int:
     if len(sizes) != len(index):
         refuse(
             "mod_alloc",
-            f"{len(sizes)} numbers of tiles for {len(index)} block dimensions",
-            "give one per block dimension",
+            f"{len(sizes)} counts of tiles for {len(index)} block dimensions",
+            "give one count per block dimension",
         )
     each = [n % size for n, size in zip(index, sizes, strict=True)]
     return sum(n * prod(sizes[d + 1 :]) for d, n in enumerate(each))

@@ -127,7 +127,8 @@ class LoopReduction(Tile):
                 refuse(
                     "nl.loop_reduce",
                     "a reduction without a value: a mask excludes every iteration",
-                    "write tile[...] = nl.loop_reduce(...) to a tile with values",
+                    "let the mask include an iteration, or assign the reduction to a "
+                    "tile that has values",
                 )
             self._made = ndarray(self._value.shape, self._value.dtype)
             for turn in turns:

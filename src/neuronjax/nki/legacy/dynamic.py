@@ -26,7 +26,7 @@ class Offset:
     __array_ufunc__ = None  # array + Offset is Offset.__radd__
 
     index: NkiTensor  # integers in SBUF
-    steps: np.ndarray  # what is added to them
+    steps: np.ndarray  # the index array added to `index`
 
     def __add__(self, other: Any) -> Offset:
         return Offset(self.index, self.steps + np.asarray(other))
@@ -63,7 +63,7 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
     """Return the part of a tensor at keys, one of which is an `Offset`."""
     dynamic = [n for n, k in enumerate(keys) if isinstance(k, Offset)]
     if len(dynamic) != 1:
-        refuse("index", f"{len(dynamic)} tiles of indices", "use one tile")
+        refuse("index", f"{len(dynamic)} tiles as indices", "use only one tile")
     key = keys[dynamic[0]]
     slices = any(
         isinstance(k, slice | DynamicSlice) and len(range(*bounds(k, n))) != 1
@@ -76,8 +76,8 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
         refuse(
             "index",
             f"a tile of {key.index.size} indices of dimension {dynamic[0]}",
-            "with several indices, index the first dimension of a tensor in HBM "
-            "(numbers may precede it); with one, use index arrays or numbers elsewhere",
+            "let a tile of several indices select from a tensor in HBM, in the first "
+            "dimension without a number; beside a tile of one index, use no slices",
         )
     return _rows(t, key.index, keys[1:])
 

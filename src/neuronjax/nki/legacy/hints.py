@@ -19,10 +19,9 @@ from neuronjax.nki.refusing import unsupported
 WITHOUT_EFFECT = MappingProxyType(
     {
         "name": "a label in the compiler's reports",
-        "lazy_initialization": "when a fill is emitted: before the first use in any "
-        "case",
+        "lazy_initialization": "the time of a fill, always before the first use",
         "precise_schedule": "a directive of a loop, about the order in time",
-        "directives": "of a loop: no_reorder(), multi_buffer(), about order and memory",
+        "directives": "no_reorder(), multi_buffer(): order and memory of a loop",
         "max_free_vec_size": "how a long instruction is split",
     }
 )
@@ -47,7 +46,7 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
                 unsupported(
                     function.__name__,
                     f"{name}={kwargs[name]!r}",
-                    "leave it out if it changes no value; hints that change none: "
+                    "leave this keyword out, unless results depend on it; accepted are "
                     f"{', '.join(WITHOUT_EFFECT)}",
                 )
         return function(*args, **kwargs)

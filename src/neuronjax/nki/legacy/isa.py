@@ -155,7 +155,6 @@ def _in_fp32(given: dict[str, Any]) -> None:
 
 
 def _from_float(given: dict[str, Any]) -> None:
-    """Convert an initial number of any type to a float."""
     if not isinstance(given["initial"], NkiTensor):
         given["initial"] = float(given["initial"])
 
@@ -220,22 +219,20 @@ tensor_scalar_reduce = _older(
 )
 range_select = _older(
     "range_select",
-    "on_true_tile where the index is within the bounds, else the number.",
+    "on_true_tile where the index is within the bounds, else on_false_value.",
     defaults={"reduce_cmd": reduce_cmd.idle},
 )
 reciprocal = _older("reciprocal", "1 / data.", 1)
 dropout = _older("dropout", "data with elements replaced by zeros.", 2)
 max8 = _older("max8", "The eight largest values of every partition.", columns=8)
 nc_find_index8 = _older(
-    "nc_find_index8", "The first indices of eight values.", dtype="uint32", columns=8
+    "nc_find_index8", "The first index of each of 8 values.", dtype="uint32", columns=8
 )
 nc_match_replace8 = _older("nc_match_replace8", "data with eight values replaced.")
 bn_stats = _older(
     "bn_stats", "Means and variances of every partition, six numbers.", 1, columns=6
 )
-bn_aggr = _older(
-    "bn_aggr", "The mean and variance of several statistics.", 1, columns=2
-)
+bn_aggr = _older("bn_aggr", "Mean and variance, from several statistics.", 1, columns=2)
 
 
 def tensor_reduce(
@@ -419,8 +416,8 @@ def _refuse_broadcast(source: NkiTensor) -> None:
     if source.shape[0] > 1 and source.strides[0] == 0:
         refuse(
             "nisa.dma_copy",
-            f"one row read for {source.shape[0]} partitions, which the compiler of the "
-            "older style refuses (NCC_IBCG901, broadcast patterns)",
+            f"one row read for {source.shape[0]} partitions: the compiler of "
+            "neuronxcc.nki refuses broadcast patterns (NCC_IBCG901)",
             "load the row once with nl.load, then use broadcast_to in SBUF",
         )
 
@@ -432,8 +429,8 @@ def _refuse_wide_transpose(source: NkiTensor) -> None:
     if source.storage.on_chip and itemsize(source.dtype) > 2:
         refuse(
             "nisa.dma_transpose",
-            f"{source.dtype} in SBUF: the compiler of the older style fails on it "
-            "(NCC_ISFV902)",
+            f"{source.dtype} in SBUF: the compiler of neuronxcc.nki fails on such a "
+            "transpose (NCC_ISFV902)",
             "use nisa.nc_transpose, or a dtype of 2 bytes",
         )
 
@@ -443,7 +440,7 @@ def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:
     unsupported(
         "nisa.builtin_custom_op",
         "a custom operator of GpSimdE",
-        "express it by instructions of nki.isa",
+        "use instructions of nki.isa instead",
     )
 
 

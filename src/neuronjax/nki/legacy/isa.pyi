@@ -30,7 +30,7 @@ def affine_select(pred: Any, on_true_tile: Tile, on_false_value: float, *, mask:
     """Return on_true_tile where `pred` is true, else the number."""
 
 def bn_aggr(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """The mean and variance of several statistics."""
+    """Mean and variance, from several statistics."""
 
 def bn_stats(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """Means and variances of every partition, six numbers."""
@@ -60,7 +60,7 @@ def memset(shape: Sequence[int], value: float, dtype: Any, *, mask: Any = None, 
     """Return a tile filled with a number."""
 
 def nc_find_index8(*, data: Tile, vals: Tile, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """The first indices of eight values."""
+    """The first index of each of 8 values."""
 
 def nc_match_replace8(*, data: Tile, vals: Tile, imm: float, dst_idx: Tile | None = None, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """data with eight values replaced."""
@@ -75,7 +75,7 @@ def nc_transpose(data: Tile, *, mask: Any = None, dtype: Any = None, engine: Any
     """Return the transpose, by TensorE in PSUM or by VectorE in SBUF."""
 
 def range_select(*, on_true_tile: Tile, comp_op0: Any, comp_op1: Any, bound0: Tile, bound1: Tile, reduce_cmd: Any = reduce_cmd.idle, reduce_res: Tile | None = None, reduce_op: Any = 'maximum', range_start: int = 0, on_false_value: float = FP32_MIN, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
-    """on_true_tile where the index is within the bounds, else the number."""
+    """on_true_tile where the index is within the bounds, else on_false_value."""
 
 def reciprocal(data: Tile, *, mask: Any = None, dtype: Any = None, **hints: Any) -> Tile:
     """1 / data."""

@@ -376,7 +376,7 @@ def _unmasked(x: Tile, mask: Any) -> NkiTensor:
         unsupported(
             None,
             "mask= of a normalisation",
-            "slice the operand, or compose it of nl.sum and nl.multiply",
+            "slice the operand, or normalise with nl.sum and nl.multiply",
         )
     return x.of()
 

@@ -21,8 +21,8 @@ class Box:
     """A range of indices in every dimension."""
 
     starts: tuple[int, ...]  # first indices
-    stops: tuple[int, ...]  # one beyond the last ones
-    sizes: tuple[int, ...]  # of the dimensions
+    stops: tuple[int, ...]  # one beyond the last indices
+    sizes: tuple[int, ...]  # sizes of the masked dimensions
 
     @property
     def empty(self) -> bool:
@@ -30,7 +30,6 @@ class Box:
         return any(a >= b for a, b in zip(self.starts, self.stops, strict=True))
 
     def is_whole(self, dim: int) -> bool:
-        """Return whether the box covers all of a dimension."""
         return self.starts[dim] == 0 and self.stops[dim] == self.sizes[dim]
 
     def slices_of(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
@@ -59,7 +58,7 @@ class Box:
         return t
 
     def without(self, axes: list[int], *, keep: bool) -> Box:
-        """Return the box of a reduction over `axes`, which `keep` keeps at size 1."""
+        """Return the box of a reduction's result; `keep` keeps `axes`, with size 1."""
         dims = [d for d in range(len(self.sizes)) if keep or d not in axes]
         at = lambda values, one: tuple(  # noqa: E731
             one if d in axes else values[d] for d in dims
@@ -71,8 +70,8 @@ def common_box(shapes: Sequence[tuple[int, ...]], boxes: Sequence[Box]) -> Box |
     """Return the box in which all operands of an elementwise instruction have values.
 
     Args:
-        shapes: the operands' shapes; of those with fewer dimensions only the partitions
-            count.
+        shapes: the operands' shapes. If one has fewer dimensions than the largest, its
+            box restricts only the partitions.
         boxes: the boxes of operands that have values only in part.
     """
     if not boxes:
@@ -119,7 +118,7 @@ def box_of(mask: Any, shape: tuple[int, ...]) -> Box | None:
     if not full[tuple(map(slice, starts, stops))].all():
         unsupported(
             "mask",
-            f"a mask of {len(where)} of {full.size} elements that is no box",
+            f"a mask of {len(where)} of {full.size} elements that form no rectangle",
             "use nisa.affine_select or nl.where for masks such as i_p >= i_f",
         )
     return Box(tuple(map(int, starts)), tuple(map(int, stops)), shape)

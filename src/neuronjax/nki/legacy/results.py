@@ -1,5 +1,4 @@
-"""Makes the tiles that the older functions return, and to which the newer ones
-write."""
+"""The tiles that the older functions return, and to which the newer ones write."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ Adapt = Callable[[dict[str, Any]], Any]
 def new_tile(
     sizes: Sequence[int], dtype: Any, box: Box | None = None
 ) -> tuple[Tile, NkiTensor | None]:
-    """Return a tile and the part of it inside a mask's box, or None if that is empty.
+    """Return a tile and its part inside a mask's box, which is None if the box is
+    empty.
 
     Elements outside are undefined (nki.api.shared of release 2.26, "NKI API Masking":
     the instruction has a smaller tile), so they stay unwritten.

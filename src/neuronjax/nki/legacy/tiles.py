@@ -110,7 +110,7 @@ class Tile(WithoutValue):
         return self._keeps_box(_sliced(whole, keys))
 
     def _keeps_box(self, other: Tile) -> Tile:
-        """Give this tile's box to `other` if it selects all elements in order."""
+        """Give this tile's box to `other` if `other` selects all elements in order."""
         if self.box is not None and other.shape == self.shape:
             numbers = np.arange(prod(self.shape)).reshape(self.shape)
             same = other.grid is None or np.array_equal(numbers[other.grid], numbers)
@@ -320,8 +320,8 @@ def combined(op: str, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
 def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
     """Return a single partition on chip repeated to `count`; any other tile unchanged.
 
-    The copy by DMA has the price of TensorE, on which the older compiler multiplies the
-    partition by ones.
+    The copy by DMA is timed as a product on TensorE, where the older compiler
+    multiplies the partition by ones.
     """
     if t.shape[0] != 1 or count == 1 or not t.storage.on_chip:
         return t
@@ -329,7 +329,7 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
 
 
 def placed(target: NkiTensor, value: Any) -> None:
-    """Copy a view or a number, by DMA if no engine may start at the first partition."""
+    """Copy a value, by DMA if engines may not start at target's first partition."""
     if target.ndim > MOST_DIMENSIONS and target.storage.on_chip:
         for n in range(target.shape[1]):
             same = _has_rank(value, target.ndim)
@@ -386,7 +386,8 @@ def expanded(key: Any, rank: int) -> list[Any]:
 
 def _grid(shape: tuple[int, ...], keys: list[Any]) -> tuple[np.ndarray, ...]:
     if len(keys) != len(shape):
-        refuse("index", f"{len(keys)} indices of shape {shape}", "one per dimension")
+        remedy = "give one index per dimension"
+        refuse("index", f"{len(keys)} indices of a tile of shape {shape}", remedy)
     arrays = []
     for size, key in zip(shape, keys, strict=True):
         if isinstance(key, _RANGES):

@@ -1,4 +1,4 @@
-"""Checks that a program fits SBUF and PSUM, and the addresses that the user fixed.
+"""Checks of a program's size in SBUF and PSUM, and of addresses that the user fixed.
 
 Bytes are counted in one partition. A storage occupies one, two or four quadrants of 32
 partitions. A program is refused only if no allocation exists: if the live storages at
@@ -118,7 +118,7 @@ def _check_capacity(
     error = _too_much(tiles, limit, peak / QUADRANTS, worst, program, lives)
     if not spills or _most_at_one_instruction(tiles, lives) > limit * QUADRANTS:
         raise error
-    warnings.warn(f"spilled to the next memory: {error}", SpillWarning, stacklevel=2)
+    warnings.warn(f"moved to a larger memory: {error}", SpillWarning, stacklevel=2)
     return peak / QUADRANTS
 
 

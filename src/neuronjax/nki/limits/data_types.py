@@ -26,7 +26,7 @@ NEWER = {
 
 @limit()
 def formats_exist(i: KernelInstruction, trace: OnCore) -> None:
-    """Engines other than DMA lack OCP E4M3 and microscaling types on earlier cores."""
+    """Refuse OCP E4M3 and microscaling types on cores without them, except in DMA."""
     if i.engine in ("dma", "sync"):
         return
     for operand in operands(i):
@@ -47,7 +47,7 @@ def _nearest(dtype: str) -> str:
 
 @limit("tensor_tensor", "tensor_scalar", "tensor_reduce")
 def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
-    """Bitvec operators take integer tensors and run on VectorE."""
+    """Refuse bitwise operators on floats, or in tensor_scalar not on VectorE."""
     ops = [i.attributes.get(key) for key in ("op", "op0", "op1")]
     bitwise = [op for op in ops if op in BITVEC]
     if not bitwise:
@@ -66,7 +66,6 @@ def bits_are_integers(i: KernelInstruction, trace: OnCore) -> None:
 
 @advice("tensor_copy_predicated")
 def copies_convert_nothing(i: KernelInstruction, trace: OnCore) -> None:
-    """src and dst have the same dtype."""
     source = tensor_inputs(i)[0]
     if source is not None and source.dtype != i.outputs[0].dtype:
         raise broken(
@@ -78,7 +77,7 @@ def copies_convert_nothing(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_transpose")
 def transposes_keep_dtypes(i: KernelInstruction, trace: OnCore) -> None:
-    """dst has the dtype of data; TensorE may also write FP8 as 16 bits.
+    """Refuse a dst of another dtype than data; TensorE may write FP8 as 16 bits.
 
     nki/guides/architecture/trainium2_arch.rst, "Transpose": FP8 fills the lower half.
     """

@@ -19,7 +19,7 @@ HARDWARE_ROWS = (1, 2, 4, 8, 16)
 
 @limit("dma_copy", "dma_transpose")
 def descriptors(i: KernelInstruction, trace: OnCore) -> None:
-    """Hardware descriptors and priorities need a core that has them."""
+    """Refuse hardware descriptors and priorities on cores that lack them."""
     capabilities = trace.core.capabilities
     if i.attributes["dge_mode"] == "hwdge" and "hwdge" not in capabilities:
         raise missing(i, trace, "dge_mode hwdge", "hwdge", "dge_mode unknown")
@@ -34,7 +34,7 @@ def descriptors(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("dma_copy", "dma_compute")
 def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
-    """A vector of indices has one index for each row (nki.isa.dma_copy)."""
+    """Refuse a vector of indices without one index per row (nki.isa.dma_copy)."""
     for access in (*i.outputs, *tensor_inputs(i)):
         if access is None or access.dynamic is None or access.dynamic.kind != "vector":
             continue
@@ -49,7 +49,8 @@ def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("dma_copy")
 def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
-    """hwdge keeps dtypes (nki/migration/index.rst, "dge_mode type matching")."""
+    """Refuse hwdge between dtypes (nki/migration/index.rst, "dge_mode type
+    matching")."""
     source, dst = tensor_inputs(i)[0], i.outputs[0]
     if i.attributes["dge_mode"] != "hwdge" or source is None:
         return
@@ -57,13 +58,13 @@ def hardware_moves_bytes(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"hwdge from {text(source)} to {text(dst)}",
-            "use one dtype: t.view(dtype) for the same bits, dge_mode swdge to convert",
+            "give both one dtype with t.view(dtype), or convert with dge_mode swdge",
         )
 
 
 @limit("dma_transpose")
 def transposes(i: KernelInstruction, trace: OnCore) -> None:
-    """Hardware and software descriptors transpose only certain shapes."""
+    """Refuse shapes that the chosen descriptors cannot transpose."""
     source = tensor_inputs(i)[0]
     assert source is not None
     if source.dynamic is not None and source.dynamic.kind == "vector":
@@ -77,13 +78,13 @@ def transposes(i: KernelInstruction, trace: OnCore) -> None:
 def _check_direct(i: KernelInstruction, source: Access) -> None:
     rows, shape = source.shape[0], source.shape
     if len(shape) == 2 and rows != 16:
-        raise broken(i, f"src {text(source)}", "hwdge transposes 16 rows of two dims")
+        raise broken(i, f"src {text(source)}", "give hwdge 16 rows if src has two dims")
     if len(shape) > 2 and (rows not in HARDWARE_ROWS or rows * shape[-2] % 16):
         raise broken(
             i,
             f"src {text(source)}",
-            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; its product "
-            "with the second last size must be a multiple of 16",
+            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; this times the "
+            "second last size must be a multiple of 16",
         )
     _check_elements(i, source)
 
@@ -98,7 +99,7 @@ def _check_elements(i: KernelInstruction, source: Access) -> None:
 
 
 def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None:
-    """Check the indirect constraints in the text of nki.isa.dma_transpose."""
+    """Refuse what nki.isa.dma_transpose excludes if src is indirect."""
     if "dma_transpose" not in trace.core.capabilities:
         raise missing(i, trace, "a gathering dma_transpose", "dma_transpose")
     if i.attributes["dge_mode"] == "hwdge":
@@ -107,7 +108,7 @@ def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None
     assert source.dynamic is not None
     index = source.dynamic.index
     if source.storage.on_chip or not isinstance(index, Access):
-        raise broken(i, f"src {text(source)}", "use HBM, and SBUF for the indices")
+        raise broken(i, f"src {text(source)}", "put src in HBM, the indices in SBUF")
     rows, (partitions, *columns) = source.shape[0], index.shape
     if rows % 16 or index.size < rows:
         raise broken(

@@ -18,7 +18,6 @@ TRANSPOSES = {"tensor": 128, "vector": 32}
 
 @limit("tensor_copy")
 def scalar_engine_copies(i: KernelInstruction, trace: OnCore) -> None:
-    """ScalarE copies tensors only from NeuronCore-v3 on."""
     capability = "scalar_engine_exact_copy"
     if i.engine == "scalar" and capability not in trace.core.capabilities:
         instead = "nisa.activation with op=nl.copy, or another engine"
@@ -27,7 +26,7 @@ def scalar_engine_copies(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("tensor_scalar")
 def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
-    """On earlier cores ScalarE only multiplies and adds; GpSimd takes only rsqrt."""
+    """Refuse operators that GpSimd, or ScalarE of an earlier core, lacks."""
     ops = (i.attributes["op0"], i.attributes["op1"])
     shown = " and ".join(op for op in ops if op)
     if i.engine == "gpsimd" and "rsqrt" not in ops:
@@ -36,15 +35,15 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
         )
     capable = "scalar_engine_alu" in trace.core.capabilities
     if i.engine == "scalar" and not capable and ops not in SCALED:
-        instead = "engine vector; ScalarE takes multiply, add, or multiply then add"
+        instead = "engine vector; here ScalarE only multiplies, adds, or does both"
         raise missing(i, trace, f"{shown} on ScalarE", "scalar_engine_alu", instead)
 
 
 @limit("activation", "activation_reduce")
 def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
-    """Before NeuronCore-v3 a bias must be a tensor, and reciprocal takes no bias.
+    """Refuse numbers as bias, and a bias of reciprocal, before NeuronCore-v3.
 
-    The form of a bias is "-" if it is absent, "f" or "i" if it is a number.
+    In `i.forms` a bias is "-" if it is absent, and "f" or "i" if it is a number.
     """
     given = i.forms[2] if len(i.forms) > 2 else "-"
     if "scalar_bias" in trace.core.capabilities:
@@ -60,21 +59,19 @@ def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("rng")
 def random_engines(i: KernelInstruction, trace: OnCore) -> None:
-    """GpSimd has generators only from NeuronCore-v3 on."""
     if i.engine == "gpsimd" and "gpsimd_random" not in trace.core.capabilities:
         raise missing(i, trace, "rng on GpSimd", "gpsimd_random", "engine vector")
 
 
 @limit("nc_transpose")
 def transposes_fit(i: KernelInstruction, trace: OnCore) -> None:
-    """TensorE transposes at most [128, 128], VectorE [32, 32]."""
     data = tensor_inputs(i)[0]
     assert data is not None
     most = TRANSPOSES[i.engine]
     if data.shape[0] > most or free_size(data) > most:
-        other = " from SBUF to PSUM on engine tensor," if i.engine == "vector" else ""
+        other = ", or use engine tensor (SBUF to PSUM)" if i.engine == "vector" else ""
         raise broken(
             i,
             f"data {text(data)} on the {i.engine} engine",
-            f"use at most [{most}, {most}]: transpose{other} in pieces",
+            f"use at most [{most}, {most}]: transpose in pieces{other}",
         )

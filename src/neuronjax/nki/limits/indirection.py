@@ -25,7 +25,7 @@ def _is_gathered(access: Access | None) -> bool:
 
 @limit()
 def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
-    """Indirect views need a core, instruction, engine and operand that take them."""
+    """Refuse illegal `.indirect()` views, by core, instruction, engine and operand."""
     inputs = tensor_inputs(i)
     gathered = [n for n, a in enumerate(inputs) if _is_gathered(a)]
     scattered = [a for a in i.outputs if _is_gathered(a)]
@@ -67,12 +67,12 @@ def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
     for access in scattered:
         if i.engine == "scalar" and access.storage.memory == "psum":
             raise broken(
-                i, f"ScalarE scatters to {text(access)}", "use dst in SBUF, or VectorE"
+                i, f"ScalarE scatters to {text(access)}", "use VectorE, or dst in SBUF"
             )
 
 
 def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
-    """Check that the index is long enough: offset n is at [n % group, n // group]."""
+    """Refuse an index that is too short: offset n is at [n % group, n // group]."""
     for access in gathered:
         dynamic, (partitions, count) = access.dynamic, access.shape
         assert dynamic is not None
@@ -84,10 +84,10 @@ def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
         if count > most:
             raise broken(
                 i,
-                f"{text(access)} needs {count} offsets; the {i.engine} engine finds "
-                f"{most} in an index of shape ({partitions}, {columns}), in groups of "
-                f"{group} partitions",
-                "give num_elem, or a wider index",
+                f"{text(access)} needs {count} offsets; in each group of {group} "
+                f"partitions, the {i.engine} engine reads only {most} from an index of "
+                f"shape ({partitions}, {columns})",
+                "give a smaller num_elem, or an index with more columns",
             )
 
 
@@ -107,13 +107,13 @@ def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def gathering_matmuls(i: KernelInstruction, trace: OnCore) -> None:
-    """A tile of the array takes no indirect view, nor does `moving` of a transpose."""
     stationary, moving, *_ = tensor_inputs(i)
     if not any(map(_is_gathered, (stationary, moving, i.outputs[0]))):
         return
     if i.attributes["tile_position"] != (0, 0):
         raise broken(
-            i, "an .indirect() view in a tile of the array", "use tile_position (0, 0)"
+            i, "an .indirect() view in a tile of TensorE", "use tile_position (0, 0)"
         )
     if i.attributes.get("is_transpose") and _is_gathered(moving):
-        raise broken(i, "is_transpose with moving gathered", "gather stationary")
+        remedy = "make only stationary an .indirect() view"
+        raise broken(i, "is_transpose with an .indirect() view as moving", remedy)

@@ -1,4 +1,4 @@
-"""Finds reads of elements that nothing wrote, without running the program.
+"""A search for reads of elements that nothing wrote, without running the program.
 
 Every storage has a map of its written elements, which follows the order of the text;
 the body of a device loop is read once, as its first iteration. Where only a run can
@@ -59,8 +59,8 @@ class Initialised:
 
     program: KernelProgram
     report: Report = _raise  # called with each finding
-    #: Whether a device loop that may have no iteration counts as having none, and a
-    #: lane by lane use of unwritten partitions as a read.
+    #: Whether a device loop that may have no iteration counts as having none, and
+    #: whether computing lane by lane with unwritten partitions counts as a read.
     certain: bool = False
     #: Whether an engine may compute with a partly written tile, such as masks leave.
     partial: bool = False
@@ -116,8 +116,8 @@ class Initialised:
         self._position += 1
 
     def _passed_on(self, i: KernelInstruction) -> _Spoilt | None:
-        """Return partitions of results that are computed from unwritten ones; None if
-        there are none or such a read is illegal."""
+        """Return the partitions of results that are computed from unwritten partitions;
+        None if there are none, or if `i` must not read unwritten partitions."""
         if _reads_as(i) != "lanes" or any(a.dynamic for a in i.outputs):
             return None
         partitions = np.zeros(i.outputs[0].shape[0], np.bool_)
@@ -225,7 +225,7 @@ def _shares_groups(i: KernelInstruction, part: np.ndarray) -> bool:
 
 
 class _Spoilt(NamedTuple):
-    """Partitions of the results that are computed from unwritten ones."""
+    """Partitions of the results that are computed from unwritten partitions."""
 
     partitions: np.ndarray  # a mask
     sources: tuple[Access, ...]  # the operands with unwritten partitions

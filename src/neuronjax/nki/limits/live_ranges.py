@@ -23,8 +23,6 @@ Segment = tuple[int, int]
 
 
 class LiveRanges(NamedTuple):
-    """The result of `live_ranges`."""
-
     #: First and last position of every life of a storage, in order; a write of the
     #: whole storage begins a new life.
     segments: dict[Storage, list[Segment]]

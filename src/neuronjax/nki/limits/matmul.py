@@ -26,13 +26,12 @@ def _inputs(i: KernelInstruction) -> tuple[Access, Access]:
 
 @limit("nc_matmul")
 def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
-    """Operands are floats; FP32 goes only with FP32 or TF32; E4M3 types do not mix."""
     pair = _inputs(i)
     names = [a.dtype for a in pair]
     shown = f"stationary {text(pair[0])}, moving {text(pair[1])}"
     for name in names:
         if name not in FLOATS:
-            raise broken(i, shown, f"{name} is none of {', '.join(sorted(FLOATS))}")
+            raise broken(i, shown, f"use {', '.join(sorted(FLOATS))}, not {name}")
     # A transpose copies bits, so the identity has the dtype of the data.
     if len(WIDE & {*names}) == 1 and not WIDE.issuperset(names):
         raise broken(
@@ -46,7 +45,7 @@ def operand_dtypes(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul")
 def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
-    """PSUM holds FP32, and BF16 if the core can; a transpose keeps its data's dtype."""
+    """Refuse a product in a dtype that PSUM lacks; a transpose only copies bits."""
     dst = i.outputs[0]
     if i.attributes["is_transpose"] or dst.dtype == "float32":
         return
@@ -58,7 +57,7 @@ def result_dtype(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul", "nc_matmul_mx")
 def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
-    """Operands fit the array, or the tile of it that is used."""
+    """Refuse operands larger than the array, or than the tile of it that is used."""
     stationary, moving = _inputs(i)
     rows, columns = i.attributes["tile_size"]
     per_cell = i.attributes.get("rows_per_cell", 1)
@@ -74,7 +73,7 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"stationary {text(stationary)} has {m} columns",
-            f"use at most {most}: split it, one matmul per piece",
+            f"use at most {most}: split stationary, with one matmul per piece",
         )
     widest = trace.core.max_moving_free
     if i.outputs[0].dtype == "bfloat16" and trace.core.max_moving_free_bf16:
@@ -83,32 +82,29 @@ def tiles_fit(i: KernelInstruction, trace: OnCore) -> None:
         raise broken(
             i,
             f"moving {text(moving)} has {n} columns",
-            f"use at most {widest}: split it, one matmul per piece",
+            f"use at most {widest}: split moving, with one matmul per piece",
         )
 
 
 @limit("nc_matmul", "nc_matmul_mx")
 def array_tiles(i: KernelInstruction, trace: OnCore) -> None:
-    """Tiles of the array have sides of 64 or 128, or 32 if the core can, and start at
-    multiples of their size; a microscaling matmul tiles only rows."""
     sizes, position = i.attributes["tile_size"], i.attributes["tile_position"]
     legal = (64, 128)
     if "quarter_tiling" in trace.core.capabilities:
         legal = (32, *legal)
     asked = f"tile_position {position}, tile_size {sizes}"
     if len(sizes) != 2 or len(position) != 2 or any(s not in legal for s in sizes):
-        raise broken(i, asked, f"give pairs, sizes of {', '.join(map(str, legal))}")
+        raise broken(i, asked, f"give pairs, with sizes {', '.join(map(str, legal))}")
     if i.name == "nc_matmul_mx" and sizes[1] != legal[-1]:
         raise broken(i, asked, f"use all {legal[-1]} columns")
     for start, size in zip(position, sizes, strict=True):
         if start % size or not 0 <= start <= 128 - size:
             starts = ", ".join(str(s) for s in range(0, 128, size))
-            raise broken(i, asked, f"a tile of {size} starts at {starts}")
+            raise broken(i, asked, f"let a tile of {size} start at one of {starts}")
 
 
 @limit("nc_matmul")
 def double_row(i: KernelInstruction, trace: OnCore) -> None:
-    """Two FP8 products per cell need FP8 operands, whole columns and no transpose."""
     if i.attributes["rows_per_cell"] == 1:
         return
     if "fp8_double_row" not in trace.core.capabilities:
@@ -128,7 +124,7 @@ def double_row(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("nc_matmul", "nc_transpose")
 def one_bank(i: KernelInstruction, trace: OnCore) -> None:
-    """Before NeuronCore-v4 a matmul writes only one PSUM bank.
+    """Refuse a dst in several PSUM banks before NeuronCore-v4.
 
     A storage without an address is assumed to start with a bank.
     """

@@ -27,7 +27,7 @@ SYNCHRONIZING = frozenset({"core_barrier", "sendrecv"})
 
 @limit()
 def engines_reach_memories(i: KernelInstruction, trace: OnCore) -> None:
-    """An engine accesses only the memories of its `EngineSpec`."""
+    """Refuse an operand in a memory that the engine's `EngineSpec` does not list."""
     if i.engine in LANES and i.name not in SYNCHRONIZING:
         spec = getattr(trace.core, i.engine)
         _check_memories(i, spec.reads, spec.writes)
@@ -35,7 +35,6 @@ def engines_reach_memories(i: KernelInstruction, trace: OnCore) -> None:
 
 @advice()
 def dma_reaches_no_psum(i: KernelInstruction, trace: OnCore) -> None:
-    """DMA moves only between HBM and SBUF."""
     if i.engine == "dma":
         _check_memories(i, OFF_PSUM, OFF_PSUM)
 
@@ -65,7 +64,6 @@ def _unreachable(
 
 @limit(*(spec.name for spec in SPECS.values() if spec.one_in_psum))
 def one_input_in_psum(i: KernelInstruction, trace: OnCore) -> None:
-    """In some pairs of inputs only one may be in PSUM."""
     inputs = tensor_inputs(i)
     pair = [inputs[n] for n in SPECS[i.name].one_in_psum]
     both = [a for a in pair if a is not None and a.storage.memory == "psum"]

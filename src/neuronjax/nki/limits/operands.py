@@ -48,13 +48,14 @@ def partition_elements(a: Access) -> int:
 
 
 def start_partition(a: Access) -> int:
-    """Return the first partition; without an address it is relative to the storage."""
+    """Return the view's first partition; a storage without an address starts at 0."""
     base = a.storage.address[0] if a.storage.address else 0
     return base + a.offset // partition_elements(a)
 
 
 def byte_range(a: Access) -> tuple[int, int]:
-    """Return first and last byte in the partition, from 0 without an address."""
+    """Return the view's first and last byte in a partition; a storage without an
+    address starts at byte 0."""
     base = a.storage.address[1] if a.storage.address else 0
     size = dtypes.itemsize(a.dtype)
     first = a.offset % partition_elements(a)

@@ -84,7 +84,7 @@ def missing(
     """Return the error for `what` on a core without `capability`, with its remedy."""
     chips = ", ".join(chips_with(capability))
     remedy = f"use target {chips}" + (f", or {instead}" if instead else "")
-    return broken(i, f"{what} on {trace.core.name}, which cannot", remedy)
+    return broken(i, f"{what} is not possible on {trace.core.name}", remedy)
 
 
 def check_instruction(i: KernelInstruction, trace: OnCore) -> None:

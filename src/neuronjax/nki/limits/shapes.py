@@ -30,7 +30,6 @@ STARTS = ((32, (0, 32, 64, 96)), (64, (0, 64)), (128, (0,)))
 
 @storage_limit
 def partitions_exist(storage: Storage, trace: OnCore) -> None:
-    """Tiles have no more partitions than SBUF and PSUM."""
     if not storage.on_chip:
         return
     most = trace.core.partitions
@@ -49,7 +48,6 @@ def partitions_exist(storage: Storage, trace: OnCore) -> None:
 
 @limit()
 def partitions_are_reachable(i: KernelInstruction, trace: OnCore) -> None:
-    """Engines start at quadrants and access consecutive partitions."""
     if i.engine not in LANES:
         return
     for operand in operands(i):
@@ -64,9 +62,9 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
     if count > 1 and stride != partition_elements(access):
         raise broken(
             i,
-            f"{operand.label} {text(access)} takes every "
-            f"{stride / partition_elements(access):g}th partition",
-            "use partitions one after another; nisa.dma_copy may skip some",
+            f"{operand.label} {text(access)} has a stride of "
+            f"{stride / partition_elements(access):g} partitions",
+            "use adjacent partitions; only nisa.dma_copy may skip partitions",
         )
     start = start_partition(access)
     legal = next((s for most, s in STARTS if count <= most), (0,))
@@ -76,8 +74,8 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
     raise broken(
         i,
         f"{operand.label} {text(access)} starts at partition {start}",
-        f"start {count} partitions at {' or '.join(map(str, legal))}, nearest "
-        f"{nearest}; nisa.dma_copy reaches every partition",
+        f"let {count} partitions start at {' or '.join(map(str, legal))} (nearest: "
+        f"{nearest}); nisa.dma_copy may start at any partition",
     )
 
 
@@ -117,7 +115,7 @@ def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @limit()
 def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
-    """Vector, scalar and GpSimd access at most a number of elements per partition.
+    """Refuse more elements per partition than VectorE, ScalarE or GpSimd can access.
 
     No limit holds for PSUM with BF16: the published figure is for other chips, and
     smaller than a partition.

@@ -31,10 +31,10 @@ Kind = Literal[
 class When:
     """Conditions on the uses that a difference concerns; by default all uses."""
 
-    keyword: str = ""  # only uses with this argument, by name or by position: "0"
+    keyword: str = ""  # uses that pass this keyword, or by this position, such as "0"
     literal: str = ""  # only uses whose `keyword` is a literal of this type: "int"
-    without: str = ""  # only uses without this argument, by name or by position
-    position: int = 0  # so many positional arguments include `without`
+    without: str = ""  # only uses that do not pass this argument
+    position: int = 0  # this many positional arguments also pass `without`
     positional: int = 0  # only uses with at least this many positional arguments
     called: bool = False  # only calls
     style: str = ""  # only uses of this namespace: "neuronxcc.nki", "nki"
@@ -58,7 +58,6 @@ class ReleaseDifference:
     when: When = When()  # the uses concerned
 
     def holds_in(self, release: Release) -> bool:
-        """Return whether the difference holds in a release."""
         here = place_in_time(release.name)
         first = place_in_time(self.since) if self.since else 0
         end = place_in_time(self.until) if self.until else len(RELEASES)

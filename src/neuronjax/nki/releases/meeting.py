@@ -1,5 +1,4 @@
-"""Finds where a kernel's uses and instructions depend on a difference between
-releases."""
+"""Places where a kernel depends on a difference between releases."""
 
 from __future__ import annotations
 

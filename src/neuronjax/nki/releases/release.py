@@ -83,7 +83,7 @@ def resolve_release(name: str) -> Release:
         raise InvalidProgramError(
             f"no NKI release {name!r}",
             op="nki",
-            remedy=f"did you mean {near[0]}? There are {known}"
+            remedy=f"did you mean {near[0]}? The releases are {known}"
             if near
             else f"one of {known}",
         )

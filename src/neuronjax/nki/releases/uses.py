@@ -1,4 +1,4 @@
-"""Finds the names and keywords of NKI that a kernel's file uses, from its text.
+"""The names and keywords of NKI in the text of a kernel's file.
 
 Nothing is executed. Aliases made by imports and plain assignments are followed; names
 from `from ... import *` are not. A method counts as one of `NkiTensor` if the object is

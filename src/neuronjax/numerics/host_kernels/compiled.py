@@ -206,7 +206,6 @@ class Code(ir.IRBuilder):
 
     @classmethod
     def of(cls, function: ir.Function) -> Code:
-        """Return a builder at the beginning of a function."""
         return cls(function.append_basic_block("entry"))
 
     def value(self, x: int | Value) -> Value:
@@ -270,7 +269,6 @@ class Code(ir.IRBuilder):
         return self.gep(base, [offset], source_etype=I8)
 
     def read(self, kind: Any, address: Value, align: int = 4) -> Value:
-        """Return the value stored at an address."""
         return self.load(address, align=align, typ=kind)
 
     def numbers(self, base: Value, count: int) -> list[Value]:
@@ -285,7 +283,6 @@ class Code(ir.IRBuilder):
         self.store(value, address, align=align)
 
     def smaller(self, a: Value, b: Value) -> Value:
-        """Return the minimum of two indices."""
         return self.select(self.icmp_signed("<", a, b), a, b)
 
     def rounded_up(self, x: Value, by: Value) -> Value:
@@ -293,7 +290,6 @@ class Code(ir.IRBuilder):
         return self.sdiv(self.add(x, self.sub(by, int64(1))), by)
 
     def splat(self, x: Value, lanes: int) -> Value:
-        """Return a vector of equal lanes."""
         kind = ir.VectorType(x.type, lanes)
         one = self.insert_element(ir.Constant(kind, ir.Undefined), x, I32(0))
         return self.shuffled(one, one, [0] * lanes)
@@ -353,5 +349,4 @@ def stored_bits(c: Code, stored: str, base: Any, index: Any, lanes: int) -> Any:
 
 
 def as_floats(c: Code, bits: Any) -> Any:
-    """Return the FP32 numbers with these bits."""
     return c.bitcast(bits, shaped(F32, getattr(bits.type, "count", 0)))

@@ -49,17 +49,14 @@ class ElementKind:
 
 
 def store_codes(c: Code, x: Value, base: Value, index: Value, lanes: int) -> None:
-    """Store codes of one byte."""
     c.write(c.trunc(x, shaped(I8, lanes)), c.at(base, index), 1)
 
 
 def magnitude(c: Code, bits: Value) -> Value:
-    """Return the bits without the sign."""
     return c.and_(bits, c.like(bits, MAGNITUDE))
 
 
 def larger(c: Code, a: Value, b: Value) -> Value:
-    """Return the maximum of signed integers."""
     return c.select(c.icmp_signed(">", a, b), a, b)
 
 

@@ -1,4 +1,4 @@
-"""How XLA calls a kernel: its foreign function interface, and the threads it provides.
+"""The calls of kernels by XLA: its foreign function interface, and its threads.
 
 The layout of the structures is that of `xla/ffi/api/c_api.h`, version 0, which jaxlib
 ships (`jax.ffi.include_dir()`); fields are only ever appended. The blocks of a call are
@@ -120,7 +120,6 @@ def called(
 
 @functools.cache
 def threads() -> int:
-    """Return the number of threads that XLA has."""
     affinity: Any = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 

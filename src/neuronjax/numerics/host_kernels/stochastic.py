@@ -120,7 +120,6 @@ class _StochasticPart:
         self._second = _mixed(c, c.xor(key, I32(int(GOLDEN))))
 
     def round(self, count: Value) -> None:
-        """Round `count` elements."""
         c = self._c
         chunks = c.sdiv(count, int64(CHUNK))
         with c.loop(chunks) as n:

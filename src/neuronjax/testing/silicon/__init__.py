@@ -1,4 +1,4 @@
-"""Compares neuronjax with a Trainium chip, by kernels ("probes") that run on the chip.
+"""A comparison of neuronjax with a Trainium chip, by kernels ("probes") that run on it.
 
 kit, probes, inputs  write the kit, list its probes, and make their inputs
 results, cases       read a chip's results, and convert them and the inputs to numbers

@@ -1,4 +1,4 @@
-"""Represents a probe's inputs and outputs as numbers, and rounds and compares them."""
+"""A probe's inputs and outputs as numbers, which are rounded and compared."""
 
 from __future__ import annotations
 

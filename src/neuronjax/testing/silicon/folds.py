@@ -1,5 +1,4 @@
-"""Adds FP32 numbers in every order, and forms FP32 products in every way, that a chip
-may use."""
+"""Sums in all orders, and FP32 products in all ways, that a chip may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes ScalarE's functions under every policy and in exact arithmetic."""
+"""ScalarE's functions, computed under every policy and in exact arithmetic."""
 
 from __future__ import annotations
 

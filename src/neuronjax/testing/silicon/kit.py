@@ -1,4 +1,4 @@
-"""Writes the kit: a folder of files, always the same bytes, to run on a Trainium.
+"""The kit: a folder of files, always the same bytes, to run on a Trainium.
 
 The package contains the kit as `kit.zip`, which is made of the probes in docs/made.
 """
@@ -73,6 +73,5 @@ def described() -> dict[str, dict[str, Any]]:
 
 
 def outputs_of(probe: str) -> OutputTypes:
-    """Return the shape and dtype of every output of a probe."""
     outputs = json.loads(_archive()[OUTPUTS])[probe]
     return {name: (tuple(shape), dtype) for name, (shape, dtype) in outputs.items()}

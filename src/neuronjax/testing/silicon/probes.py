@@ -1,4 +1,4 @@
-"""Lists sizes and formats of the silicon kit's probes, by the kind of question.
+"""Sizes and formats of the silicon kit's probes, by the kind of question.
 
 A probe is a kernel of a few instructions that isolates one thing the vendor does not
 document: one order, one rounding, one engine's subnormals. The source of the probes is

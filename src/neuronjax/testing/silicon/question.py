@@ -1,4 +1,4 @@
-"""Asks which of several alternatives a chip computes, where no document states it.
+"""Questions about which alternative a chip computes, where no document states it.
 
 The alternatives are computed from a probe's inputs, in NumPy or by the emulator under
 several policies; neuronjax's own behaviour is one of them.
@@ -22,12 +22,12 @@ WORDS = {"vector": "VectorE", "scalar": "ScalarE", "gpsimd": "GpSimd", "dma": "D
 
 
 def same_numbers(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return which elements have the same bits; all NaNs are alike."""
+    """Return which elements have the same bits; all NaNs count as equal."""
     return patterns(found) == patterns(expected)
 
 
 def same_bits(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return which elements have the same bits, also if they are NaNs."""
+    """Return which elements have the same bits, payloads of NaNs included."""
     return patterns(found, payloads=True) == patterns(expected, payloads=True)
 
 

@@ -1,4 +1,4 @@
-"""Asks about rounding: casts, subnormals, stochastic rounding, scales."""
+"""Questions about rounding: casts, subnormals, stochastic rounding, scales."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _NEAREST = ROUNDINGS["nearest even"]
 
 
 def casts() -> Iterator[Question]:
-    """Yield questions about casts by every engine to every format of its probes."""
     for engine, dtypes in probes.CASTS.items():
         for dtype in dtypes:
             name, probe = f"{WORDS[engine]}: to {dtype}", f"cast_{engine}_{dtype}"
@@ -109,7 +108,6 @@ _FLUSHES = {
 
 
 def subnormals() -> Iterator[Question]:
-    """Yield questions about FP32 subnormals as operands and results of every engine."""
     claim = "FP32 subnormals"
     for engine in ("vector", "scalar", "gpsimd"):
         alternatives = each(_FLUSHES, lambda how, c: _scaled(how, c["x"], c["y"]))
@@ -130,7 +128,7 @@ def subnormals() -> Iterator[Question]:
 
 
 def _scaled(how: tuple[bool, bool, bool], x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return `x` times powers of two `y`, which is exact unless it is flushed."""
+    """Return `x` times powers of two `y`; the product is exact unless it is flushed."""
     reads, writes, unsigned = how
     product = (flushed(x) if reads else x) * y
     product = flushed(product) if writes else product
@@ -151,7 +149,6 @@ _CHANCES = {
 
 
 def others() -> Iterator[Question]:
-    """Yield questions about stochastic rounding and the scales of microscaling."""
     for engine in ("vector", "scalar"):
         yield ask(
             f"{WORDS[engine]}: stochastic rounding",

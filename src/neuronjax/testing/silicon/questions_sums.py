@@ -1,4 +1,4 @@
-"""Asks about sums: in each engine and PSUM, of FP32 products, and within a cell."""
+"""Questions about sums: in engines and PSUM, of FP32 products, and within a cell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ _VECTOR, _TENSOR = "sums in VectorE", "order of sums in TensorE"
 
 
 def sums() -> Iterator[Question]:
-    """Yield questions about sums in VectorE, ScalarE and GpSimd."""
     for engine, lengths, ours in (
         ("vector", probes.VECTOR_SUMS, "tiles of 512"),
         ("scalar", probes.SCALAR_SUMS, "left fold"),
@@ -102,8 +101,6 @@ _MOMENTS: Mapping[str, Moments] = {
 
 
 def tensor_sums() -> Iterator[Question]:
-    """Yield questions about sums of a tile, over tiles, of FP32 products, and of the
-    pairs and quads of products in one cell."""
     names = tuple(f"tensor_sum_{k}" for k in probes.TENSOR_SUMS)
     orders = folds_of(128)
     tile = each(orders, lambda fold, c: fold(products(c["x"], c["y"])))

@@ -1,5 +1,5 @@
-"""Asks about values: multiply-adds, division, NaNs, integers, transposition, sums over
-ranks, and ScalarE's functions."""
+"""Questions about values: multiply-adds, division, NaNs, integers, transposition, sums
+over ranks, and ScalarE's functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the results of a chip, and checks that they are complete and of this kit."""
+"""The results of a chip, which are checked to be complete and of this kit."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
         ) from error
     if manifest.get("format") != FORMAT:
         raise InvalidProgramError(
-            f"{path} is not of a silicon kit",
+            f"{path} was not written by a silicon kit",
             remedy="give the folder that the kit's run.py wrote: results/",
         )
     if manifest.get("kit") != kit_version():
         raise InvalidProgramError(
             f"{path} is of kit {manifest.get('kit')}, this neuronjax has kit"
             f" {kit_version()}",
-            remedy="check it with the neuronjax that wrote the kit, or run the kit of"
-            " this one: neuronjax silicon-kit",
+            remedy="check the results with the neuronjax that wrote the kit, or run"
+            " today's kit: neuronjax silicon-kit",
         )
     if manifest.get("chip") not in CHIPS or not isinstance(
         manifest.get("probes"), dict

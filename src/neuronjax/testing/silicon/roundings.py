@@ -1,4 +1,4 @@
-"""Computes casts that a chip may do, in float64: to narrower floats and integers."""
+"""Casts to narrower floats and integers that a chip may do, computed in float64."""
 
 from __future__ import annotations
 

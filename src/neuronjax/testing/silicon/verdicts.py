@@ -1,4 +1,4 @@
-"""Decides whether a chip's results confirm or contradict each claim, or neither.
+"""Verdicts: a chip's results confirm or contradict each claim, or do neither.
 
 An alternative fits if all compared elements have its bits. Neuronjax's alternative is
 confirmed if it alone fits, contradicted if it does not fit, and undecided if other
@@ -150,7 +150,7 @@ class SiliconReport(Displayed):
 
 def _fits(found: SiliconFinding) -> str:
     if not found.fits:
-        # neuronjax may promise another alternative for each probe.
+        # neuronjax may promise a different alternative for each probe.
         same = found.verdict == "confirmed"
         return found.ours if same else f"none of {found.tried}"
     shown = found.fits[:3]
@@ -214,8 +214,6 @@ def answered(question: Question, found: SiliconResults) -> SiliconFinding:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """The comparison of one probe's results with the alternatives, by element."""
-
     ours: str
     elements: int
     agree: Mapping[str, np.ndarray]

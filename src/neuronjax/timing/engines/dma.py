@@ -1,4 +1,4 @@
-"""Computes the times of DMA: transfers between HBM and SBUF, and movement inside SBUF.
+"""Times of DMA: transfers between HBM and SBUF, and movement inside SBUF.
 
 Each engine moves its part of a transfer at its practical rate, and needs a fixed time
 per contiguous piece. A transfer in a stream is shorter than a single one, because the
@@ -98,7 +98,6 @@ def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
 
 
 def engines(core: Core) -> int:
-    """Return the number of DMA engines of a logical core."""
     return core.chip.dma_engines // core.chip.cores_per_chip * core.lnc
 
 

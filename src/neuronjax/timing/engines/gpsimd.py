@@ -1,4 +1,4 @@
-"""Computes the cycles of GpSimdE, eight freely programmable processors of 512 bits.
+"""Cycles of GpSimdE, eight freely programmable processors of 512 bits.
 
 A documented instruction takes 150 cycles to start, plus its formula [V26]. Software is
 counted in operations on vectors of 128 lanes, all partitions together, and reads or

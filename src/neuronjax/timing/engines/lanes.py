@@ -1,4 +1,4 @@
-"""Computes the seconds of tasks on VectorE, ScalarE and GpSimdE.
+"""Seconds of tasks on VectorE, ScalarE and GpSimdE.
 
 An instruction takes the cycles of its data path plus the part of an access's start that
 the previous instruction does not hide, but at least MINIMUM_INTERVAL.

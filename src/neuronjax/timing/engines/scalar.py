@@ -1,4 +1,4 @@
-"""Computes the cycles of ScalarE: N for N elements per lane, for every function [A2].
+"""Cycles of ScalarE: N for N elements per lane, for every function [A2].
 
 Each function needs its table of polynomials in the engine: `Work.table` names it, and
 the schedule adds `TABLE_LOAD`, as measured on trn2, if the previous activation used

@@ -1,4 +1,4 @@
-"""Describes work of VectorE, ScalarE and GpSimdE, so that it can be priced.
+"""Work of VectorE, ScalarE and GpSimdE, described so that it can be priced.
 
 A `LaneTask` is one instruction of `nki.isa` on one physical core: the tensors that
 stream in and out, their elements per lane, and their layout. `cost_rules` makes tasks
@@ -43,17 +43,14 @@ class LaneStream(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all elements."""
         return self.partitions * self.free * self.dtype.itemsize
 
     @property
     def in_psum(self) -> bool:
-        """Return whether the tensor is in PSUM."""
         return self.memory == "psum"
 
     @property
     def is_half(self) -> bool:
-        """Return whether the elements are BF16 or FP16."""
         return is_half(self.dtype)
 
     @property
@@ -135,5 +132,4 @@ def longest(streams: Iterable[LaneStream]) -> float:
 
 
 def has(core: Core, capability: str) -> bool:
-    """Return whether a physical core has a capability."""
     return capability in core.spec.capabilities

@@ -1,4 +1,4 @@
-"""Computes the times of matmuls and transposes on TensorE's array of 128 x 128 cells.
+"""Times of matmuls and transposes on TensorE's array of 128 x 128 cells.
 
 A matmul loads up to 128 columns of the stationary operand, then streams the columns of
 the moving one; it takes max(min(64, stationary columns), moving columns) cycles [V26],

@@ -1,4 +1,4 @@
-"""Models the throttle that slows TensorE after low use, on NeuronCore-v3 and v4.
+"""The throttle that slows TensorE after low use, on NeuronCore-v3 and v4.
 
 After idle time the array works at 50 % of its rate, and this limit rises to 100 % in
 3 us; while the array's use is below 50 %, the limit falls again. The throttle prevents
@@ -25,7 +25,6 @@ from neuronjax.timing.work import Core
 
 
 def is_throttled(core: Core) -> bool:
-    """Return whether the core has the throttle."""
     return has(core, "quarter_tiling")
 
 

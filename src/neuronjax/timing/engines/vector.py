@@ -1,4 +1,4 @@
-"""Computes the cycles of VectorE by the published formulas [V26].
+"""Cycles of VectorE by the published formulas [V26].
 
 N elements per lane take N cycles if one tensor streams in. Two tensors take 2 N on
 NeuronCore-v2, which reads one element of a lane per cycle [A2, V26], and N from v3 on,

@@ -1,5 +1,4 @@
-"""Installs neuronjax's modules; PYTHONPATH provides this as `neuronxcc`, see
-`children`."""
+"""The `neuronxcc` of PYTHONPATH, which installs neuronjax's modules; see `children`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Installs neuronjax's modules; PYTHONPATH provides this as `nki`, see `children`."""
+"""The `nki` of PYTHONPATH, which installs neuronjax's modules; see `children`."""
 
 import sys
 
