@@ -7,6 +7,7 @@ their format allows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from neuronjax.diagnostics.faults.evidence import BOUNDS, ROUNDS
@@ -22,10 +23,8 @@ _KEEPS = (
     | {f"stablehlo.{n}" for n in ("select", "sort", "reduce", "convert", "compare")}
     | {"chlo.top_k"}
 )
-_BITS = frozenset(
-    f"stablehlo.{n}"
-    for n in ("and", "or", "xor", "shift_right_arithmetic", "shift_right_logical")
-)
+_BITS = frozenset(f"stablehlo.{name}" for name in ("and", "or", "xor"))
+_BACK = frozenset(f"stablehlo.shift_right_{how}" for how in ("arithmetic", "logical"))
 
 
 def is_choice(flow: Flow, value: Value) -> bool:
@@ -77,12 +76,25 @@ def is_chosen_from(flow: Flow, op: Op) -> bool:
 
 
 def is_bit_field(flow: Flow, op: Op) -> bool:
-    """Return whether an op shifts bits that only operations on bits read, as code does
-    that packs or unpacks small integers; bits beyond the type are then dropped."""
+    """Return whether an op shifts bits that are only combined with others or shifted
+    back, as code does that packs or unpacks small integers and means to drop bits."""
     if op.name != "stablehlo.shift_left":
         return False
-    readers = flow.ahead(op, lambda r: r.name in MOVING)
-    return all(r.name in MOVING | _BITS for r in readers)
+    readers = [r for r in flow.ahead(op, _moves) if not _moves(r)]
+    return bool(readers) and all(
+        r.name in _BITS or (r.name in _BACK and _bits(flow, r) == _bits(flow, op))
+        for r in readers
+    )
+
+
+def _moves(op: Op) -> bool:
+    return op.name in MOVING
+
+
+def _bits(flow: Flow, op: Op) -> float:
+    """Return the largest number of bits by which an op shifts."""
+    trace = flow.trace(op.results[0])
+    return math.nan if trace is None else trace.worst.operands[op.operands[1]].largest
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:

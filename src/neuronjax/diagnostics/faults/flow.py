@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -241,6 +242,7 @@ class Flow:
             return False
         chain = self.chain(trace, trace.worst)
         is_chance = any(e.is_tie or _is_noise(t.path.op, e) for t, e in chain)
+        is_chance |= self._tie in self.ops_behind(value)
         share = chain[0][1].result
         if share.lost:
             lost, near = share.lost / OF_DATA, excused(unit)
@@ -252,6 +254,14 @@ class Flow:
         of_data = share.error <= OF_DATA * share.data_error
         may_be = unit > COARSE or (unit > SHORT and of_data)
         return is_chance or (may_be and self._is_of_roundings(chain, unit))
+
+    @functools.cached_property
+    def _tie(self) -> Op | None:
+        """Return the first op with a large error, if it is a tie; otherwise None."""
+        for op, trace in self._by_op.items():
+            if trace.worst.is_tie or trace.moment is not None:
+                return op if trace.worst.is_tie else None
+        return None
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
         """Return whether ordinary roundings alone explain an error in short formats.
