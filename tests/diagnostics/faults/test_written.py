@@ -40,7 +40,7 @@ def scaled(x):
 )
 def test_numbers_on_a_line(function, factors, others):
     [op] = find(program_of(function, (4,)), "exponential")
-    found = [*numbers_of(op)]
+    found = [*numbers_of(op.location.source)]
     assert {x.value for x in found if x.is_factor} == factors
     assert {x.value for x in found if not x.is_factor} == others
 

@@ -189,7 +189,7 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the ops whose errors enter a chain from outside, if it is a loop."""
+        """Yield the ops from which errors enter a chain, if the chain is a loop."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -200,7 +200,8 @@ class Flow:
             for _, _, value in self._wrong(*step):
                 for operand in sorted(self._makers(value), key=_error, reverse=True):
                     if operand.path.op not in inside and _error(operand):
-                        yield self.chain(operand, operand.worst)[-1][0]
+                        steps = reversed(self.chain(operand, operand.worst))
+                        yield from (t for t, _ in steps if t.path.op not in inside)
 
     def behind_step(self, trace: OpTrace, evidence: OpEvidence) -> Iterator[OpTrace]:
         """Yield the makers of the operands with errors, the worst operand first."""

@@ -47,7 +47,7 @@ def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
         if value.type.dtype.kind in "iub" or not flow.is_constant(value):
             continue
         held = _held(op, share, is_broken)
-        numbers = [] if held is None else [*numbers_of(op)]
+        numbers = [] if held is None else [*numbers_of(trace.path.source)]
         if any(x.is_factor and x.value == held for x in numbers):
             continue  # the source has this number
         dtype = np.dtype(value.type.dtype)
@@ -85,7 +85,7 @@ def lost_guard(flow: Flow, trace: OpTrace) -> str:
         for value, share in guarded.worst.operands.items():
             if share.nothing == 1 and flow.is_constant(value):
                 # JAX has rounded it; its source line may still have the number.
-                numbers = (x for x, _ in numbers_of(guarded.path.op) if x)
+                numbers = (x for x, _ in numbers_of(guarded.path.source) if x)
                 small = (x for x in numbers if not rounded(x, dtype))
                 written = share.largest or next(small, 0.0)
                 known = FORMATS.get(dtype.name)

@@ -88,7 +88,7 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         made = flow.maker(value)
-        if made is not None:
+        if made is not None and made is not trace:  # as a loop's counter is
             behind = set(flow.behind(value, lambda v: True))
             is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements

@@ -301,6 +301,8 @@ class FaultSearch:
         that makes a large number of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
+        # In a running sum, the roundings of all iterations add up.
+        is_own |= next(self._flow.behind_step(last, evidence), None) is last
         between = chain[1:-1]
         is_own &= all(s.own < PART * s.result.error for _, s in between)
         is_own &= not any(is_function(t) for t, _ in between)

@@ -53,7 +53,7 @@ def is_periodic(flow: Flow, trace: OpTrace) -> bool:
     """Return whether an op, such as a cosine, uses a number only modulo another."""
     name = trace.path.op.name
     if name != "stablehlo.subtract":
-        return name in _PERIODIC
+        return name in _PERIODIC or name == "stablehlo.floor"
     makers = (flow.maker(v) for v in trace.path.op.operands)
     return any(t is not None and t.path.op.name in ROUNDS for t in makers)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from neuronjax.errors import code_at
-from neuronjax.ir.program import Op
 
 _NUMBER = re.compile(r"(?<![\w.])\d[\d_]*\.?\d*(?:e[+-]?\d+)?(?![\w.])")
 _OPERATORS: dict[type[ast.operator], Callable[..., float]] = {
@@ -29,9 +28,10 @@ class Written(NamedTuple):
     is_factor: bool
 
 
-def numbers_of(op: Op) -> Iterator[Written]:
-    """Yield the numbers on an op's line, and the values of expressions of numbers."""
-    code = code_at(op.location.source)
+def numbers_of(source: str) -> Iterator[Written]:
+    """Yield the numbers on a line (`file:line`), and the values of expressions of
+    numbers."""
+    code = code_at(source)
     try:
         tree = ast.parse(code.removesuffix(":"))
     except SyntaxError:  # the line is a part of a statement

@@ -37,8 +37,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
         shares = evidence.operands.values()  # exp(-Inf) is zero
         before = max((x.nothing + x.nonfinite / x.elements for x in shares), default=0)
         cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
-        gains = (op.name in _VANISHING or cancels) and evidence.result.nothing > before
-        if trace.zeros or gains:
+        may_gain = op.name in _VANISHING or cancels or trace.zeros
+        if may_gain and evidence.result.nothing > before:
             found = trace
 
 
