@@ -30,7 +30,8 @@ SHORT = 2.0**-12
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
 _SUMS = ADDS | _OF_PRODUCTS | {"stablehlo.reduce"}
-_FACTORS = frozenset(
+#: Ops whose elements have about the relative errors of the operands' elements.
+FACTORS = frozenset(
     f"stablehlo.{name}" for name in ("multiply", "divide", "negate", "convert")
 )
 
@@ -215,7 +216,7 @@ class Flow:
         first. The size is absolute for sums and relative otherwise; if a product has
         lost many elements, the share that its operands have lost counts too."""
         name = trace.path.op.name
-        loses = name in _FACTORS and evidence.result.lost > MOST_LOST
+        loses = name in FACTORS and evidence.result.lost > MOST_LOST
 
         def size(share: Share) -> float:
             if name in ADDS and share.norm:
@@ -299,7 +300,10 @@ class Flow:
             trace = self.trace(value)
             return trace is None or trace.path.op.name in CONSTANT
 
-        return any(argument in self.behind(v, passes) for v in trace.path.op.operands)
+        is_in = [argument in self.behind(v, passes) for v in trace.path.op.operands]
+        if trace.path.op.name == "stablehlo.subtract":
+            return is_in == [True, False]  # else it is a distance from the argument
+        return any(is_in)
 
     def near(self, trace: OpTrace, steps: int) -> Iterator[OpTrace]:
         """Yield the ops at most `steps` steps before an op, the nearest first."""

@@ -293,6 +293,10 @@ def _makes(t: OpTrace) -> str:
 
 def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     operand = e.error_before
+    lost = max((x.lost for x in e.operands.values()), default=0.0)
+    if short_name(t) in _DIFFERENCES and e.result.lost > lost and s.follows:
+        text = f"{percent(e.result.lost)} of its numbers are off by more than half"
+        return FaultName("cancellation", text)
     if e.own >= e.result.error or operand >= e.result.error:
         return None
     text = f"it turns a relative error of {short(operand)} into {short(e.result.error)}"

@@ -125,7 +125,7 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
     computing = [r for r in readers if r.name not in _SHOWS]
     names = {r.name for r in readers}
     is_index = any(r.results[0].type.dtype.kind in "iu" for r in computing)
-    is_scaled = bool(names & SCALES) and names - through <= SCALES | _CHOICES
+    is_scaled = bool(names & SCALES) and names - through <= SCALES | _CHOICES | ROUNDS
     return is_scaled and not is_index
 
 

@@ -33,6 +33,9 @@ _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
 _LINEAR = _KEEPS | ADDS
 _LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
 _LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
+_TRANSFERS = frozenset(
+    f"stablehlo.{n}" for n in ("convert", "collective_permute", "all_gather")
+)
 _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"}
 
 
@@ -53,6 +56,8 @@ def unfit_scale(
         if name in CLIPS and near.worst.result.largest > end:
             return None  # the bound does not fit the format
         for made, numbers, is_of_numbers in _factors(flow, near):
+            if trace.path.op in _casts(flow, made):
+                continue  # these are the numbers themselves
             is_range = name in CLIPS and is_of_numbers
             if is_range or _is_used_again(flow, made, near, trace):
                 largest = near.worst.operands[numbers].largest if cuts else 0.0
@@ -94,6 +99,16 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
             is_small = made.worst.result.elements < trace.worst.result.elements
             if is_small or (is_of_numbers and _statistics(flow, made)):
                 yield made, numbers, is_of_numbers
+
+
+def _casts(flow: Flow, made: OpTrace) -> list[Op]:
+    """Return a cast or transfer and the casts and transfers from which it comes."""
+    found: list[Op] = []
+    step: OpTrace | None = made
+    while step is not None and step.path.op.name in _TRANSFERS:
+        found.append(step.path.op)
+        step = flow.maker(step.path.op.operands[0])
+    return found
 
 
 def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:

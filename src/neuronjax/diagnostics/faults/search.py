@@ -36,6 +36,7 @@ from neuronjax.diagnostics.faults.evidence import (
 )
 from neuronjax.diagnostics.faults.flow import (
     AMPLIFIES,
+    FACTORS,
     ORDINARY,
     OWN,
     Flow,
@@ -129,7 +130,7 @@ class FaultSearch:
         self._graph = ValueSources(program)
         self._flow = Flow(self._graph, recorder)
         main = program.functions[program.main].body
-        self._results = main.results
+        self._results, self._arguments = main.results, frozenset(main.arguments)
         pairs = zip(main.arguments, program.argument_names, strict=False)
         self._names = {v: name for v, name in pairs if "/" in name}
         self._result_names = dict(zip(main.results, names, strict=True))
@@ -278,6 +279,8 @@ class FaultSearch:
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
         worst = max(flagged, key=lambda n: times[n])
+        while chain[worst][0].path.op.name in FACTORS and worst + 1 < len(chain):
+            worst += 1  # a product only gives a wrong element more weight
         before = [
             chain[n]
             for n in range(worst + 1, len(chain))
@@ -319,7 +322,13 @@ class FaultSearch:
             if is_periodic(self._flow, t) and largest_operand(e) > FEW_PERIODS
         ]
         # The op farthest back had the large number first.
-        for trace, step in reversed(chain[periodic[0] + 1 :] if periodic else ()):
+        large = chain[periodic[0] + 1 :] if periodic else []
+        while large and (behind := next(self._flow.behind_step(*large[-1]), None)):
+            is_part = behind.worst.own >= PART * large[-1][1].result.error
+            if not is_part or any(behind is t for t, _ in large):
+                break
+            large.append((behind, behind.worst))
+        for trace, step in reversed(large):
             if step.own >= PART * step.result.error:
                 return trace
         for operand in self._flow.behind_step(last, evidence):
@@ -345,7 +354,11 @@ class FaultSearch:
         both = [replace(suspect, scale="small" if cuts else "large", **of), suspect]
         # Floats have the range for any numbers of a block; whole numbers do not.
         is_first = cuts or is_short_float(trace.path.op.results[0].type.dtype)
-        yield from both if is_first and found[1] else reversed(both)
+        is_first &= found[1]
+        # The scale of a loss depends on no argument.
+        behind = self._flow.behind(found[0].path.op.results[0], lambda v: True)
+        is_first |= self._arguments.isdisjoint(behind)
+        yield from both if is_first else reversed(both)
 
     # -- Inf and NaN -------------------------------------------------------------------
 
@@ -381,7 +394,7 @@ class FaultSearch:
     def _absorbed(self, trace: OpTrace) -> OpTrace | None:
         """Return a nearby sum that lost all of its smaller addends, or None."""
         near = self._flow.near(trace, NEARBY)
-        return next((t for t in near if t.absorbed[0] == 1), None)
+        return next((t for t in near if t.absorbed[0] == 1 and t.absorbs), None)
 
     # -- states and sums ---------------------------------------------------------------
 
