@@ -50,14 +50,17 @@ def unfit_scale(
     the statistic's op is returned. If the statistic is large enough, what is computed
     from it is at fault, and the first op after it on another line is returned.
     """
-    end = largest_of(trace.path.op.results[0].type.dtype)
+    dtype = trace.path.op.results[0].type.dtype
+    end = largest_of(dtype)
     for near in (trace, *flow.near(trace, NEARBY)):
         name = near.path.op.name
         if name in CLIPS and near.worst.result.largest > end:
             return None  # the bound does not fit the format
         for made, numbers, is_of_numbers in _factors(flow, near):
-            if trace.path.op in _casts(flow, made):
-                continue  # these are the numbers themselves
+            if any(
+                v.type.dtype == dtype for op in _casts(flow, made) for v in op.results
+            ):
+                continue  # these are numbers that were cast themselves
             is_range = name in CLIPS and is_of_numbers
             if is_range or _is_used_again(flow, made, near, trace):
                 largest = near.worst.operands[numbers].largest if cuts else 0.0

@@ -75,6 +75,8 @@ NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
 #: A sum with an offset loses digits if it rounds away this share of an addend.
 OF_OFFSET = 1e-3
+#: An amplification by more than this is listed although the error is small yet.
+TWO_DIGITS = 100.0
 #: The phase of a number up to this is as exact as the number.
 FEW_PERIODS = 16.0
 
@@ -183,15 +185,20 @@ class FaultSearch:
     def _all(self) -> Iterator[Suspect]:
         yield from self._wrapping()
         yield from self._misread()
-        yield from self._stagnating()
+        shown = self._shown()
+        stagnating, late = list[Suspect](), list[Suspect]()
+        for suspect in self._stagnating():
+            is_late = self._is_late(suspect.trace, shown)
+            (late if is_late else stagnating).append(suspect)
+        yield from stagnating
         lost = [[*self._losing(w)] for w in self.wrong if w.how == "lost"]
         for suspects in lost:
             if suspects and suspects[0].is_update:
                 yield from suspects
         yield from self._rounding_whole(())
-        shown = self._shown()
         for moment, trace in shown:
             yield from self._traced_back(trace, moment[2])
+        yield from late
         # An update that was wrong before it was added has its cause among those above.
         for suspects in lost:
             yield from suspects
@@ -264,12 +271,12 @@ class FaultSearch:
             for path, trace in self._recorder.traces.items():
                 if path in makers:
                     yield Suspect(trace, "makes", results, shown)
+        last, cast = chain[-1][0], chain[-1][0].cast
+        if maker is None and last is not shown and cast and cast.unit > ORDINARY:
+            yield Suspect(last, "makes", results, shown)
         for worst, seen in self._amplifying(chain):
             own = seen.own >= OWN * seen.result.error and maker is None
             yield Suspect(worst, "makes" if own else "amplifies", results)
-        (last, seen), cast = chain[-1], chain[-1][0].cast
-        if maker is None and len(chain) > 1 and cast and cast.unit > ORDINARY:
-            yield Suspect(last, "makes", results, shown)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return steps of a chain: the last one amplifies an error most, by a factor f;
@@ -285,7 +292,8 @@ class FaultSearch:
             chain[n]
             for n in range(worst + 1, len(chain))
             if times[n] ** 2 >= times[worst] > 1
-            and chain[n][1].result.error > max(UNSEEN, chain[n][1].own / OWN)
+            and (times[n] > TWO_DIGITS or chain[n][1].result.error > UNSEEN)
+            and chain[n][1].result.error > chain[n][1].own / OWN
         ]
         return [*reversed(before), chain[worst]]
 
@@ -304,6 +312,8 @@ class FaultSearch:
         that makes a large number of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
+        if is_own and any(self._is_window(t, last) for t, _ in chain[:-1]):
+            return last
         # In a running sum, the roundings of all iterations add up.
         is_own |= next(self._flow.behind_step(last, evidence), None) is last
         between = chain[1:-1]
@@ -336,6 +346,12 @@ class FaultSearch:
             if operand.rounds_whole and error >= PART * evidence.result.error:
                 return operand
         return None
+
+    def _is_window(self, trace: OpTrace, sums: OpTrace) -> bool:
+        """Return whether an op subtracts running sums, to get the sum of a window."""
+        is_running = sums.path.op.name == "stablehlo.reduce_window"
+        makers = [self._flow.maker(v) for v in trace.path.op.operands]
+        return is_running and trace.path.op.name in ADDS and makers == [sums, sums]
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
         """Yield a suspect and the op that made its scale. The scale comes first if it
@@ -409,6 +425,14 @@ class FaultSearch:
             behind = self._flow.ops_behind if self.wrong else self._handing_on
             if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
+
+    def _is_late(self, sum_: OpTrace, shown: Sequence[tuple[Moment, OpTrace]]) -> bool:
+        """Return whether an op made Inf, NaN or zeros before a sum stagnated, so that
+        there was nothing to add."""
+        if sum_.moment is None:
+            return False
+        before = (t for moment, t in shown if moment[0] < sum_.moment[0])
+        return any(t.made_nonfinite or flushes(t) for t in before)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
         """Yield the ops that lose a state's step, or that made the step wrong."""
