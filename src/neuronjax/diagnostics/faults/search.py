@@ -13,6 +13,7 @@ in float64 too, so no result shows them; they are searched for separately.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,8 +37,8 @@ from neuronjax.diagnostics.faults.evidence import (
 )
 from neuronjax.diagnostics.faults.flow import (
     AMPLIFIES,
+    COSTLY,
     FACTORS,
-    ORDINARY,
     OWN,
     Flow,
     Step,
@@ -46,6 +47,7 @@ from neuronjax.diagnostics.faults.flow import (
 )
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
 from neuronjax.diagnostics.faults.judgement import UNSEEN
+from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
 from neuronjax.diagnostics.faults.scales import loss_scale, unfit_scale
@@ -272,11 +274,12 @@ class FaultSearch:
                 if path in makers:
                     yield Suspect(trace, "makes", results, shown)
         last, cast = chain[-1][0], chain[-1][0].cast
-        if maker is None and last is not shown and cast and cast.unit > ORDINARY:
-            yield Suspect(last, "makes", results, shown)
+        is_cast = maker is None and last is not shown and cast is not None
         for worst, seen in self._amplifying(chain):
             own = seen.own >= OWN * seen.result.error and maker is None
             yield Suspect(worst, "makes" if own else "amplifies", results)
+            if is_cast and amplification(seen) > COSTLY:
+                yield Suspect(last, "makes", results, shown)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return steps of a chain: the last one amplifies an error most, by a factor f;
@@ -312,13 +315,17 @@ class FaultSearch:
         that makes a large number of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
-        if is_own and any(self._is_window(t, last) for t, _ in chain[:-1]):
+        if is_own and any(self._is_window(t, e, last, shown) for t, e in chain[:-1]):
             return last
+        functions = [n for n, (t, _) in enumerate(chain[:-1]) if is_function(t)]
+        chain = chain[functions[-1] + 1 :] if functions else chain
+        shown = chain[0][1]
+        if len(chain) == 1 or (functions and shown.result.error < UNSEEN):
+            return None
         # In a running sum, the roundings of all iterations add up.
         is_own |= next(self._flow.behind_step(last, evidence), None) is last
         between = chain[1:-1]
         is_own &= all(s.own < PART * s.result.error for _, s in between)
-        is_own &= not any(is_function(t) for t, _ in between)
         lost, share = buries(last, evidence), shown.result
         if is_own and lost > OWN * min(max(share.error, share.lost), 1.0):
             return last
@@ -347,11 +354,17 @@ class FaultSearch:
                 return operand
         return None
 
-    def _is_window(self, trace: OpTrace, sums: OpTrace) -> bool:
-        """Return whether an op subtracts running sums, to get the sum of a window."""
+    def _is_window(
+        self, trace: OpTrace, seen: OpEvidence, sums: OpTrace, shown: OpEvidence
+    ) -> bool:
+        """Return whether an op subtracts running sums to get the sum of a window, whose
+        rounding alone would not show."""
         is_running = sums.path.op.name == "stablehlo.reduce_window"
         makers = [self._flow.maker(v) for v in trace.path.op.operands]
-        return is_running and trace.path.op.name in ADDS and makers == [sums, sums]
+        if not is_running or trace.path.op.name not in ADDS or makers != [sums, sums]:
+            return False
+        times = shown.result.error / (seen.result.error or math.inf)
+        return times * unit_of(trace.path.op.results[0].type.dtype) <= UNSEEN
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
         """Yield a suspect and the op that made its scale. The scale comes first if it
@@ -396,7 +409,8 @@ class FaultSearch:
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
         """Yield the ops that made an operand so wrong that it left an op's domain."""
-        if evidence.result.nonfinite_reference or not evidence.result.nan:
+        is_nan = evidence.result.nan and not evidence.result.nonfinite_reference
+        if not is_nan or is_too_large(shown, evidence):
             return
         if flushed(self._flow, shown, evidence) or self._absorbed(shown):
             return  # the cause is a zero among the operands, not an operand's error
