@@ -163,7 +163,7 @@ def test_what_is_shown(found):
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    title = "prompts of 256, answers of 65, batch 4, 50% utilized"
+    title = "prompts of 256 tokens, answers of 65, batch 4, 50% utilized"
     for part in (title, "TTFT", "KV", "kWh/Mtok"):
         assert part in text
     assert json.loads(found.to_json())["rows"] == found.records

@@ -123,16 +123,16 @@ def estimate(
             target.
         policy: one policy or several; None for the step's own, else fp32.
         steps: number of optimizer steps of the training. Or a dict by policy name.
-        tokens: total tokens to train on, instead of `steps`, so that machines can be
-            compared that run different numbers of copies.
+        tokens: total tokens to train on, instead of `steps`; this compares machines
+            that run different numbers of copies.
         tokens_per_step: tokens that one call of `step`, by one copy, processes. Without
             it, no figures per token are given.
         price_per_hour: US dollars per hour for the whole instance; None for the list
             price. For several instances, a dict by name.
         terms: the terms of the list price: "on demand" or "Capacity Block"; None for on
             demand, or Capacity Block if the instance is not sold on demand.
-        devices: logical cores in use; None for as many as whole copies of the program
-            can use.
+        devices: logical cores in use; None for all that whole copies of the program
+            can fill.
         gradient_bytes: bytes that one device adds up over the copies; None for the
             bytes of the arguments that are parameters, if `step` computes gradients.
         overlap: share of the backward pass that the gradients' all-reduce overlaps.

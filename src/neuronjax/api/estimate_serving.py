@@ -72,8 +72,8 @@ def estimate_serving(
         decode: a function that makes one token for every sequence of a batch. Its
             arguments that have the type of a result and are not parameters are the KV
             cache, which is updated in place. A decode is priced for the full length of
-            the cache, without its launch, which overlaps with the previous decode; a
-            prefill includes its launch.
+            the cache. Its launch overlaps with the previous decode, and adds only what
+            exceeds the decode; the launch of a prefill does not overlap.
         prompt_tokens: tokens of one request.
         output_tokens: tokens of one answer; the first is computed by the prefill.
         batch: sequences that a copy decodes together, as in `decode`'s arguments.
@@ -82,7 +82,7 @@ def estimate_serving(
         policy: as `estimate`.
         price_per_hour: as `estimate`.
         terms: as `estimate`.
-        devices: logical cores in use; None for as many as whole copies can use.
+        devices: logical cores in use; None for all that whole copies can fill.
         utilization: share of the rented time during which copies are full.
         watts: as `estimate`; without it, no energy is predicted.
         lnc: physical cores per logical core; None for the policy's, else the target's.
@@ -194,7 +194,7 @@ class ServingEstimate(PricedTable):
     def __rich__(self) -> Group:
         traffic = self.traffic
         title = (
-            f"serving by {self.name}: prompts of {traffic.prompt_tokens:,}, answers of "
+            f"{self.name}: prompts of {traffic.prompt_tokens:,} tokens, answers of "
             f"{traffic.output_tokens:,}, batch {traffic.batch}"
             f"{self._shown_utilization()}"
         )

@@ -70,7 +70,7 @@ def study(
 
     The verdict on a policy says that it trains like the baseline, that it needs more
     steps (with the ratio), that it is worse, that it diverges, or what would decide
-    between these verdicts. With one seed there is no verdict.
+    between these verdicts. With one seed, a policy diverges or is undecided.
 
     Args:
         train: a generator function `train(jit, seed, **options)` that yields after

@@ -166,10 +166,10 @@ def compare(
 ) -> None:
     """Find a program's wrong results, the line that causes them, and a remedy.
 
-    The column "isolated" has the error of each op on the operands of the reference; "in
-    run" has its error on emulated operands, which contain the errors of earlier ops.
-    The exit status is 0 if nothing is wrong, 1 if a result is wrong, an op is at fault
-    or an error in the run exceeds --tolerance, and 2 if the program cannot be read.
+    The column "isolated" has the error of each op on the operands of the reference, and
+    "in run" its error after the errors of earlier ops. The exit status is 0 if nothing
+    is wrong; 1 if a result is wrong or differs from that of --against, an op is at
+    fault, or an error in the run exceeds --tolerance; 2 if a program cannot be read.
 
     Examples:
 
@@ -195,7 +195,7 @@ def tolerance(ask: Ask, *, as_json: bool) -> None:
 
     The command prints error bounds for each result. A chip that adds in another order,
     and whose elementary functions have the errors of --functions, stays within them. A
-    program that omits a term exceeds them, unless this term is below the roundings.
+    program that omits a term exceeds them, unless the rounding errors are larger.
 
     Examples:
 

@@ -36,8 +36,8 @@ def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
 
 _POLICIES = Offer(
     metavar="P[,P]",
-    help='Required. "native" (jax.jit), a preset ("bf16"), a preset for one target '
-    '("trn3/mxfp8"), or a preset with changed fields ("bf16,rounding=stochastic").',
+    help='Required. "native" (jax.jit), the name of a policy ("bf16"), a name for one '
+    'target ("trn3/mxfp8"), or one with changed fields ("bf16,rounding=stochastic").',
     repeated=True,
     read=read_policies,
 )
@@ -84,8 +84,8 @@ def study(
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="The training step of the full-size model, `file.py:function`, to "
-            "also predict the cost of training this model.",
+            help="The training step of the full-size model, `file.py:function`. The "
+            "command then also predicts the cost of training this model.",
         ),
     ] = None,
     shapes: Annotated[

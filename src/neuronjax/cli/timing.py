@@ -100,7 +100,7 @@ def profile(
     rows: Annotated[int, typer.Option(min=1, help="The largest number of rows.")] = 12,
     metrics: Annotated[
         bool,
-        typer.Option("--metrics", help="Print figures named as in AWS's profiler."),
+        typer.Option("--metrics", help="Also print figures that AWS's profiler has."),
     ] = False,
     limits: Annotated[
         bool, typer.Option(help="Predict the time that changes would save.")
@@ -122,7 +122,7 @@ def profile(
     """Predict where the time of a program goes, and what would make it faster.
 
     The command predicts from shapes alone the time on one logical core (one or more
-    cores that work as one). `neuronjax constants` lists the figures of the time model.
+    cores that work as one). `neuronjax constants` lists the figures that it uses.
 
     Examples:
 
@@ -278,7 +278,7 @@ def constants(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List every figure of the time model that is not in a chip's data sheet.
+    """List the figures that predict times, except those of a chip's data sheet.
 
     A figure marked ASSUMPTION is not published. "fitted to" names the measurement that
     we fitted a figure to. `neuronjax ls CHIP` lists the facts of a chip.
