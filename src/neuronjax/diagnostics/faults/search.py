@@ -289,8 +289,6 @@ class FaultSearch:
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
         worst = max(flagged, key=lambda n: times[n])
-        while chain[worst][0].path.op.name in FACTORS and worst + 1 < len(chain):
-            worst += 1  # a product only gives a wrong element more weight
         before = [
             chain[n]
             for n in range(worst + 1, len(chain))
@@ -298,7 +296,20 @@ class FaultSearch:
             and (times[n] > TWO_DIGITS or chain[n][1].result.error > UNSEEN)
             and chain[n][1].result.error > chain[n][1].own / OWN
         ]
-        return [*reversed(before), chain[worst]]
+        return [*reversed(before), self._before_factors(chain[worst])]
+
+    def _before_factors(self, step: Step) -> Step:
+        """Return the sum that made elements wrong to which products, such as the op of
+        `step`, only give more weight; `step` itself if there is none."""
+        found, seen = step, set[Op]()
+        while found[0].path.op.name in FACTORS and found[0].path.op not in seen:
+            seen.add(found[0].path.op)
+            behind = next(self._flow.behind_step(*found), None)
+            if behind is None:
+                return step
+            found = behind, behind.worst
+        loses = found[1].result.lost or amplification(found[1]) > AMPLIFIES
+        return found if loses else step
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
         """Return whether op `trace` loses more than `shown` loses by rounding. A cast
@@ -398,7 +409,8 @@ class FaultSearch:
         if is_too_large(shown, evidence):  # whatever was rounded before
             yield shown, None
             return
-        maker = flushed(self._flow, shown, evidence) or self._absorbed(shown) or shown
+        maker = flushed(self._flow, shown, evidence)
+        maker = maker or next(self._absorbed(shown), shown)
         if not evidence.result.nonfinite_reference:
             source = self._flow.chain(maker, maker.worst)[-1][0]
             if source is not maker and self._makes(source, maker):
@@ -412,8 +424,10 @@ class FaultSearch:
         is_nan = evidence.result.nan and not evidence.result.nonfinite_reference
         if not is_nan or is_too_large(shown, evidence):
             return
-        if flushed(self._flow, shown, evidence) or self._absorbed(shown):
+        if flushed(self._flow, shown, evidence):
             return  # the cause is a zero among the operands, not an operand's error
+        if any(t.absorbs for t in self._absorbed(shown)):
+            return
         for trace in self._flow.behind_step(shown, evidence):
             before = trace.worst if trace.first is None else trace.first[2]
             is_off = trace.first is not None or before.result.lost
@@ -421,10 +435,9 @@ class FaultSearch:
                 yield from self._traced_back(trace, before)
                 return
 
-    def _absorbed(self, trace: OpTrace) -> OpTrace | None:
-        """Return a nearby sum that lost all of its smaller addends, or None."""
-        near = self._flow.near(trace, NEARBY)
-        return next((t for t in near if t.absorbed[0] == 1 and t.absorbs), None)
+    def _absorbed(self, trace: OpTrace) -> Iterator[OpTrace]:
+        """Yield the nearby sums that lost all of their smaller addends."""
+        return (t for t in self._flow.near(trace, NEARBY) if t.absorbed[0] == 1)
 
     # -- states and sums ---------------------------------------------------------------
 
