@@ -241,9 +241,6 @@ def _name(setting: Any) -> str:
     return getattr(setting, "name", setting)
 
 
-# -- captured programs -----------------------------------------------------------------
-
-
 def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
     """Return the inputs as a lowered program takes them: random keys as words, complex
     numbers as pairs.

@@ -105,9 +105,6 @@ def _forget_jitted() -> None:
         equinox.clear_caches()
 
 
-# -- replacements of JAX's functions ---------------------------------------------------
-
-
 Setting = Mapping[str, Any]
 
 
@@ -175,9 +172,6 @@ def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
     ours = caller.get("__name__", "").partition(".")[0] == "neuronjax"
     scopes = [] if ours else _open[-1:]
     return scopes[0] if scopes else None
-
-
-# -- functions that were not emulated --------------------------------------------------
 
 
 def _native_calls() -> dict[Any, int]:

@@ -61,7 +61,6 @@ class PricedTable(Displayed):
         return Records(cost.record for cost in self.costs)
 
     def _cheapest(self, dollars: Callable[[Any], float]) -> Any:
-        """Return the cheapest row that fits in memory, or the cheapest if none fits."""
         return min([c for c in self.costs if c.fits] or self.costs, key=dollars)
 
     def check_memory(self) -> None:
@@ -111,8 +110,7 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return a label for each profile: its program, machine and policy, as far as they
-    differ between the profiles."""
+    """Return each profile's label: program, machine, policy, as far as they differ."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]
@@ -125,9 +123,6 @@ def _how_sure(label: str, found: Profile) -> str:
     low, high = seconds(sure.low_seconds), seconds(sure.high_seconds)
     of_chip = "" if sure.knows_chip else " (no similar program ran on this chip)"
     return f"{label}: {low} to {high}{of_chip}"
-
-
-# -- programs and machines -------------------------------------------------------------
 
 
 def profiles_of(

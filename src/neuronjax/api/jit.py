@@ -340,7 +340,6 @@ class Emulated(Stateful):
         return {k: v for k, v in self.options.items() if k not in apart}
 
     def _entry(self, args: tuple, kwargs: dict, around: MeshContext) -> CallEntry:
-        """Return the `CallEntry` of the program for these arguments."""
         static = self._static
 
         def run(
@@ -451,8 +450,7 @@ class Emulated(Stateful):
     def _spread(
         self, called: Callable, around: MeshContext, args: tuple, kwargs: dict
     ) -> Callable:
-        """Return the function to capture for arguments of these types. Shardings, if
-        given, distribute the function over the emulated devices."""
+        """Return the function to capture, distributed by the shardings if given."""
         shardings, tree = self._chosen(_SHARDINGS), None
         out = shardings.get("out_shardings")
         if next(iter(jax.tree.leaves(out)), out) is not out:

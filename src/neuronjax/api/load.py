@@ -107,7 +107,6 @@ class _Loaded:
         self._jitted = NATIVE_JIT(self._emulation.__call__)
 
     def lowered(self) -> Lowered:
-        """Return the program with the types of its arguments."""
         artifact = self._artifact
         captured = CapturedProgram(
             emulation=self._emulation,
@@ -150,8 +149,6 @@ class _Loaded:
         leaves, scope = self._leaves(args, kwargs), self._scope
         with policy_scope(scope) if scope else contextlib.nullcontext():
             return self._results(Outcome(results=self._emulation.function(*leaves)))
-
-    # -- arguments and results ---------------------------------------------------------
 
     def _leaves(self, args: tuple, kwargs: dict) -> list[Any]:
         """Return the flat arguments that the program takes, after checks."""

@@ -142,8 +142,6 @@ def as_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _handles_own_state(function: Callable[..., Any]) -> bool:
-    """Return whether a function handles its own state: it is a `WithState`, or the
-    inner function of `nnx.jit`, which returns the next state."""
     return isinstance(function, WithState) or _of_nnx_jit(function, whole=False)
 
 
@@ -231,14 +229,12 @@ class _SteppedCall:
 
     @property
     def lost(self) -> Sequence[str]:
-        """The paths of variables that the function has written and does not return."""
         return [name for name in self.written if name not in self.returned]
 
     @classmethod
     def traced(
         cls, function: Callable[..., Any], args: tuple, kwargs: dict
     ) -> _SteppedCall:
-        """Return the record of a call with tracers in its arguments."""
         if not _variables((args, kwargs)):
             return cls(function(*args, **kwargs))
         found, tree = jax.tree.flatten_with_path((args, kwargs))

@@ -272,9 +272,6 @@ def _refuse_nesting() -> None:
         )
 
 
-# -- axes ------------------------------------------------------------------------------
-
-
 def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
     """Return the pytree with `f` applied to each axis, and to `_WHOLE` for None."""
     return jax.tree.map(

@@ -206,9 +206,6 @@ def search_precision(
     return searched
 
 
-# -- checks ----------------------------------------------------------------------------
-
-
 def _check_numbers(tolerance: float, most: int, variations: int, margin: float) -> None:
     reference_and_baseline = f"at least {_FEWEST}: the reference and the baseline"
     for name, number, is_valid, remedy in (
@@ -230,9 +227,6 @@ def _check_pattern(outputs: Chooser) -> None:
                 f"outputs {outputs!r} is no regular expression: {error}",
                 remedy="escape special characters with re.escape",
             ) from error
-
-
-# -- runs ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +257,6 @@ class _Measured:
         most: int,
         judged: JudgedBatches,
     ) -> PolicyTrials:
-        """Return the trials for the search, after a run of the reference."""
-
         def run(policy: str | Policy, batches: Sequence[Batch]) -> list[Any]:
             runner = self._runner(policy, program)
             return [self._measured_of(runner, *batch) for batch in batches]

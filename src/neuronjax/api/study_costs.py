@@ -168,7 +168,6 @@ def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
 
 
 def _ratio(verdict: TrainingVerdict | None) -> Interval | None:
-    """Return the ratio of steps (1 without a verdict); None if the policy diverges."""
     if verdict is None or verdict.kind == "baseline":
         return _ONE
     return None if verdict.kind == "diverges" else verdict.steps_ratio

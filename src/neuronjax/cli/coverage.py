@@ -113,9 +113,6 @@ def _absent(title: str, rows: Sequence[Operation]) -> Table:
     return table(title, {"ops": TEXT, "why": {"ratio": 1}}, cells, leading=1)
 
 
-# -- kernels ---------------------------------------------------------------------------
-
-
 def _kernel_operations(text: str, *, missing: bool, as_json: bool) -> None:
     from neuronjax.report.nki_operations import select_kernel_operations
 

@@ -139,9 +139,6 @@ def _refuse_beside_script(options: Mapping[str, Any]) -> None:
         )
 
 
-# -- what is shown ---------------------------------------------------------------------
-
-
 def _row(name: str, array: np.ndarray, native: np.ndarray | None) -> dict[str, Any]:
     """Return name, shape, dtype, range of finite values, counts of NaN and Inf."""
     real = np.abs(array) if array.dtype.kind == "c" else array

@@ -263,8 +263,6 @@ def _from_module(name: str) -> ModuleType:
         ) from error
 
 
-# -- shapes ----------------------------------------------------------------------------
-
 _SHORT = {
     "f64": "float64",  # refused later, by an error with this name
     **{f.mlir_name.lower(): f.name for f in FORMATS.values() if f.has_dtype},
@@ -312,9 +310,6 @@ def _dtype(name: str) -> np.dtype:
             f"unknown dtype {name!r} in --args",
             remedy=f"use one of: {', '.join(_SHORT)}, or a full name such as float32",
         ) from error
-
-
-# -- values ----------------------------------------------------------------------------
 
 
 def with_values(

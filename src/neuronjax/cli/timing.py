@@ -165,9 +165,6 @@ def profile(
         console.print(f"warning: {error}", markup=False, highlight=False)
 
 
-# -- several targets -------------------------------------------------------------------
-
-
 def compare_targets(
     source: SourceArgument,
     targets: Annotated[
@@ -264,9 +261,6 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
     ]
     rows.caption = "\n".join(failed) or None
     return rows
-
-
-# -- what the model rests on -----------------------------------------------------------
 
 
 def constants(

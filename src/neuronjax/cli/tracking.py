@@ -178,11 +178,7 @@ def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> s
     return f"{where}: {figure} is {record[figure]:.3g}, the limit {allowed:.3g}{was}"
 
 
-# -- commits ---------------------------------------------------------------------------
-
-
 def _git(*arguments: str) -> str:
-    """Return the output of a git command in the current folder."""
     command = ["git", *arguments]
     process = subprocess.run(command, check=False, capture_output=True, text=True)
     if process.returncode:

@@ -129,9 +129,6 @@ def check_not_in_loop(where: str) -> None:
         )
 
 
-# ---- Rings.
-
-
 def rings_of(
     where: str, replica_group: ReplicaGroup, channel_ids: Sequence[int]
 ) -> tuple[Groups, ...]:

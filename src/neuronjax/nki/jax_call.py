@@ -94,9 +94,6 @@ def is_traced(arrays: list[Any]) -> bool:
     return any(isinstance(a, Tracer) for a in arrays)
 
 
-# -- derivatives -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class KernelDerivative:
     """The derivative that a user gave to `defvjp`."""

@@ -55,7 +55,6 @@ class NKIObject:
 
 
 def _field_names(cls: type) -> list[str]:
-    """Return the annotated fields, those of base classes first."""
     every = [inspect.get_annotations(base) for base in reversed(cls.__mro__)]
     return list(dict.fromkeys(name for fields in every for name in fields))
 

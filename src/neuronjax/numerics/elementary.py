@@ -101,8 +101,6 @@ MAX_ULP: Mapping[str, float] = MappingProxyType(
 ULP_FLOOR: Mapping[str, float] = MappingProxyType({"digamma": 1.0, "lgamma": 1.0})
 
 
-# -- what was measured -----------------------------------------------------------------
-
 # `nearest` turns the FP32 result of a function of one narrow float into the correctly
 # rounded result. Rounded once, almost all of the 65,536 results of each function are
 # already correctly rounded, as mpmath confirms: all in bfloat16 and the 8-bit formats,

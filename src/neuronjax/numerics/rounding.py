@@ -289,7 +289,6 @@ def _nearest_even_narrow(magnitude: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the bits below the sign, and the sign bit in place."""
     bits = bits_of(x)
     return bits & ~SIGN, bits & SIGN
 

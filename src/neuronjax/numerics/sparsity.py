@@ -234,8 +234,6 @@ def _checked_axis(x: Array, axis: int) -> int:
     return negative(axis, x.ndim)
 
 
-# -- checks ----------------------------------------------------------------------------
-
 # The checks need concrete values; under `jit` the caller skips them.
 
 

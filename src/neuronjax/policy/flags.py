@@ -181,7 +181,6 @@ def parse_flags(flags: str | Sequence[str]) -> ParsedFlags:
 
 
 def _words(flags: str | Sequence[str]) -> list[str]:
-    """Split the flags like a shell."""
     try:
         return shlex.split(flags) if isinstance(flags, str) else list(flags)
     except ValueError as error:

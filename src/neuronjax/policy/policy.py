@@ -536,9 +536,6 @@ def unmatched_rule_error(
     return InvalidProgramError("\n".join(lines), remedy=_STACKED_LAYERS)
 
 
-# --- validation ---------------------------------------------------------------------
-
-
 def _checked(owner: str, name: str, value: object) -> object:
     """Return the value, as a plain Python number if it is one."""
     if name in LEGAL:
@@ -560,8 +557,6 @@ def _checked_rules(value: object) -> tuple[Rule, ...]:
             )
     return rules
 
-
-# --- description --------------------------------------------------------------------
 
 _CASTS = {
     "none": "none; every op computes in its declared dtype",

@@ -146,8 +146,6 @@ def _intern(policy: Policy) -> str:
     return token
 
 
-# -- which chip ------------------------------------------------------------------------
-
 _TARGET = jax.make_user_context(default_value=None)
 
 

@@ -20,8 +20,6 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 
-# --- legal values ---------------------------------------------------------------------
-
 _SCALE_RULES = ("ocp_floor", "neuron", "ceil", "rceil", "even", "nki_golden")
 
 #: A pair "a+b" names an algorithm within a node, and one between nodes [IX].
@@ -120,8 +118,6 @@ def illegal(what: str, value: object, legal: tuple[object, ...]) -> InvalidProgr
     )
 
 
-# --- versions -----------------------------------------------------------------------
-
 OLDEST_SDK = "2.9"
 NEWEST_SDK = "2.32"
 SDK_DEFAULTS: Mapping[str, Mapping[str, str]] = {
@@ -165,8 +161,6 @@ def sdk_defaults(version: str) -> Mapping[str, str]:
     return defaults
 
 
-# --- words ----------------------------------------------------------------------------
-
 _CONSTANTS = {"true": True, "false": False}
 
 
@@ -199,8 +193,6 @@ def _value(text: str) -> Any:
             return number(text)
     return text
 
-
-# --- checks ---------------------------------------------------------------------------
 
 _RANGES = {"seed": (0, 2**32 - 1), "amax_history_length": (1, 2**31 - 1)}
 

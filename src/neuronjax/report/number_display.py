@@ -35,9 +35,6 @@ _GROUP_COLUMNS = 60  # characters for the groups of a row
 _DRAWN_BYTES = 1 << 26  # larger arrays are not copied to the host
 
 
-# -- formats ---------------------------------------------------------------------------
-
-
 class Formats(Displayed, Mapping[str, FloatFormat | IntFormat | MXFormat]):
     """Every number format of the engines, by name: `nj.formats["float8_e4m3"]`.
 
@@ -135,7 +132,6 @@ def _block_bits(block: MXFormat) -> float:
 
 
 def _power(value: float) -> str:
-    """Return a power of two as "2^n", any other number in decimals."""
     significand, exponent = math.frexp(value)
     return f"2^{exponent - 1}" if significand == 0.5 else _number(value)
 
@@ -158,9 +154,6 @@ def _mx_format_table(block: MXFormat) -> Group:
         "largest value": f"{_number(block.element.max_finite)} × the scale",
     }
     return _facts(block.name, facts)
-
-
-# -- arrays ----------------------------------------------------------------------------
 
 
 def _mx_table(array: MXArray) -> RenderableType:
@@ -210,8 +203,7 @@ def _sparse_table(array: SparseArray) -> RenderableType:
 
 
 def _groups(tags: np.ndarray, array: SparseArray) -> str:
-    """Return the first groups of a line: a square for a kept element, a dot for a
-    dropped one."""
+    """Return a line's first groups: a square for a kept element, a dot for others."""
     kept, group = array.pattern.kept, array.pattern.group
     count = _GROUP_COLUMNS // (group + 1)
     drawn = ""
@@ -243,8 +235,6 @@ def _place(index: tuple[Any, ...], axis: int) -> str:
     others.insert(len(others) + 1 + axis, own)
     return f"[{', '.join(map(str, others))}]"
 
-
-# -- by class --------------------------------------------------------------------------
 
 _TABLES: dict[type, Callable[[Any], RenderableType]] = {
     FloatFormat: format_table,

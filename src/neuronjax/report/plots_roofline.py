@@ -204,7 +204,6 @@ class _Mark:
 
     @property
     def radius(self) -> float:
-        """Return the radius in points."""
         return math.sqrt(self.area / math.pi)
 
 

@@ -63,7 +63,6 @@ class _Scale(NamedTuple):
         return self.high * self.step
 
     def place(self, error: float) -> float:
-        """Return the position of an error."""
         if error == 0:
             return self.exact
         return error if error < math.inf else self.broken

@@ -121,8 +121,6 @@ def plain(axes: Axes, title: str) -> None:
     axes.tick_params(which="both", color=FAINT, labelcolor=INK, labelsize=9)
 
 
-# -- the lower limit of a logarithmic axis, such that outliers do not stretch it -----
-
 _GAP = 30.0
 #: The largest share of all weights that may be below the axis.
 _MOST_BELOW = 0.1

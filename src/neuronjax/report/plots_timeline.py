@@ -90,7 +90,6 @@ class _TimelineRows:
         return cls(timeline, unit, queues, idle, phases, longest[-_MOST_LOOPS:])
 
     def base(self, queue: Queue) -> float:
-        """Return the bottom of a queue's lane."""
         return len(self.queues) - 1 - self.queues.index(queue) - _HEIGHT / 2
 
     @property
@@ -170,7 +169,6 @@ def _label_rows(axes: Axes, rows: _TimelineRows) -> None:
 
 
 def _titled(timeline: Timeline, queue: Queue) -> str:
-    """Return a queue's name and its share of the time."""
     # Collectives are not the work of an engine, so the row has their name.
     title = {**QUEUE_TITLES, "cc": "Collectives"}[queue]
     return f"{title}  {percent(timeline.busy_seconds(queue) / timeline.total_seconds)}"

@@ -167,9 +167,6 @@ def _memories(used: Usage, total: float, roof: Roofs) -> _Figures:
     yield "psum_write_bytes", used.psum_write_bytes
 
 
-# -- meanings ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Metric:
     """The meaning of a figure.

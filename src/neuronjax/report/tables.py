@@ -141,7 +141,6 @@ class Records(Displayed, list[dict[str, Any]]):
         return as_html(self._drawn() if self._drawn else self._table(math.inf))
 
     def _table(self, room: float) -> Table:
-        """Return a table of the first rows, with as many columns as fit."""
         shown, looks, columns, left = self[:_SHOWN_ROWS], {}, [], []
         if len(self) > len(shown):
             left.append(f"{len(self) - len(shown)} more rows")

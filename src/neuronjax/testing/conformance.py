@@ -127,9 +127,6 @@ class ConformanceReport(Displayed):
         )
 
 
-# -- Files -----------------------------------------------------------------------------
-
-
 def write(folder: Path) -> list[Path]:
     """Write the published set to a folder; return the paths."""
     paths = sorted(PUBLISHED.iterdir(), key=lambda path: path.name == MANIFEST)
@@ -171,9 +168,6 @@ def _cases(folder: Path, manifest: dict[str, Any]) -> list[Case]:
         for kind in ("inputs", "outputs"):
             entry[kind] = {name: family[key] for name, key in entry[kind].items()}
     return [Case(**entry) for entry in manifest["cases"]]
-
-
-# -- Running ---------------------------------------------------------------------------
 
 
 def run(

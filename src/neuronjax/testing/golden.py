@@ -167,8 +167,6 @@ def check_stored(path: str | os.PathLike[str]) -> GoldenReport:
     return GoldenReport(name=where.name, path=where, provenance=dict(stored.provenance))
 
 
-# -- Names -----------------------------------------------------------------------------
-
 #: Results of the goldens that this process has used, by session and path, as rows of
 #: `golden_page`.
 used: dict[str, dict[str, dict[str, Any]]] = {}
@@ -195,9 +193,6 @@ def _used_twice(path: Path, step: Any, today: Today) -> str:
         f"golden {path.name} is used twice, by {other[0]} and by {user}, for different "
         "programs, arguments or policies"
     )
-
-
-# -- Writing ---------------------------------------------------------------------------
 
 
 def _write(name: str, path: Path, today: Today, rounding_seed: int) -> GoldenReport:

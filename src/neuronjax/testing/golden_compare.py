@@ -226,9 +226,6 @@ def _check_legal(
         )
 
 
-# -- Programs alone --------------------------------------------------------------------
-
-
 class ProgramsDiffer(AssertionError):
     """The error of `assert_same_program`."""
 

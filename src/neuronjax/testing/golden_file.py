@@ -293,9 +293,6 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-# -- JSON -----------------------------------------------------------------------------
-
-
 def _described(leaf: Leaf) -> dict[str, Any]:
     return {k: v for k, v in dataclasses.asdict(leaf).items() if v is not None}
 

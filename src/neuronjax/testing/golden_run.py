@@ -35,8 +35,6 @@ from neuronjax.testing.golden_file import GoldenFile, Leaf
 from neuronjax.testing.inputs import drawn
 from neuronjax.testing.source_lines import SourceLines
 
-# -- Today's program -------------------------------------------------------------------
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Today:
@@ -95,9 +93,6 @@ def read_program(code: bytes, names: Sequence[str]) -> Program:
     return dataclasses.replace(program, argument_names=tuple(names))
 
 
-# -- Running ---------------------------------------------------------------------------
-
-
 def run(
     program: Program,
     target: str,
@@ -133,9 +128,6 @@ def _no_function(*leaves: Any) -> list[Any]:
 
 def x64() -> bool:
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-
-
-# -- What was stored -------------------------------------------------------------------
 
 
 def stored_program(stored: GoldenFile) -> Program:

@@ -125,8 +125,6 @@ def _code(block: SourceBlock) -> Iterator[tuple[int, str]]:
             yield number, line.rstrip()
 
 
-# -- Blocks and statements -------------------------------------------------------------
-
 _Span = tuple[int, int]  # the first and the last line
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -142,7 +140,6 @@ def _block(lines: list[str], line: int) -> SourceBlock | None:
 
 
 def _innermost(spans: Iterable[_Span], line: int) -> _Span:
-    """Return the shortest span that contains a line, or the line itself."""
     containing = [span for span in spans if span[0] <= line <= span[1]]
     return min(containing, key=lambda span: span[1] - span[0], default=(line, line))
 

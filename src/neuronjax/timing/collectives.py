@@ -224,9 +224,6 @@ def _algorithm(
     return select(like, size, found.groups, placement, override=algorithm).algorithm
 
 
-# -- seconds ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class CollectivePrice:
     """The time of steps, for all bytes or (in `_rates`) for one byte.
@@ -330,9 +327,6 @@ def _rated(
         algbw_bytes_per_second=algbw,
         busbw_bytes_per_second=algbw * bus_factor(op, ranks),
     )
-
-
-# -- a whole execution -----------------------------------------------------------------
 
 
 def barrier_seconds(target: Target, ranks: int) -> float:

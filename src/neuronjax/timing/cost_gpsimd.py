@@ -146,9 +146,6 @@ def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
     return (elementwise(core, i, task, sbuf_read_bytes=0.0),)
 
 
-# -- bodies ----------------------------------------------------------------------------
-
-
 def _operations(block: Block) -> int:
     return max(1, sum(1 for _ in block.walk()))
 

@@ -195,7 +195,6 @@ def _(i: Compare, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a select: a copy, then tensor_copy_predicated."""
     if _tensors(i, reading) < 2:
         return one_stream(core, i, reading, "tensor_scalar")
     return streams(core, i, reading, "tensor_copy_predicated")

@@ -118,8 +118,6 @@ class _Fusion:
             self.early.update(node.results)
         return not (early and node.results)
 
-    # -- how values are read -----------------------------------------------------------
-
     def _vanishes(self, node: FlatNode) -> bool:
         """Return whether a node is an access pattern or a constant. If it is neither,
         count its reads in `uses`."""
@@ -168,8 +166,6 @@ class _Fusion:
 
     def _roots(self, values: Iterable[int]) -> set[int]:
         return {r for v in values for r in self.access[v].roots}
-
-    # -- steps -------------------------------------------------------------------------
 
     def _add(self, node: FlatNode) -> None:
         i = node.instruction

@@ -248,9 +248,6 @@ def _size(count: float) -> str:
     raise AssertionError
 
 
-# -- donation --------------------------------------------------------------------------
-
-
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
     """Return the memory plan with the arguments at these positions donated."""
     main = plan.main

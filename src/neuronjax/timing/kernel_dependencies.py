@@ -112,8 +112,6 @@ class BoxMap:
         for found in self._places(b):
             found[:] = [pair for pair in found if not contains(b, pair[0])]
 
-    # -- cells -------------------------------------------------------------------------
-
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
         """Choose the axis that has the most cells of the first box's size."""
         sizes = [last - first for first, last in b]

@@ -61,9 +61,6 @@ def first_partition(access: Access) -> int:
     return access.offset // free if free else 0
 
 
-# -- contiguous runs -------------------------------------------------------------------
-
-
 def run_bytes(access: Access) -> int:
     """Return how many bytes of an access are contiguous. On chip they are in one
     partition; in HBM they are in one row if rows are chosen at run time."""
@@ -79,9 +76,6 @@ def _run(by_row: bool, name: str, pattern: Pattern) -> int:
             break
         run *= count
     return run * numpy_dtype(name).itemsize
-
-
-# -- boxes -----------------------------------------------------------------------------
 
 
 def box(access: Access) -> Box:

@@ -89,8 +89,6 @@ class IssueQueues:
                     self.pause[n] = LOOP_TURN.value
 
 
-# -- the array -------------------------------------------------------------------------
-
 _QUARTERS = 4
 
 

@@ -212,8 +212,6 @@ class _Scheduling:
         self.floor = 0.0
         self.limit = count
 
-    # -- what is known before ----------------------------------------------------------
-
     def _find_successors(self, found: KernelDependencies, count: int) -> None:
         self.after: list[list[int] | None] = [None] * count
         self.missing = [0] * count
@@ -228,8 +226,6 @@ class _Scheduling:
                     after[before] = [n * 2 + (w & 1)]
                 else:
                     mine.append(n * 2 + (w & 1))
-
-    # -- time --------------------------------------------------------------------------
 
     def all(self) -> None:
         """Schedule all entries, and the missing iterations of truncated loops."""
@@ -386,8 +382,6 @@ class _Scheduling:
                 if until < queue.wake:
                     queue.wake = until
                     heappush(self.heap, (until, number))
-
-    # -- one instruction ---------------------------------------------------------------
 
     def _engine(
         self,

@@ -117,8 +117,6 @@ class LoopVectorization:
             pending = left
         return self.out if self._write_results() else None
 
-    # -- what the carries are ----------------------------------------------------------
-
     def _indices(self) -> set[int]:
         """Return the integer scalars that depend only on the iteration number."""
         found = set()
@@ -182,8 +180,6 @@ class LoopVectorization:
             elif value not in self.indices and value not in self.stacked:
                 states[value] = self.results[n]
         return states
-
-    # -- a node ------------------------------------------------------------------------
 
     def _done(self, node: FlatNode) -> bool:
         """Compute a node if possible; return whether its result is known."""
@@ -253,8 +249,6 @@ class LoopVectorization:
         kept = tuple(range(len(shape)))
         return self._move(i, value.buffer, (*shape, self.trips), "broadcast", (kept,))
 
-    # -- states ------------------------------------------------------------------------
-
     def _scan(self, state: int) -> bool:
         """Replace a state by a scan; return False if it is no recurrence."""
         new = self.results[self.arguments.index(state)]
@@ -298,8 +292,6 @@ class LoopVectorization:
             node = self.maker.get(inner[0])
         return None
 
-    # -- results -----------------------------------------------------------------------
-
     def _write_results(self) -> bool:
         """Write the loop's results; return whether all could be written."""
         for n, target in enumerate(self.loop.results):
@@ -340,8 +332,6 @@ class LoopVectorization:
         part = ((0,) * (rank - 1) + (self.trips - 1,), shape, (1,) * rank)
         last = self._move(i, value.buffer, (*shape[:-1], 1), "slice", part)
         self._write(i, last, target, "reshape", ())
-
-    # -- instructions ------------------------------------------------------------------
 
     def _new(self, shape: tuple[int, ...], dtype: np.dtype) -> Buffer:
         return Buffer(next(self.fresh), TensorType(shape, dtype))

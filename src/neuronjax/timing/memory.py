@@ -167,8 +167,6 @@ def _carry_bytes(i: Loop) -> list[int]:
     return [b.type.size_bytes for b in i.body.arguments]
 
 
-# -- parameters ------------------------------------------------------------------------
-
 _DERIVING = (BitcastCopy, NcTranspose, QuantizeMx, Sparsify, TensorCopy, TensorScalar)
 _MOVED = frozenset(
     "broadcast concatenate dynamic_slice pad reshape reverse slice transpose".split()

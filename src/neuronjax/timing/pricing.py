@@ -171,8 +171,6 @@ class Pricing:
             for step, found in zip(region.steps, options, strict=True)
         ]
 
-    # -- ways --------------------------------------------------------------------------
-
     def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
         """Return the ways of a region's n-th step, given where its operands are."""
         fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
@@ -241,8 +239,6 @@ class Pricing:
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
         return max(load.values(), default=0.0) + through / pieces
-
-    # -- movements ---------------------------------------------------------------------
 
     def _moves(self, out: PricedUnit, unit: Unit) -> None:
         readers: dict[int, int] = {}

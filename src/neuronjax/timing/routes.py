@@ -64,9 +64,6 @@ def routes_of(topology: Topology) -> Routes:
     return Routes(topology)
 
 
-# -- tori ------------------------------------------------------------------------------
-
-
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
@@ -104,9 +101,6 @@ def _number(topology: Topology, place: Sequence[int]) -> int:
     return int(np.ravel_multi_index(tuple(place), topology.shape))
 
 
-# -- switches --------------------------------------------------------------------------
-
-
 def _switched(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
@@ -130,9 +124,6 @@ def _switched(
 def _cable(source: int, destination: int, link: int) -> Iterator[tuple[Wire, float]]:
     yield (source, link, 1), 1.0
     yield (destination, link, -1), 1.0
-
-
-# -- closed paths ----------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=256)

@@ -129,8 +129,6 @@ class SbufAllocation:
             uses.pop()
         return uses[-1] if uses else _NEVER
 
-    # -- a unit ------------------------------------------------------------------------
-
     def _unit(self, n: int, unit: Unit) -> None:
         region, fused = unit.region, self.fused
         if region.is_single or isinstance(region.steps[0].instruction, NkiKernel):
@@ -212,8 +210,6 @@ class SbufAllocation:
         unit.turned = tuple(found)
         return turned
 
-    # -- movements ---------------------------------------------------------------------
-
     def _read(
         self,
         unit: Unit,
@@ -290,8 +286,6 @@ class SbufAllocation:
         if source in self.in_hbm and self._next(source, n) == _NEVER:
             _, last = self.in_hbm[value]
             self.in_hbm[value] = (n + 1, last)
-
-    # -- residents ---------------------------------------------------------------------
 
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
@@ -381,8 +375,6 @@ class SbufAllocation:
         self._evict(n, unit, worse, total, room, after=n)
         return True
 
-    # -- movement by address -----------------------------------------------------------
-
     def _addressed(self, n: int, unit: Unit) -> bool:
         """Plan a unit that gathers or updates slices of a tensor in HBM; return whether
         it does.
@@ -440,8 +432,6 @@ class SbufAllocation:
             self.sbuf.remove(source)
             self._keep(n, result)
         return True
-
-    # -- control flow ------------------------------------------------------------------
 
     def _control(self, n: int, unit: Unit) -> None:
         """Plan control flow: operands and results that are not in SBUF are in HBM."""

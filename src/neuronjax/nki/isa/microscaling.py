@@ -75,9 +75,6 @@ def nc_matmul_mx(call: Request) -> Any:
     )
 
 
-# ---- Checks.
-
-
 def _check_partitions(call: Request, name: str) -> None:
     t = call.values[name]
     if t.shape[0] % QUADRANT or t.shape[0] > PARTITIONS:
@@ -94,9 +91,6 @@ def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
         asked = f"tile_position={position}, tile_size={size}"
         call.refuse(asked, "give both as (row, column), or neither")
     return tuple(position or (0, 0)), tuple(size or WHOLE_ARRAY)
-
-
-# ---- Scales.
 
 
 def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:

@@ -142,7 +142,6 @@ def _older_type(p: inspect.Parameter, defaults: Mapping[str, Any]) -> str:
 
 
 def _spread(given: dict[str, Any]) -> None:
-    """Broadcast free dimensions of size 1 in the arguments."""
     shape = given["dst"].shape
     given |= {name: spread(given[name], shape) for name in ("data1", "data2")}
 

@@ -95,8 +95,6 @@ def _integer_casts(name: str, probe: str, dtype: str) -> Iterator[Question]:
     yield ask(nan, claim, probe, constants, where=lambda c: np.isnan(c["x"]))
 
 
-# -- Subnormals ------------------------------------------------------------------------
-
 # Name -> (subnormals are read as zeros, are written as zeros, zeros lose their sign).
 _FLUSHES = {
     "signed zeros": (True, True, False),
@@ -134,8 +132,6 @@ def _scaled(how: tuple[bool, bool, bool], x: np.ndarray, y: np.ndarray) -> np.nd
     product = flushed(product) if writes else product
     return product + F32(0) if unsigned else product
 
-
-# -- Stochastic rounding, scales -------------------------------------------------------
 
 _STEPS = 12  # column c is 2^-(1 + c % 12) of a step above a BF16 number
 _FRACTIONS = np.exp2(-1.0 - np.arange(_STEPS))

@@ -97,9 +97,6 @@ _MOMENTS: Mapping[str, Moments] = {
 }
 
 
-# -- TensorE ---------------------------------------------------------------------------
-
-
 def tensor_sums() -> Iterator[Question]:
     names = tuple(f"tensor_sum_{k}" for k in probes.TENSOR_SUMS)
     orders = folds_of(128)
@@ -159,8 +156,7 @@ def _pairs(case: ProbeCase) -> np.ndarray:
 
 
 def _quads(case: ProbeCase) -> np.ndarray:
-    """Return the four scaled products of every cell, [m, n, K, 4], of operands that the
-    chip quantized."""
+    """Return the four scaled products of every cell, [m, n, K, 4]."""
     sides = []
     for side in "xy":
         words, scales = case[f"{side}q"], case[f"{side}s"]

@@ -245,9 +245,6 @@ class _Part:
         return cls(ours, int(mask.sum()), agree, mismatch)
 
 
-# -- Notes -----------------------------------------------------------------------------
-
-
 def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
     for engine, name in (("VectorE", "vector_order"), ("TensorE", "tensor_order")):
         if name in cases:

@@ -94,9 +94,6 @@ def array_latency_seconds(core: Core, rows: int | None = None) -> float:
     return through / spec.tensor.clock_hz + accesses / spec.sync.clock_hz
 
 
-# -- cycles of a column ---------------------------------------------------------------
-
-
 def products(core: Core, kind: Products) -> float:
     """Return the number of products of a kind that a cell adds per cycle.
 
@@ -136,9 +133,6 @@ def peak_flops_per_second(core: Core, kind: str) -> float | None:
         return None
     cells = spec.partitions * spec.array_columns * core.lnc
     return 2.0 * cells * added * spec.tensor.clock_hz
-
-
-# -- tiles of the array ----------------------------------------------------------------
 
 
 def least_tile(core: Core) -> int:

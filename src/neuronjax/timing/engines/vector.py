@@ -124,7 +124,6 @@ def _reduce(task: LaneTask, core: Core) -> Pace:
 
 
 def _memset(task: LaneTask, core: Core) -> Pace:
-    """Return N, or N / 2 for zeros of 16 bits."""
     (out,) = task.written
     return Pace(out.cycles * (0.5 if task.is_zero and out.is_half else 1.0))
 
