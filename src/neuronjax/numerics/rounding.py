@@ -232,8 +232,8 @@ def _round(
 
 def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
     """Return FP16 by the host's conversion, whose result is read as an integer. XLA
-    drops a conversion only if another conversion undoes it. The host rounds alike,
-    except for NaN."""
+    drops a conversion only if another conversion undoes it. Except for NaN,
+    the host rounds as `_nearest_even_narrow` does."""
     code = lax.bitcast_convert_type(x.astype(fmt.dtype), jnp.uint16)
     nan = (code & np.uint16(0x8000)) | np.uint16(fmt.nan_code)
     return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)

@@ -132,7 +132,8 @@ def axis_floor(
     """Return the smallest of the positive values that the axis shows.
 
     It is the smallest of all, unless values of at most a tenth of the weight lie below
-    a gap of more than a factor `_GAP`: then it is the first value above the gap."""
+    a gap of more than a factor `_GAP`: then it is the first value above the gap, so
+    that outliers do not stretch a logarithmic axis."""
     weights = [1.0] * len(values) if weights is None else weights
     pairs = sorted(
         (v, w) for v, w in zip(values, weights, strict=True) if 0 < v < math.inf

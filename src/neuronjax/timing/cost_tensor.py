@@ -331,7 +331,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return the cycles of a moving column; FP32 declared as 0 or 1 takes fewer."""
+    """Return cycles per moving column, fewer for FP32 declared to be zeros and ones."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):

@@ -190,7 +190,7 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether a batched matmul's result has the size of a matmul's result in
-        the region. Gradients of scores have it, and are combined with scores."""
+        the region. Gradients of scores do: they are combined with the scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
