@@ -31,6 +31,13 @@ two earlier held-out sets. `nj.compare` named the faulty line first for 86.7 % o
 first set and for 81.2 % of the second. We then opened both sets to learn from the
 misses, and other people wrote the present one.
 
+Six more sets, with 168 programs, were written by authors who knew only what the columns
+of this table ask. Each set was run once as it came, with what we had repaired after the
+sets before it. `nj.compare` named the faulty line first in 75.6 % of the programs and
+among three in 83.3 %, and it raised false alarms for 2.4 % of the healthy twins. So do
+not expect more of programs that it has not seen. The misses of all six sets were
+examined afterwards.
+
 The *seen* set once had 480 programs. We removed 183 programs that showed the same fault
 by the same mechanism as another, so it has 297 today. *Faults then* is the size of a
 set at the commit of the row.

@@ -160,7 +160,7 @@ def test_the_older_style_moves_from_the_last_beta_by_itself(tmp_path: Path) -> N
     assert (found.old, found.new, found.lost) == ("neuronxcc-2.26", "0.6", True)
     lines = str(found).splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == f"{len(found.changes)} changes, {len(found.changes)} lost"
+    assert lines[-1] == f"changes: {len(found.changes)}; lost: {len(found.changes)}"
     assert json.loads(found.to_json())["changes"][0]["how"] == "lost"
     newer = nj.nki_diff(written(tmp_path, RIGHT))
     assert (newer.old, newer.new, newer.changes) == ("0.3", "0.6", ())

@@ -41,7 +41,7 @@ def test_an_axis_that_the_mesh_has_not(name):
     first = test_an_axis_that_the_mesh_has_not.__code__.co_firstlineno
     with (
         use_abstract_mesh(MESH),
-        pytest.raises(nj.InvalidProgramError, match=r"tp(.|\n)*remedy: name axes") as e,
+        pytest.raises(nj.InvalidProgramError, match=r"tp(.|\n)*remedy: .*axes") as e,
     ):
         UNKNOWN[name](X)
     file, _, number = str(e.value.location).rpartition(":")

@@ -495,7 +495,7 @@ def test_a_dimension_that_does_not_divide():
 
 
 def test_bitwise_ops_are_for_integers():
-    with pytest.raises(InvalidProgramError, match="xor of float32"):
+    with pytest.raises(InvalidProgramError, match="float32 by xor"):
         run(reduction("ring", ((0, 1),), op="xor"), data((2, 4), F32))
 
 

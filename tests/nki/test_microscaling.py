@@ -281,7 +281,7 @@ def test_limits_of_nc_matmul_mx(changed, message):
         (((64, 16), nl.float32), nl.float8_e4m3fn_x4, "src is float32"),
         (((64, 16), nl.bfloat16), nl.float4_e2m1fn_x4, "dst is float4_e2m1fn_x4"),
         (((40, 16), nl.bfloat16), nl.float8_e4m3fn_x4, "40 partitions"),
-        (((64, 12), nl.bfloat16), nl.float8_e4m3fn_x4, "a 4th"),
+        (((64, 12), nl.bfloat16), nl.float8_e4m3fn_x4, "1/4 as many"),
     ],
 )
 def test_limits_of_quantize_mx(src, dst, message):

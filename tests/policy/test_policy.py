@@ -53,7 +53,7 @@ def test_defaults_are_those_of_the_newest_sdk() -> None:
 
 
 def test_a_preset_that_is_given_by_position_is_refused_in_words() -> None:
-    with pytest.raises(TypeError, match=r"by name, and .* nj.Policy.preset\('fp8'\)"):
+    with pytest.raises(TypeError, match=r"by name; .* nj.Policy.preset\('fp8'\)"):
         Policy("fp8")  # type: ignore[misc]
     with pytest.raises(TypeError, match=r"Rule\('head'\): give fields by name"):
         Rule("head")  # type: ignore[misc]
