@@ -130,9 +130,8 @@ class Flow:
         return self._through(value, lambda t: t.first is not None, self._beside_others)
 
     def carrying_nonfinite(self, value: Value) -> set[Op]:
-        """Return the ops through whose results an Inf or NaN reaches a value, or an
-        error that it causes, such as a quotient by Inf that is zero."""
-
+        """Return the ops through whose results an Inf or NaN reaches a value. An error
+        that the Inf causes counts too: a quotient by Inf is zero."""
         is_off = lambda t: t.is_broken or t.first is not None  # noqa: E731
         return self._through(value, is_off, lambda value: ())
 

@@ -26,7 +26,7 @@ from neuronjax.ir.program import Op, Value
 
 #: A scale is at most this many ops before a cast, and its statistic before the scale.
 NEARBY = 8
-#: A bound that changes the norm of a scale by this factor replaces it.
+#: If bounding a scale changes its norm by this factor, the bound counts as the scale.
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS

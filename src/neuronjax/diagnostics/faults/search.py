@@ -556,7 +556,7 @@ class FaultSearch:
                 return
 
     def _swallowed(self) -> Iterator[Suspect]:
-        """Yield the causes of ops that make only Inf and NaN, if no result has any."""
+        """Yield the causes of ops whose results are all Inf or NaN."""
         for trace in self._recorder.traces.values():
             op, moment = trace.path.op, trace.made_nonfinite
             if moment is None or is_chosen_from(self._flow, op):

@@ -242,8 +242,8 @@ def _arranged(window: jax.Array, box: AccessBox) -> jax.Array:
 def write(
     place: ResolvedAccess, value: jax.Array, state: State, zero: jax.Array | None = None
 ) -> None:
-    """Write an array in the carrier of the view's dtype into the pool. An opaque `zero`
-    is given if the same iteration uses the pool again."""
+    """Write `value` into the pool. If the same iteration uses the pool again, an opaque
+    `zero` lets `_updated_alone` keep the write apart from that use."""
     plan = place.plan
     value = value.reshape(plan.shape)
     if plan.box is None or plan.box.repeats:

@@ -56,7 +56,8 @@ class PlanFacts(NamedTuple):
         states: the writes of the next values of states.
         bounds: the clips of quantizers, by identity.
         kinds: the selected kinds.
-        chosen: the numbers of the buffers that only selects read; these may drop a NaN.
+        chosen: the numbers of the buffers read by nothing but selects, which may drop a
+            NaN.
     """
 
     provenance: Provenance

@@ -146,7 +146,7 @@ def count_rounding(
     """Count what rounding did to a written array. `before` has the numbers before
     rounding; if they are not known, pass `after` twice. Of an MX array `after` has the
     elements and `scales` the scales, in float8_e8m0fnu. `operands` are those of a sum
-    whose updates are counted, or the state before its step."""
+    whose updates are counted; for any other write of a state, its old numbers."""
     return _kernel(layout)(before, after, tuple(operands), scales)
 
 
