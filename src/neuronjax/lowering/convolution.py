@@ -107,8 +107,7 @@ class _Convolution(NamedTuple):
         )
 
     def groups_side_by_side(self, lanes: int) -> int:
-        """Return how many groups fit on the array's diagonal. In the gradient of a
-        kernel there is a batch group for each channel of the image."""
+        """Return how many groups fit on the array's diagonal."""
         rows = self.group_batch if self.batch_groups > 1 else self.group_channels
         groups = self.feature_groups * self.batch_groups
         return max(1, min(groups, lanes // max(rows, self.group_outputs)))

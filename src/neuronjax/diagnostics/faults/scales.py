@@ -130,7 +130,6 @@ def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:
 
 
 def _statistics(flow: Flow, made: OpTrace) -> list[OpTrace]:
-    """Return the reductions that lead to a scale, the nearest first."""
     steps = (made, *flow.near(made, NEARBY))
     return [t for t in steps if t.path.op.name == "stablehlo.reduce"]
 

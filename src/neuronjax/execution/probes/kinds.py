@@ -99,7 +99,7 @@ class PlanFacts(NamedTuple):
 
 
 def _chosen(program: InstructionProgram) -> set[int]:
-    """Return the buffers that only selects read, here or in a called function."""
+    """Return the buffers that nothing but selects reads, also in called functions."""
     choices: set[int] = set()
     others = {view.buffer.number for view in program.main.results}
     handed: list[tuple[int, int]] = []

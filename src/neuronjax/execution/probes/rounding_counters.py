@@ -291,7 +291,6 @@ class _Cut:
         return lines.reshape(-1, self.width)[:: self.every]
 
     def scale_codes(self, scales: jax.Array) -> jax.Array:
-        """Return the codes of the scales, [rows]."""
         codes = lax.bitcast_convert_type(scales, jnp.uint8)
         assert self.axis is not None
         codes = jnp.moveaxis(codes, self.axis, -1).reshape(-1)
