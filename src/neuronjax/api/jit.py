@@ -257,8 +257,8 @@ class Emulated(Stateful):
 
     @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """Return the captured program for arguments of these types, for all verbs. Its
-        results include writes to NNX modules only for a `reported` function."""
+        """Return the captured program for arguments of these types, as `compare` needs
+        it. Its results include writes to NNX modules only for a `reported` function."""
         return self._capture(self._alone, args, kwargs)
 
     @boundary

@@ -154,8 +154,8 @@ def for_arguments(function: Callable[..., Any], arguments: Any) -> Callable[...,
 
 
 def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
-    """Return a function that calls `run`, which executes a `WithState` of `function`,
-    and writes the state into the modules of the arguments."""
+    """Return a function that calls `run`, which executes a `WithState` of `function`.
+    It writes the state that `run` returns into the modules of its arguments."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -249,8 +249,7 @@ def _hlo_module(data: bytes) -> bytes:
 def _from_exported(
     exported: Exported, file: str, types: Sequence[Any] | None = None
 ) -> Artifact:
-    """Return the program of a jax.export artifact, checked against its signature. The
-    `types` of the flat arguments give values to symbolic sizes of the signature."""
+    """Return the program of an artifact; `types` give values to symbolic sizes."""
     shapes = types and [_physical(types[i])[0] for i in exported.kept]
     index = exported.platform_index
     code = parsing.parse(exported.module, "portable artifact", index, shapes)
@@ -294,8 +293,7 @@ def _sized(
 
 
 def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
-    """Return an array's shape and dtype in the program, where a random key is integers
-    and float0 is bool."""
+    """Return an array's shape and dtype in the program, where keys are integers."""
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         aval = jax.eval_shape(jax.random.key_data, aval)
     is_float0 = aval.dtype == jax.dtypes.float0
@@ -303,7 +301,6 @@ def _physical(aval: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], Any]:
 
 
 def _decoded(code: bytes, file: str) -> Program:
-    """Decode and check the bytecode that the child process wrote."""
     with make_ir_context():
         module = ir.Module.parse(code)
         program = decode_module(module, file=file)

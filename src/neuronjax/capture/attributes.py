@@ -208,8 +208,7 @@ def _sharding(attribute: Any) -> Sharding:
 
 
 def _groups(attribute: Any) -> Any:
-    """Return groups of devices as a table, or as axes of a mesh if the attribute is
-    `#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [...]>`."""
+    """Return groups of devices as a table, or as the axes of a mesh."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(attribute):
         return _elements(attribute)
     groups = stablehlo.ReplicaGroupMeshAxesAttr(attribute)
@@ -237,7 +236,6 @@ def _mesh_of(attribute: Any, dialect: Any = sdy) -> Mesh:
 
 
 def _axes(references: Any, dialect: Any = sdy) -> tuple[str, ...]:
-    """Return the names of axes, or of parts of axes."""
     return tuple(_axis(dialect.AxisRefAttr(a), dialect) for a in references)
 
 

@@ -119,8 +119,7 @@ class Table:
         return None if at is None else Table(self._buffer, self._buffer.offset(at))
 
     def _vector(self, slot: int, width: int) -> tuple[int, int]:
-        """Return the offset of a vector's first element, and its number of elements. A
-        vector that reaches beyond the buffer is refused."""
+        """Return the offset of a vector's first element, and its number of elements."""
         at = self._field(slot)
         if at is None:
             return 0, 0

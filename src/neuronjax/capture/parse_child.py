@@ -412,8 +412,7 @@ def limit_files(bytes_: int) -> None:
 
 
 def _limit(seconds: float, bytes_: int) -> None:
-    """Limit the address space and the processor time of this process. SIGPROF ends the
-    process after this time."""
+    """Limit the address space and processor time; SIGPROF ends the process."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     # Only Linux limits the address space; on other systems only time is limited.

@@ -193,7 +193,6 @@ class _Worker:
         self.forget()
 
     def forget(self) -> None:
-        """Close the caller's end of the pipes."""
         for file in (self._process.stdin, self._process.stdout, self._log):
             assert file is not None
             file.close()

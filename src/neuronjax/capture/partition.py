@@ -215,7 +215,6 @@ class _PartitionRequest:
 
 @functools.lru_cache(maxsize=32)
 def _partitioned(request: _PartitionRequest) -> _Answer:
-    """Return the child's answer, cached by the request's key."""
     seconds = SECONDS + SECONDS_PER_MEGABYTE * len(request.code) / 1e6
     with tempfile.TemporaryDirectory(prefix="neuronjax-") as folder:
         return _read(_run(request, Path(folder), seconds))
@@ -322,8 +321,7 @@ class _Renumbering:
         return np.array(groups_along(mesh, found.axes))
 
     def _lookup(self, op: Op) -> Iterator[Op]:
-        """Yield ops that replace `partition_id`: they look up a device's old number in
-        a table by its new number."""
+        """Yield ops that look up a device's old number by its new number."""
         (result,) = op.results
         scalar, word = result.type, result.type.dtype
         count = len(self._old)
@@ -402,13 +400,8 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:
-    """Return the axes over which a dimension is split; None if no axes fit.
-
-    Args:
-        mesh: the devices.
-        places: the tile of every device along the dimension, [*sizes of axes].
-        count: the number of tiles.
-    """
+    """Return the axes over which a dimension is split; None if no axes fit. `places`
+    has the tile of every device, [*sizes of axes], and `count` the number of tiles."""
     rank = places.ndim
     start = places[(0,) * rank]
     ones = (tuple(int(k == axis) for k in range(rank)) for axis in range(rank))

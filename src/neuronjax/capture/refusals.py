@@ -245,8 +245,7 @@ def _asserted_axes(error: Exception) -> Sequence[Any]:
 
 
 def _line(error: Exception) -> str | None:
-    """Return the user's innermost line in a traceback; without one, the line of the
-    current call."""
+    """Return the user's innermost line in a traceback, else the current call's."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
     return lines[-1] if lines else program_line() or None

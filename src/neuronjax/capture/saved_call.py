@@ -60,7 +60,6 @@ def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
 
 
 def _call(artifact: Artifact) -> Callable[..., list[Any]]:
-    """Return the program as a function that JAX can call."""
     body = artifact.program.entry.body
     results = [_type(value) for value in body.results]
 

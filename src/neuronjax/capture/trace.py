@@ -305,12 +305,12 @@ result_p = Primitive("no_transpose")
 
 
 def reverse_mode_only(x: jax.Array, name: str) -> jax.Array:
-    """Return an argument of `name`, an emulated function, whose tangent is an error."""
+    """Return `x`, an argument of the emulated function `name`; its tangent raises."""
     return primal_p.bind(x, name=name)
 
 
 def not_transposed(x: jax.Array, name: str) -> jax.Array:
-    """Return a result of `name`, an emulated function, whose transpose is an error."""
+    """Return `x`, a result of the emulated function `name`; transposing it raises."""
     return result_p.bind(x, name=name)
 
 

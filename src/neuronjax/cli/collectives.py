@@ -41,9 +41,9 @@ def cc_test(
 ) -> None:
     """Predict how long a collective takes, by size, as AWS's nccom-test prints it.
 
-    The command executes nothing. nccom-test is AWS's benchmark of collectives, and has
-    the same names. A size is the bytes of a rank's data before or after the collective,
-    whichever are more; K, M and G are binary.
+    The command executes nothing. Options and columns are named as in nccom-test, AWS's
+    benchmark of collectives. A size is the bytes of a rank's data before or after the
+    collective, whichever are more; K, M and G are binary.
 
     Examples:
 

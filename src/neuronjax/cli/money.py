@@ -85,8 +85,8 @@ def estimate(
     Every copy of the step has its own batch, and runs on one logical core or, with a
     mesh, on several. The gradients of all copies are added. Nothing is executed. The
     time of a step is that of `neuronjax profile`, plus the part of the addition that
-    does not overlap with the backward pass, plus the time by which the start of the
-    next call takes longer than the step.
+    does not overlap with the backward pass. If the next call takes longer to start than
+    the step takes, the difference is added.
 
     Examples:
 

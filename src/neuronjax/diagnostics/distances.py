@@ -207,11 +207,8 @@ def _finite(
     a: np.ndarray, r: np.ndarray, found: dict[Distance | Broken, float]
 ) -> tuple[np.ndarray, ...]:
     """Count Inf and NaN in `a` and `r`, store the counts in `found`, and return arrays
-    with zeros instead.
-
-    The first array is `r` with zeros where `r` is not finite. The others are `a`, `r`
-    and `a - r`, with zeros where `a` or `r` is not finite.
-    """
+    with zeros instead. The first array is `r` with zeros where `r` is not finite. The
+    others are `a`, `r` and `a - r`, with zeros where `a` or `r` is not finite."""
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
     counted = {
@@ -229,10 +226,8 @@ def _finite(
 def _different(
     actual: np.ndarray, reference: np.ndarray
 ) -> tuple[Distance, np.ndarray]:
-    """Return the figure that counts elements whose bits differ, and their mask.
-
-    If the reference has another dtype, values are compared. Two NaNs are equal.
-    """
+    """Return the figure that counts elements whose bits differ, and their mask. If the
+    reference has another dtype, values are compared. Two NaNs are equal."""
     if actual.dtype == reference.dtype:
         figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
     else:
@@ -243,12 +238,9 @@ def _different(
 
 
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
-    """Return the spacing of a format at the larger of two magnitudes.
-
-    The spacing is 2^(exponent - mantissa_bits), but not less than at the smallest
-    normal number. A float64 number whose sign and mantissa fields are cleared is a
-    power of two.
-    """
+    """Return the spacing of a format at the larger of two magnitudes. The spacing is
+    2^(exponent - mantissa_bits), but not less than at the smallest normal number. A
+    float64 number whose sign and mantissa fields are cleared is a power of two."""
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD
     power, other = power.view(np.float64), other.view(np.float64)

@@ -248,8 +248,6 @@ def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _and(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a bitwise AND: 0, and the smallest upper bound of the operands
-    that are surely >= 0."""
     limits = [f.high for f in facts if f.low >= 0]
     type = op.results[0].type
     return bounded(type, 0, min(limits)) if limits else unknown(type)

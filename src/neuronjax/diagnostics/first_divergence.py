@@ -60,7 +60,6 @@ def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
     """Return the length of the shortest prefix of the candidates that passes `trial`.
-
     Try 1, 4, 16, ... candidates, then bisect. Return None if all together fail."""
     low, high = 0, 1
     while not trial(candidates[:high]):

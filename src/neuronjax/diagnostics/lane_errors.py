@@ -178,7 +178,6 @@ class LaneErrors:
         )
 
     def _repeated(self, value: Value, operand: Value) -> Compared:
-        """Return the errors of a value that only repeats the operand's elements."""
         times, known = _size(value) // max(1, _size(operand)), self._known[operand]
         own, expected, actual = (
             None if e is None else e.repeated(times)
@@ -208,10 +207,8 @@ class LaneErrors:
     def _errors(
         self, left: Lane, right: Lane, views: Views, value: Value, is_seen: bool
     ) -> Errors:
-        """Return the errors of a value in two lanes; equal arrays become one.
-
-        If `is_seen`, also store the figures in `asked`, for the walk's witness.
-        """
+        """Return the errors of a value in two lanes; equal arrays become one. If
+        `is_seen`, also store the figures in `asked`, for the walk's witness."""
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]
         theirs = right.arrays[views[right.side][value].buffer.number]

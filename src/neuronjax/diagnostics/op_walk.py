@@ -126,7 +126,6 @@ class ParallelWalk(OpWalk):
         return self._lanes.actual.read(results)
 
     def _perturb(self, lane: Lane) -> None:
-        """Perturb the arguments by the roundoff of their formats."""
         for view in self.reference.program.main.arguments:
             unit = unit_of(view.type.dtype)
             if unit:
@@ -240,8 +239,7 @@ class ParallelWalk(OpWalk):
         stages.stage(f"{self._stage}, {where}")
 
     def _casts_coarsely(self, op: Op) -> bool:
-        """Return whether the policy casts a contraction's operands so coarsely that it
-        makes no difference whether the operands were rounded to FP32 before."""
+        """Return whether a cast of operands hides an earlier rounding to FP32."""
         cast = None if self._witness is None else self._witness.contractions.get(op)
         if cast is None or cast.unit < COARSE_CAST:
             return False
@@ -251,11 +249,9 @@ class ParallelWalk(OpWalk):
         self, cast: Cast | None, lane: Lane, i: Instruction, operands: list[Any]
     ) -> list[Any]:
         """Perturb the operands of a contraction by the roundoff of the policy's cast.
-
         Operands without a cast stay unchanged. Whole numbers stay too, since they count
         as exact data; if the cast cannot represent them all, no operand is perturbed,
-        since the cast's errors are then not an uncertainty of the data.
-        """
+        since the cast's errors are then not an uncertainty of the data."""
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)
@@ -276,7 +272,6 @@ class ParallelWalk(OpWalk):
         moves: Callable[..., list[Any]] | None = None,
     ) -> None:
         """Execute instructions in a row of lanes: on one device, or on all of a mesh.
-
         `moves` perturbs the operands of an instruction in a lane."""
         side = row[0].side
         for i in instructions:

@@ -142,11 +142,9 @@ class _Prober:
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
         """Return the subtrees with the given leaves that are children of a node of
-        `limit` leaves.
-
-        Leaves whose smallest common subtree has `limit` leaves are in different
-        children. If `limit` is None, return one child: the tree of the leaves.
-        """
+        `limit` leaves. Leaves whose smallest common subtree has `limit` leaves are in
+        different children. If `limit` is None, return one child: the tree of the
+        leaves."""
         first, *others = leaves
         node: Node = first
         rest: list[int] = []
@@ -187,11 +185,9 @@ class _Prober:
         return int(count)
 
     def is_compensated(self, root: Node) -> bool:
-        """Return whether the result has units that a plain sum in this order loses.
-
-        A unit is half a step at `exact_units` units. A plain sum that rounds to nearest
-        even or toward zero loses it, and loses a second unit that is added later.
-        """
+        """Return whether the result has units that a plain sum in this order loses. A
+        unit is half a step at `exact_units` units. A plain sum that rounds to nearest
+        even or toward zero loses it, and loses a second unit that is added later."""
         large = self.probe.unit * self.probe.exact_units
         chosen = _one_after_the_other(root)
         if chosen is None or large > self.probe.huge:

@@ -127,7 +127,6 @@ def _grouped(notes: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
-    """Yield findings on the arguments, and on the program as a whole."""
     for rule, name, type in arguments(settings):
         found = rule.finding("")
         yield replace(found, message=f"argument {name} ({type}): {rule.title}")

@@ -129,9 +129,8 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the op's last parameter path, preferring paths inside a pytree.
-
-    The last path is the right operand's: the weight in `x @ w`."""
+    """Return the op's last parameter path, preferring paths inside a pytree. The last
+    path is the right operand's: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
     return next(reversed(inside or op.params), None)
 
@@ -169,7 +168,6 @@ def _exact(
 
 
 def _owner(op: HeardOp, named: Selection) -> str | None:
-    """Return the name of the last group that matches an op, or None."""
     found = [name for name, selectors in named.items() if op.matches(selectors)]
     return found[-1] if found else None
 

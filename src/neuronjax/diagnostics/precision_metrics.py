@@ -116,7 +116,6 @@ def _agree(r: np.ndarray, a: np.ndarray) -> bool:
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
-    """Return the array in double precision, complex numbers as pairs."""
     if array.dtype.kind == "c":
         array = np.stack([np.real(array), np.imag(array)])
     return array.astype(np.float64)

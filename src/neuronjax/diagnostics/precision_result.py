@@ -378,7 +378,6 @@ class PrecisionSearch(Displayed):
         )
 
     def _change(self, d: Decision) -> str:
-        """Return the change of a decision: "all bf16", "head/kernel to bf16"."""
         name, to = self._names(d.groups), self.candidates[d.candidate]
         return f"all {to}" if name == "all" else f"{name} to {to}"
 

@@ -141,13 +141,11 @@ class Search:
     # -- the beginning -----------------------------------------------------------------
 
     def _uniform(self) -> None:
-        """Keep the first uniform assignment that is within the tolerance."""
         for assignment in self._useful_uniform():
             if self._keeps("uniform", self._everything, assignment):
                 return
 
     def _useful_uniform(self) -> list[Assignment]:
-        """Return the uniform assignments that are worth a run."""
         uniform = [self.goal.uniform(c) for c in range(self.goal.baseline)]
         useful = [a for a in uniform if self._is_worth("uniform", self._everything, a)]
         if self.goal.objective == "time":
@@ -198,8 +196,7 @@ class Search:
         return [g for g, a in lowered.items() if self._is_worth("alone", (g,), a)]
 
     def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
-        """Try the candidate on each group alone, and return the errors that are within
-        the tolerance, by group."""
+        """Try the candidate on each group alone; return the allowed errors by group."""
         found = {}
         for group in groups:
             assignment = self._with([group], candidate)
@@ -220,9 +217,8 @@ class Search:
     def _is_worth(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Return whether an assignment is worth a run; record why it is not.
-
-        A run is worthwhile if the program is new, legal on the target and faster."""
+        """Return whether an assignment is worth a run; record why it is not. A run is
+        worthwhile if the program is new, legal on the target and faster."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -278,8 +274,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Make the best assignment that was measured for one group alone the state, if
-        it is better than the state."""
+        """Make the best assignment of one group the state if that is better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -288,10 +283,8 @@ class Search:
             self._decide("best", best.groups, best.assignment, "kept", why)
 
     def _confirm(self) -> None:
-        """Go back to the last kept state within the tolerance on held-out batches.
-
-        If only the baseline is left, try the uniform candidates not yet tried.
-        """
+        """Go back to the last kept state within the tolerance on held-out batches. If
+        only the baseline is left, try the uniform candidates not yet tried."""
         baseline, *found = self._kept
         if any(self._holds(*state) for state in reversed(found)):
             return

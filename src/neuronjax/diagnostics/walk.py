@@ -260,11 +260,9 @@ class OpWalk(abc.ABC):
     def _scatter(
         self, i: Spmd, lane: Lane, own: Lanes, cut: dict[tuple[int, Split], dict]
     ) -> None:
-        """Store every device's parts of the operands in its lane.
-
-        Equal parts are one array. `cut` has the parts of earlier lanes, by the identity
-        of the value and its split.
-        """
+        """Store every device's parts of the operands in its lane. Equal parts are one
+        array. `cut` has the parts of earlier lanes, by the identity of the value and
+        its split."""
         for value, buffer, split in zip(
             lane.read(i.operands), i.body.arguments, i.splits, strict=True
         ):
@@ -322,11 +320,8 @@ def _control(span: Span) -> Instruction | None:
 
 
 def _identity(spans: Spans, lanes: Lanes) -> tuple[int, ...] | None:
-    """Return the identities of the arrays that an op reads.
-
-    Return None if every device must execute the op because it draws random bits or has
-    no results.
-    """
+    """Return the identities of the arrays that an op reads. Return None if every device
+    must execute the op because it draws random bits or has no results."""
     if not any(i.results for span in spans.values() for i in span.instructions):
         return None
     if any(side.executor.stochastic for side in spans):

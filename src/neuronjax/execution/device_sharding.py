@@ -334,8 +334,8 @@ def spread(
 
 
 def in_parts(program: InstructionProgram, count: int) -> dict[int, int]:
-    """Return number -> cut dimension of the buffers of main of which a real device has
-    only a part. Only `Spmd` instructions use these buffers, all with the same cut."""
+    """Return the buffers of main of which a real device has only a part: the number of
+    each, and the dimension along which all `Spmd` instructions that use it cut it."""
     uses: dict[int, set[int | None]] = {}
     for i in program.main.instructions:
         captured = ((n, None) for block in i.blocks for n in read_outside(block))

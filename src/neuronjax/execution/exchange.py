@@ -186,8 +186,7 @@ def all_to_all(
 
 
 def _concatenated(x: jax.Array, dimension: int) -> jax.Array:
-    """Return x, [groups, n, *local], with the n arrays of a group joined along
-    `dimension`, which gets n times longer."""
+    """Join the n arrays of each group, [groups, n, *local], along `dimension`."""
     n, local = x.shape[1], x.shape[2:]
     x = jnp.moveaxis(x, 1, dimension + 1)
     before, after = local[:dimension], local[dimension + 1 :]
@@ -357,7 +356,6 @@ def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax
 def _reduced_integers(
     i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Reduce integers exactly, or in FP32 with one conversion before and one after."""
     if i.integer_path != "fp32" or x.dtype == jnp.bool_ or i.op in BITWISE:
         return reduce_integers(i.op, x, (1,))
     floats = opaque(x.astype(jnp.float32), zero)

@@ -62,8 +62,7 @@ def check_compiler_options(options: Mapping[str, Any] | None) -> None:
 
 
 def _options(flags: str) -> Iterable[tuple[str, str]]:
-    """Yield (name, value) of each `--name=value` or `--name` in `flags`, or in the file
-    that `flags` names."""
+    """Yield (name, value) of each option in `flags`, or in the file it names."""
     if flags.strip() and not flags.lstrip().startswith("-"):
         file = Path(flags.strip())
         flags = file.read_text(errors="replace") if file.is_file() else ""

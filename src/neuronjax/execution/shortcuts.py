@@ -67,12 +67,10 @@ class _Rewriting:
         self._dropped: set[int] = set()
 
     def add(self, i: Instruction) -> None:
-        """Append an instruction and note its results."""
         self.instructions.append(i)
         self._makers.update((b.number, i) for b in i.results)
 
     def maker(self, view: View) -> Instruction | None:
-        """Return the instruction that made a view, or None."""
         return self._makers.get(view.buffer.number)
 
     def source(self, i: Instruction, kind: type, **attributes: Any) -> Any:
@@ -139,7 +137,6 @@ def _scaled_transpose(i: Any, scaling: TensorScalar, r: _Rewriting) -> Instructi
 
 
 def _swapped_free_axes(product: NcMatmul) -> tuple[int, ...]:
-    """Return the permutation that swaps the free axes of both operands."""
     d = product.dimensions
     batch = len(d.lhs_batch)
     left, right = (

@@ -107,8 +107,7 @@ def run(
 def _rows(
     x: jax.Array, split: Split, mesh: DeviceMesh, real: RealDevices, *, whole: bool
 ) -> jax.Array:
-    """Cut a global array, or this real device's part of it, into the arrays of its own
-    emulated devices: [own devices, *local shape]."""
+    """Cut a global array, or this device's part, to [own devices, *local shape]."""
     if is_spread(split, mesh, real.count):
         return real.own(split_array(x, split, mesh))
     cut = carried_dimension(split, mesh, real.count)
@@ -294,8 +293,6 @@ class _Devices:
     def _all_reduce(
         self, i: AllReduce, flags: Sequence[bool], scope: _Scope, key: jax.Array
     ) -> Arrays:
-        """Execute an all-reduce with every operand in slices."""
-
         def reduce(x: jax.Array) -> jax.Array:
             (total,) = self._interpreter.exchange(i, [x], self._count, key)
             return total if flags[0] else total[0]
@@ -322,7 +319,6 @@ class _Devices:
     def _as_flagged(
         self, values: Iterable[tuple[jax.Array, bool]], flags: Sequence[bool]
     ) -> list[jax.Array]:
-        """Return the values, with a device axis where a flag is True."""
         return [
             self.stacked(x, differs) if flag else x
             for (x, differs), flag in zip(values, flags, strict=True)

@@ -134,7 +134,6 @@ class Emulation:
 
     @contextlib.contextmanager
     def _surrounded(self) -> Iterator[None]:
-        """Enter the contexts in which the function is traced and lowered."""
         stages.stage("capturing")
         with self.around.inside(), compiling_for(self.target.name):
             yield
@@ -362,7 +361,6 @@ def _scaled(x: Any, scale: float | None) -> Any:
 
 
 def _check_context(program: InstructionProgram, context: CallContext) -> None:
-    """Refuse a call that lacks values that the program needs besides its arguments."""
     if context.amax_history is not None:
         check_history(program, context.amax_history)
     elif program.amax_slots:

@@ -110,5 +110,4 @@ class _Varying(DataFlow[bool]):
 
 
 def _is_joint(i: Instruction) -> bool:
-    """Return whether an instruction is a kernel with collectives."""
     return isinstance(i, NkiKernel) and i.joins_devices

@@ -501,7 +501,7 @@ TRN1 = ChipSpec(
     lnc_default=1,  # [LNC]
     # Measured with 2 and with 8 to 32 ranks; the wait of 4 ranks is extrapolated.
     barrier_seconds=(0.01e-3, 0.99e-3, 1.32e-3),  # [KLN]
-    collective_start_seconds=24e-6,  # 2 ranks take 26 us [KLN], 2 us in nccom-test
+    collective_start_seconds=24e-6,  # 26 us of 2 ranks [KLN] less nccom-test's 2 us
     base_clock_hz=1_400_000_000,  # [PS]
 )
 
@@ -562,7 +562,7 @@ TRN2 = ChipSpec(
     lnc_default=2,  # [LNC]
     # Measured with 2 to 64 ranks; ASSUMPTION: later chips wait as long.
     barrier_seconds=(0.064e-3, 0.89e-3, 0.495e-3),  # [KLN]
-    collective_start_seconds=14e-6,  # 2 ranks take 16 us [KLN], 2 us in nccom-test
+    collective_start_seconds=14e-6,  # 16 us of 2 ranks [KLN] less nccom-test's 2 us
     base_clock_hz=1_200_000_000,  # [PS]
 )
 

@@ -93,8 +93,7 @@ def parameters_of(names: Iterable[str]) -> list[str]:
 
 
 def _root(name: str) -> str | None:
-    """Return the path of the container that holds a parameter and all other parameters
-    of the model, or None if the name has no container."""
+    """Return the path of the container of `name` and all parameters, or None."""
     parts = name.split("/")
     inside = [n for n, part in enumerate(parts[:-1]) if part in _COLLECTIONS]
     if inside:

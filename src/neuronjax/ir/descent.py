@@ -67,7 +67,6 @@ class _Walk:
         self.read: dict[Op, Descent] = defaultdict(lambda: _NOTHING)
 
     def region(self, region: Region, given: Sequence[Descent]) -> list[Descent]:
-        """Return the descent of a region's results, given that of its arguments."""
         self._facts.update(zip(region.arguments, given, strict=True))
         for op in region.ops:
             self._facts.update(zip(op.results, self._op(op), strict=True))

@@ -68,7 +68,6 @@ class DotDimensions:
 
 
 def _host_or_modelled(field: str) -> Any:
-    """Return "host" if this field of an instruction is "host", else "modelled"."""
     return property(lambda i: "host" if getattr(i, field) == "host" else "modelled")
 
 

@@ -68,10 +68,10 @@ class DynamicOffset:
     """The part of an access that is known only at run time."""
 
     #: "scalar": index * stride is added to the offset. "vector": position p of the
-    #: first dimension adds index[p] * stride, and nothing else, to the offset; p
-    #: runs over the index column by column, up to the dimension's size. "indirect"
-    #: (tensor indirection): position j of the second dimension is
-    #: index[j % group, j // group], separately in each group of partitions.
+    #: first dimension is at offset + index[p] * stride, with the index read column by
+    #: column; that dimension's stride in the pattern is not used. "indirect" (tensor
+    #: indirection): position j of the second dimension takes its index from row
+    #: j % group and column j // group of its own group of partitions.
     kind: DynamicKind
     #: A register, or an access of integers: a single integer, [P, 1] or [P, K].
     index: Register | Access

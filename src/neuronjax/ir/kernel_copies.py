@@ -172,7 +172,6 @@ def _can_write(writer: KernelInstruction, source: Access, target: Access) -> boo
 
 
 def _overlap(a: Access, b: Access) -> bool:
-    """Return whether two accesses overlap, in partitions and free elements."""
     if a.dynamic is not None or a.dtype != b.dtype:
         return True
     pairs = zip(_spans(a), _spans(b), strict=True)

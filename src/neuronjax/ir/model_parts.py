@@ -93,8 +93,7 @@ def _scope(op: Op) -> str:
 def _scopes_of_modules(
     program: Program, read: Mapping[Op, Descent], modules: Mapping[int, str]
 ) -> dict[str, str]:
-    """Return, by module, the shortest name stack of the ops that read its parameters.
-    It names ops without a name stack, such as an optimizer's."""
+    """Return, by module, the shortest name stack of ops that read its parameters."""
     scopes_of: dict[str, set[str]] = defaultdict(set)
     for op in program.walk():
         scope = _scope(op)
@@ -126,8 +125,7 @@ def _own_modules(
 
 
 def _shared(paths: Sequence[_Path]) -> _Path:
-    """Return the common prefix of paths, with `ANY` for list indices that differ. A
-    prefix without any name gives ()."""
+    """Return the common prefix of paths, with `ANY` where list indices differ."""
     if len(paths) < 2:
         return paths[0] if paths else ()
     shared = []

@@ -269,7 +269,7 @@ _MOVEMENT = (
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),
-        integer("padding_val", "fills the elements between indices and their number"),
+        integer("padding_val", "fills dst from the last index to the final count"),
         capability="nonzero_with_count",
         reads="part",
         reads_outputs=True,

@@ -113,7 +113,6 @@ def phases_of_callees(program: Program, found: Mapping[Op, str]) -> dict[str, st
 
 
 def _own_phase(op: Op, after_gradients: bool) -> str:
-    """Return the phase by an op's name stack and by what it reads."""
     if is_backward_scope(op.location.scope):
         return "backward"
     if is_forward_scope(op.location.scope):

@@ -105,8 +105,7 @@ def _changed(policy: Policy, field: str, value: object) -> str:
 
 
 def _is_its_name(policy: Policy) -> bool:
-    """Return whether a policy equals the preset of the same name; a user may give any
-    policy that name."""
+    """Return whether a policy equals the preset of the same name."""
     try:
         return policy == Policy.preset(policy.name or "")
     except InvalidProgramError:

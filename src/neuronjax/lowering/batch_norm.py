@@ -63,7 +63,6 @@ class _Features:
         return self.context.computed(cls, operands, shape, np.float32, **options)
 
     def by(self, name: str, x: View, value: float) -> View:
-        """Return the result of an operation on a tensor and a number, in FP32."""
         scalar = filled(self.context, (), np.float32, value)
         return self._fp32(TensorScalar, (x, scalar), x.type.shape, op=name)
 
@@ -93,7 +92,6 @@ class _Features:
             yield write(TensorCopy, (x,), (result,), engine="vector")
 
     def normalised(self, centred: View, variance: View) -> View:
-        """Return the centred values divided by their deviation."""
         deviation = self.root(self.by("add", variance, self.epsilon))
         return self.apply("divide", centred, self.per_feature(deviation))
 

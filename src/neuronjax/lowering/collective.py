@@ -86,8 +86,7 @@ def _groups(op: Op, context: Context) -> Groups:
 
 
 def _joined_groups(op: Op, context: Context) -> Groups:
-    """Return `_groups`, after checking that a network joins each group. Reductions
-    leave this check to their algorithms."""
+    """Return `_groups`, after checking that a network joins each group."""
     groups, placement = _groups(op, context), _placement(context)
     for group in groups:
         remedy = "use the same logical cores on every node"
@@ -165,7 +164,6 @@ def reduce_scatter(op: Op, context: Context) -> Instructions:
 def _reduction(
     op: Op, context: Context, cls: type, kind: str, **fields: Any
 ) -> Instructions:
-    """Lower a reduction over devices to one instruction for all operands."""
     groups = _groups(op, context)
     (region,) = op.regions
     name = _combiner(op, region)

@@ -112,7 +112,6 @@ def refused(op: Op, what: str) -> UnsupportedError:
 
 
 def _each_part(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Emit the op on the real parts, and again on the imaginary parts."""
     results = rewriting.define(op.results, builder)
     for i in range(2):
         operands = [rewriting.part(value, i) for value in op.operands]
@@ -146,7 +145,6 @@ def _is_separable(op: Op) -> bool:
 
 
 def _combination(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite a reduction or a scatter."""
     rule = _each_part if _is_separable(op) else _in_place
     rule(rewriting, op, builder)
 
@@ -161,8 +159,7 @@ def _in_place(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _manual_computation(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite in place; both parts of a value are split over devices as the value
-    was."""
+    """Rewrite in place; both parts of a value are split as the value was."""
     attributes = dict(op.attributes)
     for name, values in (("in_shardings", op.operands), ("out_shardings", op.results)):
         pairs = zip(attributes[name], values, strict=True)
@@ -188,8 +185,7 @@ def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _custom_call(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite in place, and record for the call's own rule which operands and results
-    were complex."""
+    """Rewrite in place, and record which operands and results were complex."""
     flags = tuple([tuple(map(is_complex, vs)) for vs in (op.operands, op.results)])
     operands = rewriting.expand(op.operands)
     results = rewriting.define(op.results, builder)
@@ -205,8 +201,7 @@ def _formula(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _broadcasting(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite `chlo.broadcast_*`; without dimensions the shapes are aligned at their
-    ends."""
+    """Rewrite `chlo.broadcast_*`; by default shapes are aligned at their ends."""
     shape = op.results[0].type.shape
 
     def spread(value: Value) -> Pair:
@@ -270,8 +265,7 @@ def _iota(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _convert(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite a cast: a real number gets an imaginary part of 0; a cast to a real dtype
-    drops the imaginary part."""
+    """Rewrite a cast; a cast to a real dtype drops the imaginary part."""
     (source,), (result,) = op.operands, op.results
     re = rewriting.part(source, 0)
     if not is_complex(result):

@@ -491,8 +491,7 @@ class Context:
 
 @functools.cache
 def _legal_dtypes(core: CoreSpec) -> frozenset[np.dtype]:
-    """Return the dtypes that the engines read and write, and int64 and uint64 for
-    addresses."""
+    """Return the dtypes of the engines, and int64 and uint64 for addresses."""
     names = {name for engine in core.engines for name in engine.dtypes}
     names = names - EMULATOR_ONLY_DTYPES | {"int64", "uint64"} | set(core.mx_dtypes)
     if core.mx_dtypes:

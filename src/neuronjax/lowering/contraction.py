@@ -232,8 +232,7 @@ def products(
 def _ordered(
     context: Context, view: View, batch: Axes, contract: Axes, contracted: Axes
 ) -> View:
-    """Return an operand as [batch, free, contracted]; the last axes have sizes
-    `contracted`."""
+    """Return an operand as [batch, free, *contracted]."""
     rank = len(view.type.shape)
     free = (axis for axis in range(rank) if axis not in (*batch, *contract))
     view = transposed(context, view, (*batch, *free, *contract))
@@ -248,7 +247,6 @@ def _summed(
     sums: Axes,
     result: Buffer,
 ) -> Instructions:
-    """Multiply two operands of one shape, and add along some axes."""
     dtype = result.type.dtype
     fields: dict[str, Any] = dict(engine=engine_of(dtype))
     wide = np.dtype(np.float32)

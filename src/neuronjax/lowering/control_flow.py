@@ -79,8 +79,7 @@ def call(op: Op, context: Context) -> Instructions:
 
 @contextlib.contextmanager
 def _placed_at(op: Op) -> Iterator[None]:
-    """Replace the location of an error in a library's function by the user's line that
-    calls it."""
+    """Give an error in a library's function the user's line that calls it."""
     try:
         yield
     except NeuronJaxError as error:

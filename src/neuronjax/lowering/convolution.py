@@ -1,11 +1,11 @@
 """Convolution as a matmul whose K is the kernel positions, then the input channel.
 
-Positions are in row-major order, and zeros of the padding count. Groups become a batch
-dimension. The input is laid out once as [groups, batch, *spatial, channels], its
-patches are gathered (`Im2col`), and the kernel becomes [groups, K, outputs]. Gradients
-of convolutions are convolutions with dilations and take the same path. Integers use
-`contraction.integer_matmul`. If nothing is multiplied (no window fits, or the kernel is
-empty), the result is zeros.
+Positions are in row-major order; zeros of the padding are multiplied like all others.
+Groups become a batch dimension. The input is laid out once as [groups, batch, *spatial,
+channels], its patches are gathered (`Im2col`), and the kernel becomes [groups, K,
+outputs]. Gradients of convolutions are convolutions with dilations and take the same
+path. Integers use `contraction.integer_matmul`. If nothing is multiplied (no window
+fits, or the kernel is empty), the result is zeros.
 
 Groups of few channels share the array, as XLA's `convolution_group_converter` arranges
 them: side by side, as blocks on the diagonal of one stationary matrix, whose other
@@ -107,8 +107,7 @@ class _Convolution(NamedTuple):
         )
 
     def groups_side_by_side(self, lanes: int) -> int:
-        """Return how many groups fit on the array's diagonal. In the gradient of a
-        kernel there is a batch group for each channel of the image."""
+        """Return how many groups fit on the array's diagonal."""
         rows = self.group_batch if self.batch_groups > 1 else self.group_channels
         groups = self.feature_groups * self.batch_groups
         return max(1, min(groups, lanes // max(rows, self.group_outputs)))

@@ -213,7 +213,6 @@ def _blocks(
 
 
 def _as_scales(context: Context, scales: View) -> View:
-    """Return scale bytes as E8M0 numbers."""
     dtype = get_format("float8_e8m0fnu").dtype
     if scales.type.dtype == dtype:
         return scales
@@ -222,8 +221,7 @@ def _as_scales(context: Context, scales: View) -> View:
 
 
 def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) -> View:
-    """Return the four elements of a word as neighbours along `axis`, the low byte
-    first."""
+    """Return a word's four elements as neighbours along `axis`, low byte first."""
     if element not in _FORMATS:
         raise _invalid(
             op, f"packed elements of {element!r}", f"use {', '.join(_FORMATS)}"

@@ -58,8 +58,7 @@ def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOpe
 
 
 def _weight_index(op: Op, context: Context) -> int | None:
-    """Return the index of the operand of a contraction that is its weight, 0 or 1, or
-    None."""
+    """Return the index, 0 or 1, of the operand that is the weight, or None."""
     facts = [context.fact(value) for value in op.operands]
     is_backward = any(fact.cotangent for fact in facts)
     facts = [f._replace(parameter="") if f.cotangent else f for f in facts]

@@ -57,7 +57,6 @@ def _combiner(op: Op) -> str | None:
 
 
 def _with_body(op: Op, context: Context, cls: type, **fields: Any) -> Instructions:
-    """Yield an instruction with the op's region as its body."""
     (body,), captured = lowered_bodies(op.regions, context)
     arguments = op.regions[0].arguments
     operands = promoted(context, context.operands(op), arguments)

@@ -77,8 +77,7 @@ def _key_views(
     context: Context,
     operands: tuple[View, ...],
 ) -> list[View]:
-    """Return the keys as tensors: operands, or functions of operands, which are
-    computed."""
+    """Return the keys as tensors, which are operands or functions of operands."""
     left = comparator.arguments[::2]
     known = dict(zip(left, operands, strict=True))
     computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in known))

@@ -101,7 +101,7 @@ def alone(
 
 @contextlib.contextmanager
 def _devices(shared: ProgramContext, mesh: DeviceMesh) -> Iterator[None]:
-    """Lower the collectives for this mesh in the body of a `with` statement."""
+    """Lower the collectives in the body of a `with` statement for the mesh."""
     shared.mesh = mesh
     try:
         yield
@@ -149,7 +149,6 @@ def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
 
 
 def _check_order(op: Op, mesh: Mesh) -> None:
-    """Refuse a mesh with its own device order, which needs the partitioner."""
     if mesh.device_ids:
         raise op.error(
             UnimplementedError,
@@ -192,8 +191,7 @@ def _check_size(op: Op, devices: int, shared: ProgramContext) -> None:
 
 
 def _larger(target: Target, devices: int, lnc: int | None) -> str:
-    """Return a remedy that names targets with enough devices, if possible of the same
-    chip."""
+    """Return a remedy that names targets with enough devices."""
     cores = {
         name: TARGETS[name].logical_cores(lnc if i.chip == target.chip else None)
         for name, i in INSTANCES.items()

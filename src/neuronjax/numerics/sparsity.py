@@ -256,8 +256,8 @@ def check_layout(
         raise InvalidProgramError(
             f"axis {axis} has {values.shape[axis]} kept elements, but {pattern} keeps "
             f"{pattern.kept} of every group",
-            remedy=f"fill the last group up to {(groups + 1) * pattern.kept} elements "
-            "with zeros at free positions",
+            remedy=f"append zeros until the axis has {(groups + 1) * pattern.kept} "
+            "elements, with tags that the last group does not use",
         )
     return groups
 

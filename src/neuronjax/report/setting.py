@@ -12,7 +12,7 @@ _SHOWN_FORMATS = {"fp8": "FP8", "mxfp8": "MXFP8", "mxfp4": "MXFP4"}
 _CASTS = {"matmult": "matmuls in {}", "all": "all in {}"}
 _FP32 = {
     "fp32_4pass_rows32": "FP32 in four passes",
-    "fp32_4pass": "FP32 in four passes, by 128 rows",
+    "fp32_4pass": "FP32 in four passes, sums of 128 rows",
 }
 
 

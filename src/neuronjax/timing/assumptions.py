@@ -112,8 +112,8 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "this times (THROTTLE_LIMIT - use) is the part of THROTTLE_SECONDS lost per second;"
-    " use is 0 if idle, else it includes the share of rows, which is undocumented",
+    "per second TensorE loses this times (THROTTLE_LIMIT - use) s of THROTTLE_SECONDS;"
+    " use is 0 if idle, else rate x share of rows; that rows count is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 

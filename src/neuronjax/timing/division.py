@@ -1,10 +1,11 @@
 """The division of a region's rows into blocks.
 
 If a step processes several tiles before the next step, these tiles are a block, and
-blocks do not overlap. Otherwise one tile is computed while the next is loaded. If two
-tiles do not fit in SBUF beside the operands that every tile needs whole, the operands
-are loaded again for every block, or blocks do not overlap. Physical cores that share
-the rows each have a copy of the whole operands. Bytes are those of a logical core.
+the next block is loaded after it. Otherwise one tile is computed while the next is
+loaded, if both fit in SBUF beside a part of the operands that every tile needs whole.
+If two tiles do not fit beside all of these operands, every block loads them again.
+Physical cores that share the rows each have a copy of them. Bytes are those of a
+logical core.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ Kind = Literal["program", "kernel"]
 #: further time: 19 times have 20 gaps between and beside them, and the interval covers
 #: 16 gaps, all but two at each end.
 ROWS, COVERED = 19, 0.8
-#: The distance of times that differ by a factor of ten, in LNC, or in chip. The unit is
-#: the distance between an always busy queue and an idle queue.
+#: What a factor of ten in time, another LNC and another chip add to the distance of two
+#: programs. A queue that is always busy in one and idle in the other adds 1.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 

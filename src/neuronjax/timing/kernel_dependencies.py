@@ -328,7 +328,7 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait for the index of a dynamic access, which may be a write."""
+        """Add the wait of a dynamic read or write for its index."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:

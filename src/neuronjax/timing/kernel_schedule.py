@@ -424,7 +424,7 @@ class _Scheduling:
     def _transfer(
         self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
-        """Issue a transfer on its ring; DMA moves it after earlier transfers."""
+        """Issue a transfer, which DMA moves after earlier ones, and return its end."""
         queue.free = start + p.issue_seconds
         if queue.kind in ISSUERS:
             self.issues.append((start, n))

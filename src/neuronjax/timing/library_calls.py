@@ -27,7 +27,8 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """Return the program with the functions replaced; unchanged if it calls none."""
+    """Return the program with functions of the library that are one instruction of the
+    chip replaced by this instruction."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()

@@ -112,7 +112,7 @@ class _Planner:
     ) -> BlockPlan:
         """Return a block's plan, with arguments at `resident` positions in SBUF.
 
-        The instructions of a callee with one `call` get its location."""
+        The location of a callee's only call is `call`, and its instructions get it."""
         fused = fuse(block, self.program.functions, self.core, call)
         regions = group(fused, self.core)
         capacity = int(self.capacity * share)

@@ -109,8 +109,7 @@ class _Writer:
         self._count = 0
 
     def program(self, program: Program) -> Iterator[tuple[str, str]]:
-        """Yield every line with the "file:line" of its op: the entry function, then the
-        others in the order of their calls."""
+        """Yield each line of the entry and its callees, and its op's "file:line"."""
         for name in sorted(program.meshes):
             yield f"mesh {program.meshes[name]!r}", ""
         self._numbers = {program.main: 0}

@@ -232,7 +232,6 @@ def _farthest(left: np.ndarray, right: np.ndarray) -> tuple[int, ...]:
 
 
 def _read_text(value: Value, program: FlatProgram) -> str:
-    """Return the text of a constant, or the name of the op that makes a value."""
     maker = program.makers.get(value)
     if maker is None:
         return "an argument"
@@ -240,10 +239,9 @@ def _read_text(value: Value, program: FlatProgram) -> str:
 
 
 def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
-    """Return an op as reports name it, "argument" if `op` is None.
-
-    A constant gets the line of the op that reads it, since JAX gives constants the line
-    of the whole call."""
+    """Return an op as reports name it, "argument" if `op` is None. A constant gets the
+    line of the op that reads it, since JAX gives constants the line of the whole
+    call."""
     if op is None:
         return EditedOp(number=-1, op="argument", module=TOP, source="", result="")
     shown = _reader(op, program) if op.op.name == CONSTANT else op
@@ -275,7 +273,6 @@ def _output(
     before: Mapping[str, tuple[RunValue, np.ndarray]],
     after: Mapping[str, tuple[RunValue, np.ndarray]],
 ) -> OutputDifference:
-    """Return the difference of the results at a path, or why they are not compared."""
     if path not in before or path not in after:
         note = "only before" if path in before else "only after"
         return OutputDifference(path=path, errors=None, note=note)

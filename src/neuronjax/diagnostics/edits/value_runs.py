@@ -219,7 +219,6 @@ class _GatheringWalk(ParallelWalk):
         self._run = run
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of an array, recorded as part of the array's value."""
         piece = super().cut(value, part)
         self._run.hold(piece, self._run.value(np.asarray(value)))
         return piece
@@ -227,7 +226,6 @@ class _GatheringWalk(ParallelWalk):
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
-        """Return the joined array, recorded as the value of its parts."""
         whole = super().joined(values, join)
         self._run.hold(whole, self._run.value(np.asarray(values[0])))
         return whole

@@ -54,7 +54,7 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
             worst = max(wrong, key=lambda t: t.worst.result.error)
             chooser = flow.trace(op.results[0])
             assert chooser is not None
-            chain = flow.chain(worst, worst.worst)  # may be a loop
+            chain = flow.chain(worst, worst.worst)
             yield max(chain, key=lambda step: step[1].own)[0], chooser
 
 

@@ -130,9 +130,8 @@ class Flow:
         return self._through(value, lambda t: t.first is not None, self._beside_others)
 
     def carrying_nonfinite(self, value: Value) -> set[Op]:
-        """Return the ops through whose results an Inf or NaN reaches a value, or an
-        error that it causes, such as a quotient by Inf that is zero."""
-
+        """Return the ops through whose results an Inf or NaN reaches a value. An error
+        that the Inf causes counts too: a quotient by Inf is zero."""
         is_off = lambda t: t.is_broken or t.first is not None  # noqa: E731
         return self._through(value, is_off, lambda value: ())
 
@@ -259,18 +258,15 @@ class Flow:
 
     @functools.cached_property
     def _tie(self) -> Op | None:
-        """Return the first op with a large error, if it is a tie; otherwise None."""
         for op, trace in self._by_op.items():
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None
         return None
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
-        """Return whether ordinary roundings alone explain an error in short formats.
-
-        If the operands of an op have no correct digits, its error is due to them, and
-        their origins are examined instead.
-        """
+        """Return whether ordinary roundings alone explain an error in short formats. If
+        the operands of an op have no correct digits, its error is due to them, and
+        their origins are examined instead."""
         seen: set[Op] = set()
         while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
             origin, last = chain[-1]
@@ -346,11 +342,9 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether an error in a short format is ordinary: no op amplifies it until
-    the format, if it has 8 bits, has no correct digit left, and none by `COSTLY`.
-
-    The last op of the chain may amplify: with other data its error is as large. So may
-    an op whose operands have no correct digit.
-    """
+    the format, if it has 8 bits, has no correct digit left, and none by `COSTLY`. The
+    last op of the chain may amplify: with other data its error is as large. So may an
+    op whose operands have no correct digit."""
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     if any(e.error_before < HOPELESS for e in costly):
         return False

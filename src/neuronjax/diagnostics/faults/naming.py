@@ -135,7 +135,6 @@ def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_whole(e: OpEvidence) -> str:
-    """Return advice for whole numbers that FP32 holds, or "" for larger ones."""
     return WHOLE_IN_FP32 if e.result.largest <= 2.0**24 else ""
 
 
@@ -379,5 +378,4 @@ def _format(t: OpTrace) -> str:
 
 
 def _end(t: OpTrace) -> str:
-    """Return text such as "65504, the largest number of float16"."""
     return f"{short(largest_of(_format(t)))}, the largest number of {_format(t)}"

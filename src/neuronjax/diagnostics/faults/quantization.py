@@ -118,8 +118,7 @@ def quantizing(
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether all ops that read a result scale or bound it, as is done with
-    codes but not with counts and indices."""
+    """Return whether all readers of a result scale or bound it, as they do codes."""
     through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
     readers = [*flow.ahead(op, lambda r: r.name in through)]
     computing = [r for r in readers if r.name not in _SHOWS]
@@ -151,10 +150,8 @@ def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
 ) -> Iterator[tuple[OpTrace, bool]]:
     """Yield (op, whether numbers are scaled after it) for the bounds and roundings
-    before an op, back to the last arithmetic that does not scale.
-
-    Calls are distinguished, because all clips of a program may call one function.
-    """
+    before an op, back to the last arithmetic that does not scale. Calls are
+    distinguished, because all clips of a program may call one function."""
     left = [(path.calls, v, False) for v in _same_size(path.op)]
     seen = set(left)
     while left:
@@ -220,11 +217,9 @@ def _matters(
     traces: Mapping[OpPath, OpTrace],
     codes: OpTrace,
 ) -> bool:
-    """Return whether a few zeros among codes affect many numbers.
-
-    A quotient by a number computed from zeros may be huge, and each code may be the
-    scale of several numbers.
-    """
+    """Return whether a few zeros among codes affect many numbers. A quotient by a
+    number computed from zeros may be huge, and each code may be the scale of several
+    numbers."""
 
     def hands_on(_: Value, reader: Value) -> bool:
         maker = graph.makers.get(reader)

@@ -156,8 +156,7 @@ class Remedy:
         return False, f"{where} alone would still leave {left}"
 
     def _handed_on(self) -> float:
-        """Return the error that would show if the op at fault rounded to FP32, assuming
-        that it grows by the same factor as the observed error."""
+        """Return the error that would show if the op at fault rounded to FP32."""
         made, shown = self.suspect.trace.worst.result, self.shown.worst.result
         grows = shown.error / made.error if made.error else 0.0
         is_other = self.shown is not self.suspect.trace and math.isfinite(grows)
@@ -209,5 +208,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # not a bound
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # bounds are smaller
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype

@@ -26,7 +26,7 @@ from neuronjax.ir.program import Op, Value
 
 #: A scale is at most this many ops before a cast, and its statistic before the scale.
 NEARBY = 8
-#: A bound that changes the norm of a scale by this factor replaces it.
+#: If bounding a scale changes its norm by this factor, the bound counts as the scale.
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
@@ -130,7 +130,6 @@ def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:
 
 
 def _statistics(flow: Flow, made: OpTrace) -> list[OpTrace]:
-    """Return the reductions that lead to a scale, the nearest first."""
     steps = (made, *flow.near(made, NEARBY))
     return [t for t in steps if t.path.op.name == "stablehlo.reduce"]
 

@@ -166,7 +166,6 @@ class FaultSearch:
 
     @functools.cached_property
     def _behind(self) -> list[set[Op]]:
-        """Return, for every result, the ops on which it depends."""
         return [self._flow.ops_behind(value) for value in self._results]
 
     def suspects(self) -> list[Suspect]:
@@ -299,8 +298,8 @@ class FaultSearch:
         return [*reversed(before), self._before_factors(chain[worst])]
 
     def _before_factors(self, step: Step) -> Step:
-        """Return the sum that made elements wrong to which products, such as the op of
-        `step`, only give more weight; `step` itself if there is none."""
+        """Return the sum that made elements wrong, if products up to the op of `step`
+        only give these elements more weight; else `step`."""
         found, seen = step, set[Op]()
         while found[0].path.op.name in FACTORS and found[0].path.op not in seen:
             seen.add(found[0].path.op)
@@ -496,8 +495,7 @@ class FaultSearch:
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Return the values of a state on its way through sums and scalings by nearly
-        one."""
+        """Return a state's values on its way through sums and scalings by about one."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)
@@ -556,7 +554,7 @@ class FaultSearch:
                 return
 
     def _swallowed(self) -> Iterator[Suspect]:
-        """Yield the causes of ops that make only Inf and NaN, if no result has any."""
+        """Yield the causes of ops whose results are all Inf or NaN."""
         for trace in self._recorder.traces.values():
             op, moment = trace.path.op, trace.made_nonfinite
             if moment is None or is_chosen_from(self._flow, op):

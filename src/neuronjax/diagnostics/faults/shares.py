@@ -175,8 +175,7 @@ def _relative(found: Figures) -> float:
 def _is_lost(
     x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
 ) -> np.ndarray:
-    """Return where the error of finite elements exceeds `lost` times the reference's
-    magnitude, or times `floor` if that is larger."""
+    """Return where errors exceed `lost` times the larger of magnitude and `floor`."""
     x, reference = wide(x), wide(reference)
     apart = np.abs(x - reference)
     return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)

@@ -67,12 +67,10 @@ def ignored_arguments(
 
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:
-    """Return positions of the arguments on which no result depends.
-
-    A storage is assumed to depend on all that any write to it depends on, even a later
-    write. So the returned arguments surely have no effect; other arguments may have no
-    effect either.
-    """
+    """Return positions of the arguments on which no result depends. A storage is
+    assumed to depend on all that any write to it depends on, even a later write. So the
+    returned arguments surely have no effect; other arguments may have no effect
+    either."""
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
     reached = _reached(sources, {a.storage for a in program.results})
@@ -120,10 +118,8 @@ def _reached(sources: dict[Place, set[Place]], ends: set[Place]) -> set[Place]:
 
 
 def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
-    """Return whether the reference's results change with its input `number`.
-
-    Return True if the kernel has another number of inputs, which cannot be matched.
-    """
+    """Return whether the reference's results change with its input `number`. Return
+    True if the kernel has another number of inputs, which cannot be matched."""
     other = list(case.inputs(seed))
     if len(other) != len(case.kernel_arguments(seed)):
         return True

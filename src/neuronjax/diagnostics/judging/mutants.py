@@ -173,8 +173,8 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Count an execution of the reference's present place, and return the place;
-        None if the call does not come from the reference."""
+        """Count and return the place of the reference that now makes the change `what`
+        possible; return None if the call does not come from the reference."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
@@ -197,10 +197,8 @@ class _ChangedRun:
 
     def _while(self, condition: Any) -> Any:
         """Return whether a loop goes on; end a changed loop before its last iteration.
-
         The number of iterations is known from the unchanged run. A loop that the change
-        makes endless is ended by an error.
-        """
+        makes endless is ended by an error."""
         site = self._noted(_SHORT_LOOP) if condition else None
         if site is None:
             return condition

@@ -126,7 +126,6 @@ def seeds(
 
 
 def _held(tolerance: Tolerance) -> np.ndarray:
-    """Return the reference of a tolerance, in FP32 if it has bounds of elements."""
     value = tolerance.value
     is_wide = tolerance.bound is not None and value.dtype.kind == "f"
     return value.astype(np.float32, copy=False) if is_wide else value
@@ -143,7 +142,6 @@ def _runs(
 
 
 def _differing(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> int:
-    """Return the number of elements that differ; a NaN equals a NaN."""
     pairs = zip(one, other, strict=True)
     wide = ([np.asarray(x, np.float64) for x in pair] for pair in pairs)
     return sum(int(np.count_nonzero(~alike(a, b))) for a, b in wide)

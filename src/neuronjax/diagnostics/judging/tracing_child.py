@@ -128,7 +128,6 @@ def _made(function: Callable[..., Any]) -> Kernel:
 
 
 def _own_arguments(module: types.ModuleType) -> Any:
-    """Return the types of what the candidate's own `get_inputs()` returns."""
     function = getattr(module, "get_inputs", None)
     if function is None:
         raise InvalidProgramError(

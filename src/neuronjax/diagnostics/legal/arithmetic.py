@@ -66,7 +66,6 @@ def legal(i: Instruction, x: Sequence[Held], at: Executors) -> Sequence[Held]:
 
 @legal.register
 def _(i: HostCall, x: Sequence[Held], at: Executors) -> Sequence[Held]:
-    """Return nothing for a call without results; refuse other calls."""
     if i.results:
         raise no_rule(i, i.function.name)
     return ()
@@ -246,7 +245,6 @@ def _whole(step: Any, x: Tracked, dtype: np.dtype) -> Array:
 
 
 def _of_integers(held: Held, model: ErrorModel) -> Tracked:
-    """Return integers as float numbers with their errors."""
     x = held.x
     if not isinstance(x, Tracked):
         return exact(x, model)
@@ -272,7 +270,6 @@ def _(i: ReducePrecision, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return the bits of an exact operand; those of an inexact operand are doubtful."""
     results = of_exact(i, x, at)
     if x[0].is_exact:
         return results

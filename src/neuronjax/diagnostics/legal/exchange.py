@@ -115,7 +115,6 @@ def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _reduced(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of a float reduction, for every device."""
     results: dict[int, Held] = {}
     for group in i.groups:
         total = _total(i, k, [x[device][k] for device in group], at)

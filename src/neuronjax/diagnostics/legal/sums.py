@@ -183,7 +183,6 @@ def _added_up(
     fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
 ) -> Tracked:
     """Return the sums of an instruction that adds the terms `parts`, with errors.
-
     `fold` adds up arrays of the parts' shapes; every sum has `counts` terms."""
     value = fold(*(p.value for p in parts))
     squares = fold(*(np.square(p.value) for p in parts))
@@ -249,5 +248,4 @@ def _(i: LocalScatter, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _whole(error: Any, x: Tracked) -> np.ndarray:
-    """Return a scale for every element; 0 if `error` is None."""
     return np.broadcast_to(np.asarray(0.0 if error is None else error, float), x.shape)

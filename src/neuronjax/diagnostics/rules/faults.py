@@ -141,7 +141,6 @@ def _decay(context: OpContext) -> Answer:
 
 
 def _factor(context: OpContext, value: Value) -> float | None:
-    """Return the constant factor of a product, or None."""
     maker = context.graph.makers.get(value)
     if maker is None or maker.name != "stablehlo.multiply":
         return None

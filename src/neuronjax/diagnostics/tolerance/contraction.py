@@ -160,10 +160,8 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return `x[stack]` as a factor, and a mask of constant lines along `axis`.
-
-    Shared errors in `loose` are treated as correlated.
-    """
+    """Return `x[stack]` as a factor, and a mask of constant lines along `axis`. Shared
+    errors in `loose` are treated as correlated."""
     part = x.part(stack)
     value, own, joint = part.value, part.own, part.correlated(loose, stack)
     largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
@@ -238,10 +236,8 @@ def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _normal(x: np.ndarray) -> np.ndarray:
     """Return scales, or squares of scales, with zeros in place of subnormal numbers.
-
     One subnormal in twenty numbers makes a matrix product ten times as slow. The loss
-    in a product, at most four square roots of 2^-124, is within `_DROPPED`.
-    """
+    in a product, at most four square roots of 2^-124, is within `_DROPPED`."""
     return np.where(x < np.finfo(np.float32).tiny, np.float32(0.0), x)
 
 

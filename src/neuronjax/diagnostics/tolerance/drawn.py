@@ -96,7 +96,6 @@ class Draw:
         return Tracked(packed(value) if self.count else value, x.model, x.dtype)
 
     def _of_each(self, scale: np.ndarray) -> np.ndarray:
-        """Return a scale with an axis for the runs, if there are several."""
         return scale[..., None] if self.count else scale
 
     def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:

@@ -219,11 +219,9 @@ class _Operand:
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
-    """Return broadcast operands, the result's shared errors, and correlated errors.
-
-    The copies of a broadcast constant have one error, but count as rounded separately:
-    even if that error adds up in a sum, the roundings of the sum are larger.
-    """
+    """Return broadcast operands, the result's shared errors, and correlated errors. The
+    copies of a broadcast constant have one error, but count as rounded separately: even
+    if that error adds up in a sum, the roundings of the sum are larger."""
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
     tracked = []

@@ -40,7 +40,6 @@ class _ArrayType(type):
 
 
 def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
-    """Return a float array tracked, any other value unchanged."""
     if isinstance(array, Tracked) or array.dtype.kind in "iubOSU":
         return array
     if zeroed:

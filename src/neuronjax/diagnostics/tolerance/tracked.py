@@ -471,7 +471,6 @@ def _written(out: Any, result: Any) -> Any:
 
 
 def _called(rule: Any, name: str, args: Any, named: Any) -> Any:
-    """Return a rule's result; refuse an unknown function or argument."""
     if rule is None:
         raise _no_rule(name)
     try:
@@ -485,7 +484,6 @@ _signature = functools.cache(inspect.signature)
 
 
 def _made(result: Any) -> Any:
-    """Return a rule's result, with its errors drawn if the model has a draw."""
     if not isinstance(result, Tracked) or result.model.draw is None:
         return result
     return result.model.draw.made(result)

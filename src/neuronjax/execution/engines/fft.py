@@ -116,7 +116,6 @@ def _inverse(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
 
 
 def _transform(x: Parts, axes: Sequence[int], zero: jax.Array) -> Parts:
-    """Return the transform over the axes, the last axis first."""
     for axis in reversed(axes):
         shape = x[0].shape
         batch, n, rest = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -170,8 +169,7 @@ def _twiddled(blocks: Blocks, length: int, zero: jax.Array) -> Blocks:
 
 
 def _radix(p: int) -> Callable[[Parts, jax.Array], Blocks]:
-    """Return the function that transforms axis 1 of [batch, p, m, rest] for a factor p.
-    Its result is blocks, concatenated along that axis."""
+    """Return the function that transforms axis 1 of [batch, p, m, rest] to blocks."""
     if p > LARGEST_RADIX:
         return _bluestein
     return {2: _radix_2, 4: _radix_4}.get(p, _odd_radix)

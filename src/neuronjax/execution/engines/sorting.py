@@ -44,7 +44,6 @@ def _key(x: jax.Array, total: bool, descending: bool) -> jax.Array:
 
 
 def _canonical(x: jax.Array) -> jax.Array:
-    """Replace all zeros by one zero and all NaNs by one NaN."""
     x = jnp.where(x != x, jnp.float32(np.nan), flush(x))
     return jnp.where(x == 0, jnp.float32(0), x)
 

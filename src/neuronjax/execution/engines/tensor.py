@@ -122,8 +122,7 @@ def _add_passes(
     *,
     rounded: Callable[..., jax.Array] | None,
 ) -> jax.Array:
-    """Return the sum after adding the stored results of the passes one by one, each new
-    sum rounded by `rounded`. Nothing here can be contracted or reassociated."""
+    """Return the sum of the passes, one by one, each new sum rounded by `rounded`."""
     for n, stored in enumerate(passes):
         total = stored if total is None else total + stored
         if rounded is not None:

@@ -331,7 +331,6 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
 def _extreme(
     op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
 ) -> jax.Array:
-    """Return the largest or smallest element, with the initial value included."""
     key = REDUCTIONS[op](extreme_key(op, operand), axes=tuple(axes))
     start = jnp.broadcast_to(extreme_key(op, init), key.shape)
     return extreme_of_key(COMMON[op](key, start))

@@ -40,7 +40,6 @@ UNROLLED_POSITIONS = 32
 
 
 def _combination(op: str, dtype: np.dtype, zero: jax.Array) -> Body:
-    """Return one binary op as a body; floats are FP32."""
     if dtype.kind in "iub":
         function = (BOOLEANS if dtype == np.bool_ else INTEGERS)[op]
     elif op in ("maximum", "minimum"):
@@ -240,8 +239,7 @@ def _select_and_scatter(
     keeps: Body,
     combine: Body,
 ) -> jax.Array:
-    """Add each window's source value to the element that the window selects. Windows
-    are added in row-major order."""
+    """Add source values to selected elements, in row-major order of windows."""
     if not source.size:
         return jnp.broadcast_to(init, operand.shape)
     base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))

@@ -111,7 +111,6 @@ def _dimensions(
 
 
 def _dimension_of(stride: int, units: tuple[int, ...]) -> int:
-    """Return the innermost dimension whose unit divides the stride."""
     for dim, unit in enumerate(units):
         if stride >= unit and stride % unit == 0:
             return dim

@@ -109,7 +109,6 @@ def _runs(equal: np.ndarray, period: int) -> list[tuple[int, int]]:
 
 
 def _weight(e: Element) -> int:
-    """Return the number of instructions and loops in an element."""
     if isinstance(e.kind, KernelStep):
         return 1
     return 1 + sum(map(_weight, e.turns[0]))

@@ -182,8 +182,7 @@ def _recast(x: jax.Array, stored: str, dtype: str) -> jax.Array:
 
 
 def _dense(place: ResolvedAccess, box: AccessBox, state: State) -> jax.Array:
-    """Return the pool as [slots, *box.sizes], or only the slot, as [1, *box.sizes], if
-    the access reads another dtype than is stored."""
+    """Return the pool, or its slot if dtypes differ, as [slots, *box.sizes]."""
     plan = place.plan
     if _same_carrier(plan):
         pool = state[plan.pool]
@@ -202,7 +201,6 @@ def _starts(place: ResolvedAccess) -> list[Index]:
 
 
 def _window(place: ResolvedAccess, box: AccessBox, dense: jax.Array) -> jax.Array:
-    """Return the elements in an access's window of the dense array."""
     starts, extents = _starts(place), (1, *box.extents)
     known = [s for s in starts if isinstance(s, int)]
     if len(known) == len(starts):
@@ -242,8 +240,8 @@ def _arranged(window: jax.Array, box: AccessBox) -> jax.Array:
 def write(
     place: ResolvedAccess, value: jax.Array, state: State, zero: jax.Array | None = None
 ) -> None:
-    """Write an array in the carrier of the view's dtype into the pool. An opaque `zero`
-    is given if the same iteration uses the pool again."""
+    """Write `value` into the pool. If the same iteration uses the pool again, an opaque
+    `zero` lets `_updated_alone` keep the write apart from that use."""
     plan = place.plan
     value = value.reshape(plan.shape)
     if plan.box is None or plan.box.repeats:
@@ -272,13 +270,11 @@ def write(
 def _updated_alone(
     dense: jax.Array, window: jax.Array, beginning: dict[str, Any], zero: jax.Array
 ) -> jax.Array:
-    """Return the array updated in place, in a loop of one iteration.
-
-    XLA fuses an update with later reads and updates of the array, and then copies the
-    whole array for each of them. It does not fuse across the end of a loop, and does
-    not unroll a loop of unknown length. The loop carries one bit instead of a count,
-    because XLA would compile additions and comparisons of a count as functions.
-    """
+    """Return the array updated in place, in a loop of one iteration. XLA fuses an
+    update with later reads and updates of the array, and then copies the whole array
+    for each of them. It does not fuse across the end of a loop, and does not unroll a
+    loop of unknown length. The loop carries one bit instead of a count, because XLA
+    would compile additions and comparisons of a count as functions."""
 
     def turn(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         updated = lax.dynamic_update_slice(carry[1], window, **beginning)

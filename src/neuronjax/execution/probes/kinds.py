@@ -56,7 +56,8 @@ class PlanFacts(NamedTuple):
         states: the writes of the next values of states.
         bounds: the clips of quantizers, by identity.
         kinds: the selected kinds.
-        chosen: the numbers of the buffers that only selects read; these may drop a NaN.
+        chosen: the numbers of the buffers read by nothing but selects, which may drop a
+            NaN.
     """
 
     provenance: Provenance
@@ -98,7 +99,7 @@ class PlanFacts(NamedTuple):
 
 
 def _chosen(program: InstructionProgram) -> set[int]:
-    """Return the buffers that only selects read, here or in a called function."""
+    """Return the buffers that nothing but selects reads, also in called functions."""
     choices: set[int] = set()
     others = {view.buffer.number for view in program.main.results}
     handed: list[tuple[int, int]] = []

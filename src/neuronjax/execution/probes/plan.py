@@ -128,7 +128,6 @@ class ProbePlan:
     # -- the search --------------------------------------------------------------------
 
     def _found(self, block: Block) -> list[int]:
-        """Return the slots of a block, each once, in order."""
         slots: dict[int, None] = {}
         for i in _inside(block):
             slot = self._own(i)
@@ -283,7 +282,6 @@ class _UpstreamFinder(DataFlow[_Sources]):
         return behind
 
     def _slot(self, i: Instruction) -> int | None:
-        """Return the slot of an instruction inside the current calls."""
         slot = self._own.get(id(i))
         for called in reversed(self._calls):
             slot = None if slot is None else called.get(slot)

@@ -146,7 +146,7 @@ def count_rounding(
     """Count what rounding did to a written array. `before` has the numbers before
     rounding; if they are not known, pass `after` twice. Of an MX array `after` has the
     elements and `scales` the scales, in float8_e8m0fnu. `operands` are those of a sum
-    whose updates are counted, or the state before its step."""
+    whose updates are counted; for any other write of a state, its old numbers."""
     return _kernel(layout)(before, after, tuple(operands), scales)
 
 
@@ -291,7 +291,6 @@ class _Cut:
         return lines.reshape(-1, self.width)[:: self.every]
 
     def scale_codes(self, scales: jax.Array) -> jax.Array:
-        """Return the codes of the scales, [rows]."""
         codes = lax.bitcast_convert_type(scales, jnp.uint8)
         assert self.axis is not None
         codes = jnp.moveaxis(codes, self.axis, -1).reshape(-1)

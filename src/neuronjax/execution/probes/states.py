@@ -201,7 +201,6 @@ class _StateFinder(DataFlow[_Carried]):
         return self.nothing
 
     def _may_decay(self, factor: View) -> bool:
-        """Return whether a factor is one number that could be a decay factor."""
         numbers = self._provenance.numbers(factor)
         if numbers:
             return any(_LEAST_DECAY < number <= 1 for number in numbers)

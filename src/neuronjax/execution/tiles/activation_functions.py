@@ -57,11 +57,9 @@ class _Rounded(NamedTuple):
         return jnp.full_like(self.array, other)
 
     def of(self, array: jax.Array) -> _Rounded:
-        """Return the result of an operation."""
         return _Rounded(seal(array, self.zero), self.zero)
 
     def through(self, name: str) -> _Rounded:
-        """Return an elementary function of the numbers."""
         return self.of(elementary.UNARY[name](self.array, self.zero))
 
     def where(self, condition: jax.Array, value: float) -> _Rounded:

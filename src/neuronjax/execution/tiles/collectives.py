@@ -40,12 +40,10 @@ _NO_KEY = np.uint32(0)
 
 
 def _all(x: jax.Array) -> jax.Array:
-    """Return the arrays of all ranks, [ranks, ...]."""
     return lax.all_gather(x, AXIS)
 
 
 def _own(x: jax.Array) -> jax.Array:
-    """Return this rank's row of [ranks, ...]."""
     return lax.dynamic_index_in_dim(x, lax.axis_index(AXIS), keepdims=False)
 
 

@@ -83,7 +83,8 @@ def nc_find_index8(i: Signature, x: Operands, c: TileContext) -> Results:
 
 @executes("nc_match_replace8")
 def nc_match_replace8(i: Signature, x: Operands, c: TileContext) -> Results:
-    """Replace matches; the last of equal values replaces their first match."""
+    """Replace the elements that equal a value. Of several equal values, the last takes
+    the first equal element, the value before it the second, and so on."""
     data, values = (flush(wide(flat(v), c.zero)) for v in x[:2])
     matches = _matches(data, values, later=True)
     replaced = jnp.where(matches.any(axis=1), x[2], data)

@@ -77,7 +77,8 @@ def topk(call: Request) -> Any:
         what = f"src has {partitions} partitions, val_dst {val_dst.shape[0]}"
         call.refuse(what, "give both the same multiple of 16")
     if not 8 <= n < 65_536 or n > src.size // partitions * _CORE_PARTITIONS:
-        call.refuse(f"n is {n}", "use 8 to 65,535, at most the elements of src")
+        most = "no more than src has elements in 16 partitions"
+        call.refuse(f"n is {n}", f"use 8 to 65,535, and {most}")
     if not 1 <= k < 32_768 or k > n:
         call.refuse(f"k is {k}", f"use 1 to {min(n, 32_767)}")
     return call.emit(n=int(n))

@@ -66,8 +66,8 @@ def asked_files(options: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     """Yield the options that ask for a file, each with the file's path.
 
     Args:
-        options: the decorator's options. Relative paths are in `artifacts_dir`, or, if
-            `nki.profile` gives one, in `working_directory`, with the summary.
+        options: the decorator's options. Relative paths are in `artifacts_dir`. If
+            there is a `working_directory`, they and a summary are in it instead.
     """
     working = options.get("working_directory")
     folder = Path(working or options.get("artifacts_dir") or ".")

@@ -88,7 +88,7 @@ def address_of(
     if address is None:
         return None
     trace = tracing.current()
-    lines = trace.notes.setdefault("lines of addresses within their memory", set())
+    lines = trace.notes.setdefault("lines with an address inside the memory", set())
     line = (str(user_line()), index)
     if address[1] + nbytes <= capacity(trace.core, str(buffer)):
         lines.add(line)
@@ -149,8 +149,8 @@ class _PsumAllocator(_MemoryAllocator):
         num_par_tiles: Sequence[int] = (),
         num_free_tiles: Sequence[int] = (),
     ) -> Allocated:
-        """Return an allocation of block i in bank i modulo the number of banks, and in
-        the same way within a bank."""
+        """Return an allocation whose banks, partitions and addresses each repeat after
+        as many blocks as their count of tiles says."""
         counts = num_bank_tiles, num_par_tiles, num_free_tiles
         return self._modulo((base_bank, base_partition, base_addr), counts)
 

@@ -163,9 +163,9 @@ DTYPES = {
 }
 
 # The words of 8 bytes that threads share: how many threads may still use the words, the
-# next block, how many blocks are done; then the plan, which begins with the numbers of
-# blocks and helpers, and the scratch bytes of each; then the operands' addresses. The
-# plan of `called` ends with dtypes and sizes that are only compared with the operands'.
+# next block, how many blocks are done; the plan; the operands' addresses. The plan has
+# the number of blocks, that of helpers, the scratch bytes of a thread, and the kernel's
+# own numbers; those of `called` end with the dtypes and sizes that operands must have.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # Further words, which only the caller uses: the arguments of its calls of XLA.

@@ -166,8 +166,8 @@ class _StochasticPart:
         The random bits are those before the last shift of the mixer, which is applied
         here. A magnitude in the binade below the smallest normal number is converted
         to a fixed-point number of half its value; a larger magnitude stays as it is.
-        The conversion may round up by one unit. The sum is therefore never too small,
-        and at most two units too large.
+        The conversion may round up by one unit. So the sum of the magnitude and the
+        random bits is never too small, and at most two units too large.
         """
         c, drop, fmt = self._c, self._dropped, self._format
         like = lambda x: c.like(bits, x & 0xFFFFFFFF)  # noqa: E731

@@ -270,7 +270,7 @@ def _revealed(case: ProbeCase) -> str:
     try:
         tree = reveal_order(recorded, count)
     except InvalidProgramError as error:
-        return f"none that adds two numbers at a time ({error.what})"
+        return f"no order that adds two numbers at a time ({error.what})"
     # These sums do not show whether a sum is compensated.
     return str(dataclasses.replace(tree, is_compensated=False))
 
