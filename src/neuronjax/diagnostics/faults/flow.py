@@ -243,7 +243,8 @@ class Flow:
             return False
         chain = self.chain(trace, trace.worst)
         is_chance = any(e.is_tie or _is_noise(t.path.op, e) for t, e in chain)
-        is_chance |= self._tie in self.ops_behind(value)
+        tie = self._tie
+        is_chance |= tie is not None and tie in self.ops_behind(value)
         share = chain[0][1].result
         if share.lost:
             lost, near = share.lost / OF_DATA, excused(unit)
@@ -258,6 +259,7 @@ class Flow:
 
     @functools.cached_property
     def _tie(self) -> Op | None:
+        """Return the first op with a large error, if it is a tie; otherwise None."""
         for op, trace in self._by_op.items():
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None

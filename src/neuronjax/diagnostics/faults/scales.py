@@ -57,9 +57,7 @@ def unfit_scale(
         if name in CLIPS and near.worst.result.largest > end:
             return None  # the bound does not fit the format
         for made, numbers, is_of_numbers in _factors(flow, near):
-            if any(
-                v.type.dtype == dtype for op in _casts(flow, made) for v in op.results
-            ):
+            if dtype in (op.results[0].type.dtype for op in _casts(flow, made)):
                 continue  # these are numbers that were cast themselves
             is_range = name in CLIPS and is_of_numbers
             if is_range or _is_used_again(flow, made, near, trace):

@@ -343,26 +343,32 @@ class FaultSearch:
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
         if is_own and is_offset and lost > OF_OFFSET:
             return last
-        periodic = [
-            n
-            for n, (t, e) in enumerate(chain[:-1])
-            if is_periodic(self._flow, t) and largest_operand(e) > FEW_PERIODS
-        ]
-        # The op farthest back had the large number first.
-        large = chain[periodic[0] + 1 :] if periodic else []
-        while large and (behind := next(self._flow.behind_step(*large[-1]), None)):
-            is_part = behind.worst.own >= PART * large[-1][1].result.error
-            if not is_part or any(behind is t for t, _ in large):
-                break
-            large.append((behind, behind.worst))
-        for trace, step in reversed(large):
-            if step.own >= PART * step.result.error:
-                return trace
+        large = self._before_phase(chain)
+        if large is not None:
+            return large
         for operand in self._flow.behind_step(last, evidence):
             error = operand.worst.result.error
             if operand.rounds_whole and error >= PART * evidence.result.error:
                 return operand
         return None
+
+    def _before_phase(self, chain: list[Step]) -> OpTrace | None:
+        """Return the op farthest back that made a part of the error of a large number,
+        if a later op uses only its phase or fraction; None otherwise."""
+        phase = (
+            n
+            for n, (t, seen) in enumerate(chain[:-1])
+            if is_periodic(self._flow, t) and largest_operand(seen) > FEW_PERIODS
+        )
+        first = next(phase, None)
+        large = [] if first is None else chain[first + 1 :]
+        while large and (behind := next(self._flow.behind_step(*large[-1]), None)):
+            is_part = behind.worst.own >= PART * large[-1][1].result.error
+            if not is_part or any(behind is t for t, _ in large):
+                break
+            large.append((behind, behind.worst))
+        makes = (t for t, s in reversed(large) if s.own >= PART * s.result.error)
+        return next(makes, None)
 
     def _is_window(
         self, trace: OpTrace, seen: OpEvidence, sums: OpTrace, shown: OpEvidence
