@@ -55,8 +55,8 @@ def compare_dump(
             a narrower format than in the program is assumed to be rounded for the file.
         target: as `compare`.
         policy: as `compare`.
-        names: the value's name for each tensor's name that does not match. Values have
-            the names in the result's `.tensors` and in messages.
+        names: for each tensor whose name matches no value, the name of its value. The
+            result's `.tensors` and messages show the names of values.
         functions: as `tolerance`.
         failure: as `tolerance`.
         samples: as `tolerance`.

@@ -88,8 +88,8 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        similar = "80 % intervals of one copy's time, from similar programs:"
-        lines += [self._MEASURED, similar]
+        how = "80 % intervals of a program copy's time, from similar measured programs:"
+        lines += [self._MEASURED, how]
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
         lines += [

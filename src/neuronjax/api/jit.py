@@ -455,7 +455,7 @@ class Emulated(Stateful):
         out = shardings.get("out_shardings")
         if next(iter(jax.tree.leaves(out)), out) is not out:
             # Two traces of a function may differ in values that are not arrays, such as
-            # functions in an optimizer. JAX reuses this trace, so its structure counts.
+            # functions in an optimizer. JAX reuses this trace, so take its structure.
             with around.inside():
                 tree = jax.tree.structure(self._shapes(called, args, kwargs))
         if not shardings:

@@ -218,7 +218,7 @@ class _SteppedCall:
         written: the variables that the function has written.
         returned: the paths of the variables that are also results.
         rebuilt: the paths of variables that the call has created; if it has changed
-            only the structure of the arguments, "what is static", for a message.
+            only the structure of the arguments, the text "what is static" instead.
     """
 
     result: Any
@@ -294,8 +294,7 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
 
 def holds_modules(arguments: Any) -> bool:
     """Return whether a pytree holds modules or variables. For fifty arrays this takes a
-    few microseconds; with `is_leaf` it would take a hundred. Static fields are not
-    compared."""
+    few microseconds; with `is_leaf` it would take a hundred."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return False
@@ -385,7 +384,7 @@ def untied(arguments: Any) -> Any:
 
 def _is_place(node: Any) -> bool:
     """Return whether `tied` treats a node as one leaf. A bare state, as `nnx.split`
-    returns it, is a plain pytree and may occur twice."""
+    returns it, is one leaf too, so that variables repeated in it stay."""
     nnx = sys.modules.get("flax.nnx")
     if isinstance(node, Tie) or nnx is None:
         return isinstance(node, Tie)

@@ -154,8 +154,8 @@ def scaling(
             tokens operations at `utilization` of the BF16 peak.
         utilization: share of the peak that is reached.
         chips: numbers of chips, each a multiple or divisor of the target's number; None
-            for the numbers in `CHIPS` that the mesh can fill, rounded down to whole
-            targets.
+            for the numbers in `CHIPS`, the large ones rounded down to a multiple of the
+            target's chips, that the mesh can fill.
         target: an instance or UltraServer.
         tensor: number of tensor-parallel devices; they must fit on a node.
         pipeline: number of pipeline stages.

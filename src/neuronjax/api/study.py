@@ -281,7 +281,7 @@ class Study(Displayed):
 
         Args:
             metric: as `curves`.
-            last: the steps whose mean is a final value; None for a tenth of all.
+            last: how many last steps a final value averages; None for a tenth of all.
         """
         found = self.curves(metric)
         return training_verdicts(
@@ -329,7 +329,7 @@ class Study(Displayed):
 
         Args:
             metric: as `curves`.
-            last: the steps whose mean is a final value; None for a tenth of all.
+            last: how many last steps a final value averages; None for a tenth of all.
 
         Returns:
             A dict for each machine: mean and std over seeds, mean and std of the

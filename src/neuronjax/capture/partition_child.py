@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-#: No other pass runs before or after the partitioner. "cse" is left out, because it
+#: XLA is told to run only these passes. "cse" is left out, because it
 #: merges ops that differ only in their frontend attributes.
 PASSES = (
     "flatten-call-graph",
@@ -265,7 +265,7 @@ def show(module: ir.Module) -> None:
 
 
 def printing(op: Any, results: list[Any]) -> None:
-    """Replace a printing call by a call with these results. `hide` gives it one result,
+    """Replace a call that prints by one with these results. `hide` gives the call one,
     because XLA would make a call without results return an empty tuple."""
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())

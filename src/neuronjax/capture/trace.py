@@ -66,7 +66,7 @@ def capturing() -> bool:
 def _capture_scope(number: int) -> Iterator[None]:
     _state.depth = getattr(_state, "depth", 0) + 1
     try:
-        # `exportable` excludes kernels of this machine.
+        # Inside `exportable`, JAX traces no kernels made for this machine only.
         with jax.disable_jit(False), exportable(), _CAPTURE(number):
             yield
     finally:
@@ -74,7 +74,7 @@ def _capture_scope(number: int) -> Iterator[None]:
 
 
 class _NoTraceback:
-    """A stand-in for a traceback, which is false, so that JAX takes the current one."""
+    """A stand-in for a traceback. It is false, so JAX takes that of the call itself."""
 
     def __bool__(self) -> bool:
         return False

@@ -29,8 +29,8 @@ def conformance(
 
     The tests use vectors: stored arguments and results. Your implementation is a
     *runner*, an object with some or all of the methods cast, quantize_mx, sparsify,
-    matmul, matmul_mx, matmul_sparse and reduce. manifest.json beside the vectors has
-    their arguments and rules. The exit status is 1 if a case fails.
+    matmul, matmul_mx, matmul_sparse and reduce. manifest.json, beside the vectors,
+    describes the methods' arguments and rules. The exit status is 1 if a case fails.
 
     Examples:
 

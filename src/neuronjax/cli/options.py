@@ -126,7 +126,7 @@ class CommandConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Return any other renderable with options in place of keywords."""
+        """Render anything; in a text, options take the place of keywords."""
         if isinstance(renderable, Text):
             words = in_options(renderable.plain, _flags.get({}))
             if words != renderable.plain:

@@ -61,7 +61,7 @@ def track(
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure each commit after this one that --append's file lacks.",
+            help="Measure each later commit that has no record in --append's file.",
         ),
     ] = None,
     plot: Annotated[

@@ -576,8 +576,8 @@ TRN3 = dataclasses.replace(
     dma_engine_bytes_per_second=33 * 10**9,  # [DM, DB]; see CONTRADICTIONS
     dma_engine_peak_bytes_per_second=38_400_000_000,  # [DM]
     dma_streaming_bytes_per_second=None,
-    # Fitted: a product of 256 x 256 x 128 takes 17 us [BMM], measured only at LNC 2; as
-    # on trn2, 10 us of it are taken to be the program's own.
+    # Fitted at LNC 2: a matmul of 256 x 256 x 128 takes 17 us [BMM]: the 10 us that
+    # every program takes (assumed, as on trn2), these 5 us, and its instructions.
     joining_seconds=5e-6,  # [BMM]
     software_packet_seconds=5.1e-9,  # GpSimdE: 10.3 ms for 1,998,000 pieces [MXB]
     neuronlink_bytes_per_second=2_560 * 10**9,  # [H3]; see CONTRADICTIONS

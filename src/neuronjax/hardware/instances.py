@@ -186,7 +186,7 @@ INF1_24XLARGE = dataclasses.replace(
 TRN2_3XLARGE = InstanceSpec(
     name="trn2.3xlarge",
     chip=chips.TRN2,
-    chips=1,  # as its users list it; name from [SDKR]
+    chips=1,  # users report one; the name is from [SDKR]
     topology=topology.SINGLE_CHIP,
     block_price=_block(2.235, "ap-southeast-4"),  # [CB]
 )

@@ -20,10 +20,10 @@ def no_collection() -> Iterator[None]:
     """Switch the cyclic collector off, and on again if it was on.
 
     If many objects were made meanwhile, they are moved to the old generation, so that
-    the collector does not visit all of them at once. Few objects stay young, so that
-    garbage is collected in time when small programs are planned in a loop. If several
-    threads do this at once, the first that ends switches the collector on for all of
-    them, which is only slower.
+    the collector does not visit all of them at once. If few were made, they stay young,
+    so that garbage is collected in time when small programs are planned in a loop. If
+    several threads do this at once, the first that ends switches the collector on for
+    all of them, which is only slower.
     """
     was_on = gc.isenabled()
     gc.disable()

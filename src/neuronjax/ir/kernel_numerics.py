@@ -32,7 +32,7 @@ class KernelNumerics(NamedTuple):
         return self._replace(**fields)
 
     def inside(self, around: KernelNumerics) -> KernelNumerics:
-        """Return the numerics inside a program, whose non-default fields prevail."""
+        """Return these numerics, with the non-default fields of `around` in place."""
         pairs = zip(self, around, USUAL, strict=True)
         return KernelNumerics(*(own if a == usual else a for own, a, usual in pairs))
 

@@ -169,7 +169,7 @@ class _PartFinder:
             (op.location.functions, read_name_stack(op.location.scope).classes, module)
             for op, module in own.items()
         )
-        # The name of an argument alone is not a part of a model.
+        # A path that ends in an argument's name, such as "params", is no layer's.
         self._forms = {k: f for k, f in forms.items() if f and f[-1] not in roots}
 
     def find(self) -> dict[Op, str]:
@@ -212,7 +212,7 @@ class _PartFinder:
         return modules[-1] if modules and last else _only(modules)
 
     def _around(self, op: Op) -> str:
-        """Return the common path of the nearest children of the op's layer."""
+        """Return the path of the op's layer, from the nearest op in such a layer."""
         form = self._forms.get(self._layers[op])
         if not form or self._phases[op] == "optimizer":
             return ""

@@ -297,7 +297,7 @@ def ragged_all_to_all(op: Op, context: Context) -> Instructions:
             InvalidProgramError,
             f"offsets and sizes have shapes {parts}, and a group has {len(groups[0])} "
             "devices",
-            "give equally many offsets and sizes, a multiple of the group's devices",
+            "give as many offsets as sizes: a multiple of the group's device count",
         )
     # Complex data and their output are two arrays each.
     *arrays, starts, sizes, targets, received = context.operands(op)

@@ -169,7 +169,7 @@ class ProgramContext:
         return policy.for_op(op.name, **texts), pattern
 
     def check_rules(self) -> None:
-        """Refuse a rule that matches no op, or none that the rule changes."""
+        """Refuse a rule that matches no op, and one that can change none of its ops."""
         for index, rule in enumerate(self.policy.rules):
             if index not in self._matched:
                 raise unmatched_rule_error(rule, self._seen)

@@ -141,7 +141,7 @@ def matmul(
     held: Sizes | None = None,
 ) -> Instructions:
     """Multiply on TensorE, rescale, and write in the declared dtype. `psum` and
-    `k_tile` are an explicit algorithm's; without one, the policy's and the array's.
+    `k_tile` come from an explicit algorithm; if None, from the policy and the array.
     `held` is the field of `NcMatmul` of that name."""
     scales = [o.inverse_scale for o in (lhs, rhs) if o.inverse_scale is not None]
 

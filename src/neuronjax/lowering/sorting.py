@@ -128,8 +128,8 @@ class SortKey(NamedTuple):
 
 def lexicographic_keys(comparator: Region) -> list[SortKey] | None:
     """Return the keys of a comparator, the most significant first, or None. The
-    recognized forms are `a < b`, and `a < b or (a == b and rest)`, also as a select. If
-    equal elements may come before each other (`<=`), their order stays as it is."""
+    recognized forms are `a < b`, and `a < b or (a == b and rest)`, also as a select. A
+    comparator that is true for equal elements (`<=`) has the keys of the strict one."""
     return _Comparator(comparator).keys(comparator.results[0])
 
 

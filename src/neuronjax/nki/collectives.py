@@ -221,7 +221,7 @@ def collective_permute(
 
 @_described(
     srcs_by_channel="one tensor per channel",
-    channel_ids="0, 1, ...: at most 2, or 4 if each group has all chips of a node",
+    channel_ids="0, 1, ...; at most 2 ids, or 4 if each group has all chips of a node",
 )
 def collective_permute_implicit(
     srcs_by_channel: Sequence[Tensors],

@@ -47,8 +47,8 @@ def kernel_function(
         for_target: returns the same kernel for another chip.
         devices: how many devices the surrounding mesh has; they are the ranks of a
             kernel with collectives.
-        numerics: the kernel's own numerics; those of the surrounding program override
-            them where they are not the defaults.
+        numerics: the kernel's own numerics; a field of the surrounding program's that
+            is not the default overrides the kernel's.
     """
     run = ranks.runner(plan) if plan.ranks else runner(plan)
     lead = (plan.ranks,) if plan.ranks and not devices else ()

@@ -1,4 +1,4 @@
-"""The chip of a kernel, and its rounding by the runtime's variables.
+"""Find the chip and the rounding of a kernel, which the runtime's variables can set.
 
 As documented for nki.simulate (nki/guides/nki_simulator.rst), the variable
 NEURON_PLATFORM_TARGET_OVERRIDE sets the chip; without it the chip is trn3. The program

@@ -37,8 +37,8 @@ _INF = np.uint32(0x7F80_0000)
 _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _HALF = np.uint32(0x8000_0000)  # 1/2 in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# The most bits dropped in rounding to nearest and in stochastic rounding: from 25 on a
-# 24-bit significand is below half a step, and from 56 on below 2^-32, the random unit.
+# The most bits dropped, to nearest and stochastically. More would change nothing: from
+# 25 on a 24-bit significand is below half a step, from 56 on below the unit 2^-32.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)

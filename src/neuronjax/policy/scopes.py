@@ -71,8 +71,8 @@ def is_tracing() -> bool:
 def active_policy() -> Policy | None:
     """Return the policy of the `policy_scope` in which the caller runs, if any.
 
-    Capture needs it because the name stack of a function that an outermost jax.jit
-    traces starts with the jit and lacks the scope.
+    Capture needs it: if an outermost jax.jit traces a function, the name stack begins
+    at that jit, so a scope around the jit is not in it.
     """
     global _asked
     _asked += 1

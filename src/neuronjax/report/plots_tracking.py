@@ -35,7 +35,7 @@ def draw_tracking(figure: Figure, records: Sequence[Mapping[str, Any]]) -> None:
         above.plot(at, wrong, "x", color=INK)
         below.plot(at, [1e6 * r["predicted_seconds"] for r in own], **colour)
     above.set_yscale("log")
-    above.set_ylabel("error, share of the rms", color=INK, fontsize=9)
+    above.set_ylabel("error / RMS of reference", color=INK, fontsize=9)
     below.set_ylabel("predicted µs", color=INK, fontsize=9)
     below.set_ylim(0, 1.3e6 * max(r["predicted_seconds"] for r in records))
     places = range(0, len(commits), -(-len(commits) // _MOST_NAMED))

@@ -2,7 +2,7 @@
 
 In a notebook they are HTML that is replaced during the work, as results are: Rich's own
 display needs widgets, which a saved notebook loses. A process has one live display:
-compilations below a bar show their stages in the bar.
+a compilation while a bar is shown shows its stages in that bar.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return steps of `own` / of `reference` to the worse final value, by seed."""
+    """Return, by seed, the ratio of own to reference steps to the worse final value."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]
@@ -312,8 +312,8 @@ def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
 
 
 def _first_at(mean: np.ndarray, value: float, window: int) -> float:
-    """Return the steps in which a mean falls to a value: up to the middle of the first
-    window at or below the value, interpolated between windows."""
+    """Return how many steps a moving mean takes to fall to a value. A window counts as
+    its middle step; between two windows the number is interpolated."""
     ends = np.arange(1, len(mean) + 1)
     middles = ends - (np.minimum(ends, window) - 1) / 2
     index = int(np.argmax(mean <= value))

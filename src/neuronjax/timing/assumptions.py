@@ -73,8 +73,8 @@ PROGRAM_SECONDS = assumed(
     "added to the instructions of every program: a line through measured times against"
     " bytes moved does not go through zero. What takes this time (first and last"
     " transfers, fetching instructions, ending) is not published",
-    fitted_to="trn2, LNC 1: 12 us of MLP decode and of its baseline kernels, 20 us of"
-    " FP8 decode, 30 us of prefill of few rows [VL]; trn1: 22 us of Mamba",
+    fitted_to="trn2, LNC 1: 12 us fit MLP decode and its baseline kernels, 20 us FP8"
+    " decode, 30 us prefill of few rows [VL]; trn1: 22 us fit Mamba",
 )
 
 # -- TensorE ---------------------------------------------------------------------------

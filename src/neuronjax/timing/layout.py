@@ -75,11 +75,11 @@ def block_bytes(
 ) -> int:
     """Return the SBUF that one row tile needs on its way through a region.
 
-    The result is the largest number of bytes live at any step. Of a matmul's result, of
-    what is computed from it and of operands that a single elementwise step reads, one
-    block of columns is live at a time; of other values, whole rows. Elementwise results
-    overwrite operands that nothing reads later; transposed operands need separate
-    memory. `turned` are the matmuls whose left operand is transposed first."""
+    The result is the largest number of bytes live at any step. One block of columns is
+    live at a time for a matmul's result, for what is computed from it, and for operands
+    that a single elementwise step reads; of other values, whole rows are. Elementwise
+    results overwrite operands that nothing reads later; transposed operands need
+    separate memory. `turned` are the matmuls whose left operand is transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()

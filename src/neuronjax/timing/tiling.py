@@ -255,8 +255,8 @@ class _Grouping:
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
 
     def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return the row counts of a region with a reduction over its rows, whose tiles
-        are folded as they are made; None if the step is no reduction over the rows.
+        """Return the row counts of a region if `step` reduces over its rows, so that
+        each tile is folded as soon as it is made; None if the step does not do so.
 
         The largest magnitude that scales a tensor is found this way, before the tensor
         leaves SBUF; the results of the partitions are folded last."""

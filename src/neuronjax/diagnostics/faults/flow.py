@@ -22,7 +22,7 @@ OWN = 0.5
 ORDINARY = 2.0**-16
 #: An op that enlarges an error by a smaller factor only passes it on.
 AMPLIFIES = 2.0
-#: A factor by which only a fault amplifies an error in a short format.
+#: Amplifying an error in a short format by this factor or more is not ordinary.
 COSTLY = 16.0
 #: The roundoffs of short formats, of at most 16 bits, are above this.
 SHORT = 2.0**-12

@@ -85,12 +85,12 @@ def quantizing(
         return
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
-        # A quantizer to floats may bound before it scales. For whole numbers, only a
-        # computed range does so; a constant bound there is an activation, as in relu6.
+        # A quantizer to floats may bound before it scales. One to whole numbers does so
+        # only by a computed range; a constant bound is an activation, as in relu6.
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
-    # With a zero point, numbers that become zero are cut off; without, a ReLU does it.
+    # With a zero point, a bound at zero cuts numbers off; without one, it is a ReLU.
     zero = any(_is_zero_point(flow, r) for r in _shown(flow, op))
     bounds = [b for t in steps if (b := _bound(flow, t, zero)) and b.limit >= least]
     ranges = [b for t in scaled if _is_range(flow, t) and (b := _bound(flow, t))]

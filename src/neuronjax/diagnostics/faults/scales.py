@@ -42,9 +42,9 @@ _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"
 def unfit_scale(
     flow: Flow, trace: OpTrace, *, cuts: bool
 ) -> tuple[OpTrace, bool] | None:
-    """Return the op that made the scale, zero point or range of numbers that a cast,
-    bound or rounding `cuts` off, or turns into zeros, and whether it is computed from
-    these numbers; None if they have no scale.
+    """Return the op that made a scale, zero point or range, and whether it depends on
+    the numbers that it scales; None if there is none. `trace` is a cast, bound or
+    rounding that cuts these numbers off (if `cuts`) or else turns them into zeros.
 
     If the scale depends on a statistic of the numbers, such as the largest magnitude,
     the statistic's op is returned. If the statistic is large enough, what is computed
@@ -58,7 +58,7 @@ def unfit_scale(
             return None  # the bound does not fit the format
         for made, numbers, is_of_numbers in _factors(flow, near):
             if dtype in (op.results[0].type.dtype for op in _casts(flow, made)):
-                continue  # these are numbers that were cast themselves
+                continue  # `made` holds data cast to this dtype, no scale
             is_range = name in CLIPS and is_of_numbers
             if is_range or _is_used_again(flow, made, near, trace):
                 largest = near.worst.operands[numbers].largest if cuts else 0.0
@@ -94,7 +94,7 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         made = flow.maker(value)
-        if made is not None and made is not trace:  # as a loop's counter is
+        if made is not None and made is not trace:  # a loop's counter is `trace`
             behind = set(flow.behind(value, lambda v: True))
             is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements

@@ -501,7 +501,7 @@ class FaultSearch:
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Return a state's values on its way through sums and scalings by about one."""
+        """Trace a state back from a value, through sums and scalings by about one."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)

@@ -93,8 +93,9 @@ class Share:
 
 
 def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
-    """Return the figures of an array with the roundoff `unit` of the coarsest format on
-    its way. Up to the error `excused`, the effect of perturbed data is not computed."""
+    """Return the figures of an array. `unit` is the roundoff of the coarsest format it
+    went through. The effect of perturbed data on the error is computed only if the
+    error exceeds `excused` or many elements are lost."""
     is_whole = np.dtype(x.dtype).kind in "iu"
     setting = settings_of(np.dtype(x.dtype))
     limit, counts = setting[Told.LOST], x.found

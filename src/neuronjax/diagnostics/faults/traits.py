@@ -128,7 +128,7 @@ def vanishes(trace: OpTrace) -> bool:
 
 def vanishes_on(flow: Flow, trace: OpTrace, results: Sequence[Value]) -> bool:
     """Return whether an underflow matters: zeros reach a result of the program, or an
-    op to which they differ from small numbers, unlike a sum or an exponential."""
+    op that treats them unlike small numbers, as a sum or an exponential does not."""
     ends = {
         v for value in results for v in flow.behind(value, lambda v: not flow.trace(v))
     }

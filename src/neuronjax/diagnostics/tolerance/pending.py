@@ -118,7 +118,7 @@ class Pending(Tracked):
 
 
 def _within(block: Any, piece: Any) -> Any:
-    """Return the index of a piece of a block; both index leading axes, see `blocks`."""
+    """Return the index, in an array, of a `piece` of its `block`; see `blocks`."""
     if block is ... or piece is ...:
         return piece if block is ... else block
     rest, places = list(piece), []

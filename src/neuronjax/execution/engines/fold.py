@@ -30,7 +30,7 @@ IDENTITIES = {"add": np.float32(-0.0), "multiply": np.float32(1.0)}
 
 
 def combiner(op: str, zero: jax.Array) -> Combine:
-    """Return a function that combines two float32 partial results, sealed."""
+    """Return a function of two float32 partial results: their combination, sealed."""
     if op == "multiply":
         return functools.partial(sealed_product, zero=zero)
     return lambda a, b: seal(lax.add(a, b), zero)

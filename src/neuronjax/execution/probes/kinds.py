@@ -185,7 +185,7 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
     if id(i) in facts.states.running or facts.advances(i):
         return True
     kept, shape = i in facts.states, i.results[0].type.shape
-    # Adding a constant, such as an epsilon, only guards a division, unless it is NaN.
+    # Adding one number, as an epsilon, only guards a division. NaN: several numbers.
     guards = any(n == n for v in i.operands for n in facts.provenance.numbers(v))
     if not kept and (guards or not shape):
         return False

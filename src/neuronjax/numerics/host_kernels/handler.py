@@ -290,7 +290,7 @@ def build(
         data = c.read(POINTER, c.at(buffer, BUFFER_DATA), 8)
         c.write(data, c.at(shared, operands + n, 8), 8)
     helpers = c.read(I64, c.at(shared, HELPERS, 8), 8)
-    # The caller counts twice: it works too, and then waits.
+    # USERS counts the caller twice: as a worker, and until it has waited for all.
     c.write(c.add(helpers, int64(2)), c.at(shared, USERS, 8), 8)
     for word in (NEXT, DONE):
         c.write(int64(0), c.at(shared, word, 8), 8)

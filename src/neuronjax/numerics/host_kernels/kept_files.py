@@ -95,6 +95,6 @@ def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return f"{platform.processor()} {platform.version()}"  # a Mac's names its chip
+        return f"{platform.processor()} {platform.version()}"  # version: a Mac's chip
     wanted = ("model name", "flags", "Features", "CPU ")
     return "\n".join(sorted({x for x in lines if x.startswith(wanted)}))
