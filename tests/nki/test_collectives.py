@@ -338,7 +338,10 @@ def test_ranks_differ_in_what_a_device_loop_does():
     x = np.ones((3, 2, 4), np.float32)
     [found] = kernel.with_ranks(3)(x)
     np.testing.assert_array_equal(found, np.full((3, 2, 4), 7, np.float32))
-    with jax.disable_jit(), pytest.raises(UnsupportedError, match="differ between ranks"):
+    with (
+        jax.disable_jit(),
+        pytest.raises(UnsupportedError, match="differ between ranks"),
+    ):
         kernel.with_ranks(3)(x)
 
 

@@ -79,6 +79,19 @@ def test_a_line_of_a_backward_rule():
     assert_named("underflow", cast_unscaled, cast_scaled, arguments, policy="fp32")
 
 
+def test_a_line_of_a_backward_rule_in_a_scan():
+    def cast(g):
+        return g.astype(jnp.float8_e4m3).astype(F32)  # here
+
+    def loss(w, x):
+        x, _ = jax.lax.scan(lambda x, _: (dense(x, cast, w), None), x, length=2)
+        return jnp.mean(x)
+
+    arguments = [0.3 * normal(4, 8, 8), normal(3, 64, 8)]
+    report = compare(jax.grad(loss), policy="fp32")(*arguments)
+    assert report.faults[0].record.source == marked_line(cast)
+
+
 # ---- Running sums and clocks.
 
 

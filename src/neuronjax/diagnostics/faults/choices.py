@@ -100,7 +100,7 @@ def _bits(flow: Flow, op: Op) -> float:
 def is_magnitude(flow: Flow, op: Op) -> bool:
     """Return whether an integer result is compared by size, bounded or cast to a float
     before any arithmetic. A hash does arithmetic first."""
-    return any(map(_orders, flow.ahead(op, lambda r: r.name in MOVING)))
+    return any(map(_orders, flow.ahead(op, _moves)))
 
 
 def is_integer(flow: Flow, op: Op) -> bool:

@@ -1,4 +1,4 @@
-"""The functions of `nki.isa`, made from their rows; each checks and emits its call.
+"""The functions of `nki.isa`, made from a table; each checks its call and emits it.
 
 Where a row of `ir.nki_instructions` does not suffice, a function marked `instruction`
 is called in place of `Request.emit`:

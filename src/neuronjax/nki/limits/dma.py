@@ -34,7 +34,7 @@ def descriptors(i: KernelInstruction, trace: OnCore) -> None:
 
 @limit("dma_copy", "dma_compute")
 def one_index_for_each_row(i: KernelInstruction, trace: OnCore) -> None:
-    """Refuse a vector of indices without one index per row (nki.isa.dma_copy)."""
+    """Refuse indices that are not one for each row (nki.isa.dma_copy)."""
     for access in (*i.outputs, *tensor_inputs(i)):
         if access is None or access.dynamic is None or access.dynamic.kind != "vector":
             continue

@@ -1,4 +1,4 @@
-"""The calls of kernels by XLA: its foreign function interface, and its threads.
+"""The foreign function interface by which XLA calls kernels, and its threads.
 
 The layout of the structures is that of `xla/ffi/api/c_api.h`, version 0, which jaxlib
 ships (`jax.ffi.include_dir()`); fields are only ever appended. The blocks of a call are
