@@ -66,6 +66,8 @@ MISREAD = "use a constant that the format holds, or apply the constant in float3
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
 #: Advice where a loss scale is too large.
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
+#: Advice where a constant makes the scale of a policy's cast too large.
+FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum at least this many times as large as its smaller addend absorbs it.
 LARGER = 4.0
@@ -220,6 +222,9 @@ def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
     if s.scale == "loss":
         reach = f"by this scale of the loss, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
+    if s.amplifier is not None and s.amplifier.cast is not None:
+        text = "with a scale for this constant, the matmul makes other numbers zero"
+        return FaultName("underflow", text, FILL)
     numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
     text = f"with this scale, {numbers} are cut off"
     if s.scale == "large":

@@ -23,6 +23,7 @@ from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
+from neuronjax.numerics.float_format import get_format
 
 #: A scale is at most this many ops before a cast, and its statistic before the scale.
 NEARBY = 8
@@ -64,6 +65,22 @@ def unfit_scale(
                 largest = near.worst.operands[numbers].largest if cuts else 0.0
                 blamed = made if name in ADDS else _blamed(flow, made, largest)
                 return None if blamed is None else (blamed, is_of_numbers)
+    return None
+
+
+def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
+    """Return the select that gives a matmul a constant so large, such as -1e9 for a
+    mask, that the scale of a policy's cast makes its other numbers zero, or None."""
+    if trace.cast is None or not trace.cast.is_scaled:
+        return None
+    fmt = get_format(trace.cast.format)
+    for made in filter(None, map(flow.maker, trace.path.op.operands)):
+        operands = made.worst.operands.items()
+        fills = [s.largest for v, s in operands if flow.is_constant(v)]
+        others = [s.largest for v, s in operands if not flow.is_constant(v)]
+        if made.path.op.name == "stablehlo.select" and fills and others:
+            if max(fills) * fmt.min_normal > max(others) * fmt.max_finite:
+                return made
     return None
 
 

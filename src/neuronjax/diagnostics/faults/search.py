@@ -50,7 +50,7 @@ from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
-from neuronjax.diagnostics.faults.scales import loss_scale, unfit_scale
+from neuronjax.diagnostics.faults.scales import fill, loss_scale, unfit_scale
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     buries,
@@ -197,8 +197,8 @@ class FaultSearch:
             if suspects and suspects[0].is_update:
                 yield from suspects
         yield from self._rounding_whole(())
-        for moment, trace in shown:
-            yield from self._traced_back(trace, moment[2])
+        traced = [s for m, trace in shown for s in self._traced_back(trace, m[2])]
+        yield from sorted(traced, key=lambda s: _is_dwarfed(s, traced))
         yield from late
         # An update that was wrong before it was added has its cause among those above.
         for suspects in lost:
@@ -392,13 +392,20 @@ class FaultSearch:
         found = None
         if is_made and (cuts or trace.zeros or trace.flattened):
             found = unfit_scale(self._flow, trace, cuts=cuts)
+        filled = fill(self._flow, trace)
+        if filled is not None:
+            found = filled, True
         if found is None or found[0] is trace:
             yield suspect
             return
         of = {"trace": found[0], "amplifier": trace, "bounding": seen}
         both = [replace(suspect, scale="small" if cuts else "large", **of), suspect]
         # Floats have the range for any numbers of a block; whole numbers do not.
-        is_first = cuts or is_short_float(trace.path.op.results[0].type.dtype)
+        is_first = (
+            cuts
+            or filled is not None
+            or is_short_float(trace.path.op.results[0].type.dtype)
+        )
         is_first &= found[1]
         # The scale of a loss depends on no argument.
         behind = self._flow.behind(found[0].path.op.results[0], lambda v: True)
@@ -576,3 +583,11 @@ class FaultSearch:
             found = quantizing(self._flow, self._graph, traces, trace)
             for near, moment in found:
                 yield Suspect(near, "makes", self._on(near), trace, bounding=moment)
+
+
+def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
+    """Return whether another op that reaches one of the same results alone makes a much
+    larger error than the error that shows at the op of `suspect`."""
+    error, results = suspect.trace.shown.result.error, {*suspect.results}
+    makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
+    return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)

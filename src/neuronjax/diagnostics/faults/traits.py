@@ -12,6 +12,7 @@ from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace
+from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.faults.state_steps import NEAR
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.execution.probes.signs import GONE, SINGULAR
@@ -90,10 +91,16 @@ def flushes(trace: OpTrace) -> bool:
 
 def rounds_to(trace: OpTrace) -> float:
     """Return the roundoff of an op's result, or that of a policy's cast of its operands
-    to 8 bits if this is coarser."""
+    if this is coarser, and has 8 bits or belongs to a matmul that only adds numbers."""
     cast = 0.0 if trace.cast is None else trace.cast.unit
     own = min(unit_of(v.type.dtype) for v in trace.path.op.results)
-    return max(own, cast if cast > COARSE else 0.0)
+    counts = cast > COARSE or any(map(_is_of_ones, trace.worst.operands.values()))
+    return max(own, cast if counts else 0.0)
+
+
+def _is_of_ones(share: Share) -> bool:
+    """Return whether all numbers are 0, 1 or -1, as in one-hot vectors."""
+    return share.largest == 1 and math.isclose(share.norm**2, 1 - share.nothing)
 
 
 def hands_on(evidence: OpEvidence) -> bool:
