@@ -339,3 +339,122 @@ def decayed(gates, x):
 def test_a_state_that_is_wholly_forgotten_is_no_fault():
     gates = np.full((5, 4), -120, np.float32)
     assert compare(decayed, policy="fp32")(gates, normal(14, 5, 4)).faults == ()
+
+
+# ---- Matmuls that only pick numbers, or whose scale fits only a mask's constant.
+
+
+def picked(ids, times):
+    chosen = jax.nn.one_hot(ids, times.size) @ times  # here
+    return jnp.exp(chosen[:, None] - chosen[None, :])
+
+
+def taken(ids, times):
+    chosen = jnp.take(times, ids)
+    return jnp.exp(chosen[:, None] - chosen[None, :])
+
+
+def test_a_matmul_that_picks_numbers():
+    arguments = [np.arange(9, dtype=np.int32), 3000 + np.sort(normal(6, 20))]
+    assert_named("coarse", picked, taken, arguments, policy="bf16")
+
+
+def masked_by_a_large_number(x, weights, mask):
+    x = jnp.where(mask[:, None], x, -1e9)  # here
+    return weights @ x
+
+
+def masked_by_zero(x, weights, mask):
+    x = jnp.where(mask[:, None], x, 0.0)
+    return weights @ x
+
+
+def test_the_constant_of_a_mask_before_a_scaled_matmul():
+    mask = np.arange(16) < 12
+    arguments = [1 + normal(7, 16, 8) ** 2, np.where(mask, normal(8, 4, 16), 0), mask]
+    arguments[1] = arguments[1].astype(np.float32)
+    assert_named(
+        "underflow", masked_by_a_large_number, masked_by_zero, arguments, policy="fp8"
+    )
+
+
+# ---- Large errors before small ones, and scales that are constants.
+
+
+def weights_in_8_bits(keys, values, query):
+    weights = jax.nn.softmax(keys @ query)
+    low = weights.astype(jnp.float8_e4m3)  # here
+    return low.astype(F32) @ values
+
+
+def weights_times_4096(keys, values, query):
+    weights = jax.nn.softmax(keys @ query)
+    low = (weights * 4096).astype(jnp.float8_e4m3)
+    return low.astype(F32) @ values / 4096
+
+
+def test_a_large_error_comes_before_an_earlier_small_one():
+    keys, values = 0.3 * normal(9, 2048, 16), normal(10, 2048, 8) + 0.5
+    arguments = [keys, values, normal(11, 16)]
+    named = weights_in_8_bits, weights_times_4096
+    assert_named("underflow", *named, arguments, policy="bf16")
+
+
+def cached(x, scale):
+    def step(cache, given):
+        n, row = given
+        codes = jnp.clip(jnp.round(row / scale), -127, 127).astype(jnp.int8)
+        cache = jax.lax.dynamic_update_slice(cache, codes[None], (n, 0))
+        return cache, jnp.sum(cache.astype(F32) * scale, axis=0)
+
+    rows = jnp.arange(len(x)), x
+    return jax.lax.scan(step, jnp.zeros(x.shape, jnp.int8), rows)[1]
+
+
+def constant_scale(x):
+    scale = jnp.full(x.shape[-1], 1 / 127)  # here
+    return cached(x, scale)
+
+
+def scale_of_numbers(x):
+    return cached(x, jnp.max(jnp.abs(x), axis=0) / 127)
+
+
+def test_a_constant_scale_in_a_scan():
+    arguments = [3 * normal(12, 12, 8)]
+    named = constant_scale, scale_of_numbers
+    assert_named("saturation", *named, arguments, policy="fp32")
+
+
+# ---- Integer shifts.
+
+
+def shifted_in_the_sum(x, taps):
+    def step(total, tap):
+        return total + ((x * tap) >> 15), None  # here
+
+    total, _ = jax.lax.scan(step, jnp.zeros_like(x), taps)
+    return total.astype(F32) / 64
+
+
+def shifted_after_the_sum(x, taps):
+    total, _ = jax.lax.scan(lambda t, tap: (t + x * tap, None), jnp.zeros_like(x), taps)
+    return (total >> 15).astype(F32) / 64
+
+
+def test_a_shift_that_drops_digits_of_a_sum():
+    draw = np.random.default_rng(13)
+    x, taps = draw.integers(-900, 900, 64), draw.integers(1, 60, 48)
+    arguments = [x.astype(np.int32), taps.astype(np.int32)]
+    named = shifted_in_the_sum, shifted_after_the_sum
+    assert_named("integer", *named, arguments, policy="fp32")
+
+
+def test_a_shift_that_unpacks_codes():
+    def unpacked(codes, x):
+        low, high = (codes << 4) >> 4, codes >> 4
+        return jnp.stack([low, high], 1).reshape(-1, 8).astype(F32) @ x
+
+    codes = np.random.default_rng(14).integers(-128, 128, (16, 8)).astype(np.int8)
+    report = compare(unpacked, policy="fp32")(codes, normal(15, 8))
+    assert report.faults == (), str(report)

@@ -24,7 +24,12 @@ _KEEPS = (
     | {"chlo.top_k"}
 )
 _BITS = frozenset(f"stablehlo.{name}" for name in ("and", "or", "xor"))
+#: A shift drops too much if one unit of its result is more than this share of the root
+#: mean square of the numbers before it.
+MOST_DROPPED = 2.0**-4
 _BACK = frozenset(f"stablehlo.shift_right_{how}" for how in ("arithmetic", "logical"))
+_ARITHMETIC = MOVING | _BACK
+_ARITHMETIC |= {f"stablehlo.{n}" for n in ("add", "subtract", "multiply")}
 
 
 def is_choice(flow: Flow, value: Value) -> bool:
@@ -95,6 +100,21 @@ def _bits(flow: Flow, op: Op) -> float:
     """Return the largest number of bits by which an op shifts."""
     trace = flow.trace(op.results[0])
     return math.nan if trace is None else trace.worst.operands[op.operands[1]].largest
+
+
+def drops_digits(flow: Flow, trace: OpTrace) -> bool:
+    """Return whether an op shifts to the right and so drops a large part of numbers,
+    which no other op reads, before arithmetic with them and a cast to a float."""
+    op = trace.path.op
+    if op.name not in _BACK or flow.readers(op.operands[0]) != {op}:
+        return False
+    made = flow.maker(op.operands[0])
+    if made is not None and made.path.op.name in _BITS | {"stablehlo.shift_left"}:
+        return False  # the bits that it drops are zero
+    numbers, bits = (trace.worst.operands[v] for v in op.operands)
+    readers = flow.ahead(op, lambda reader: reader.name in _ARITHMETIC)
+    casts = (r.name == "stablehlo.convert" for r in readers if _is_float(r.results[0]))
+    return 2**bits.largest > MOST_DROPPED * numbers.norm and any(casts)
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:

@@ -112,6 +112,10 @@ def _of_its_own(error: float) -> str:
 
 def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     count = t.wrapped or t.misread
+    if not count and short_name(t).startswith("shift_right"):
+        size = short(next(iter(e.operands.values())).norm)
+        text = f"the shift drops digits of numbers with a root mean square of {size}"
+        return FaultName("integer", text, "multiply and add first, and shift the sum")
     if not count:
         return None
     dtype = t.path.op.results[0].type.dtype

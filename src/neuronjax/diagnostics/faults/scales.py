@@ -110,13 +110,25 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
     if trace.path.op.name not in SCALES | ADDS | CLIPS:
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
-        made = flow.maker(value)
+        constant = _constant(flow, value, trace)
+        made = constant or flow.maker(value)
         if made is not None and made is not trace:  # a loop's counter is `trace`
             behind = set(flow.behind(value, lambda v: True))
             is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements
+            is_small |= constant is not None
             if is_small or (is_of_numbers and _statistics(flow, made)):
                 yield made, numbers, is_of_numbers
+
+
+def _constant(flow: Flow, value: Value, near: OpTrace) -> OpTrace | None:
+    """Return the op that made an array of a constant by which op `near` scales numbers,
+    if it stands on another line; None otherwise."""
+    if near.path.op.name not in SCALES or not flow.is_constant(value):
+        return None
+    steps = filter(None, map(flow.trace, flow.behind(value, lambda v: True)))
+    made = (t for t in steps if t.path.op.operands)
+    return next((t for t in made if t.path.source != near.path.source), None)
 
 
 def _casts(flow: Flow, made: OpTrace) -> list[Op]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.choices import (
     chosen_by,
+    drops_digits,
     is_bit_field,
     is_choice,
     is_chosen_from,
@@ -540,11 +541,12 @@ class FaultSearch:
     # -- faults that leave every result right ------------------------------------------
 
     def _wrapping(self) -> Iterator[Suspect]:
-        """Yield the ops whose integers wrap around on the way to a result."""
+        """Yield the ops whose integers wrap around or lose digits before a result."""
         for trace in self._recorder.traces.values():
             op = trace.path.op
             wraps = trace.wrapped and not is_bit_field(self._flow, op)
             wraps |= trace.misread and is_magnitude(self._flow, op)
+            wraps |= drops_digits(self._flow, trace)
             results = self._on(trace) if wraps else ()
             if results and not is_chosen_from(self._flow, op):
                 yield Suspect(trace, "makes", results)
@@ -587,7 +589,7 @@ class FaultSearch:
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
     """Return whether another op that reaches one of the same results alone makes a much
-    larger error than the error that shows at the op of `suspect`."""
-    error, results = suspect.trace.shown.result.error, {*suspect.results}
+    larger error than the largest error at the op of `suspect`."""
+    error, results = suspect.trace.worst.result.error, {*suspect.results}
     makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
     return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)
