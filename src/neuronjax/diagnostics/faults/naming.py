@@ -1,4 +1,4 @@
-"""The name of a fault, and the evidence for it as a sentence."""
+"""The name of a fault, and a sentence with the evidence."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflo
 #: Advice where a constant makes the scale of a policy's cast too large.
 FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
-#: A sum at least this many times as large as its smaller addend absorbs it.
+#: A sum at least this many times as large as its smaller addend absorbs the addend.
 LARGER = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 #: Nouns for ops, used in sentences.
@@ -86,7 +86,7 @@ _NOUNS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class FaultName:
-    """The kind of a fault, its evidence as a sentence, and specific advice if any."""
+    """The kind of a fault, a sentence with the evidence, and any special advice."""
 
     kind: str
     evidence: str
@@ -200,12 +200,12 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a bound that clips numbers before a cast, or a scale that makes zeros."""
+    """Name the fault of a quantizer that cuts numbers off or makes them zero."""
     if s.bounding is None:
         return None
     e = s.bounding
     if s.scale and t.path.op.name in BOUNDS:
-        e = t.worst  # the scale is bounded itself
+        e = t.worst  # this op bounds the scale, not the numbers
     elif s.scale:
         return _of_scale(s, e)
     if not e.cut_off:
@@ -288,7 +288,7 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _makes(t: OpTrace) -> str:
-    """Return a clause on what an op makes of a small error in its operands."""
+    """Return a clause with the effect of small errors in the operands of an op."""
     op = _NOUNS.get(short_name(t), short_name(t))
     if t.first is None and t.made_nonfinite is None:
         is_choice = any(v.type.dtype.kind in "iub" for v in t.path.op.results)

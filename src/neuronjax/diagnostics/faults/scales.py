@@ -1,9 +1,8 @@
-"""The op that made a scale which does not fit numbers: those of a quantizer, or the
-gradients of a loss.
+"""The op that made a wrong scale: the scale of a quantizer or of a loss.
 
-If numbers are cut off, the cast or bound does what it should; the line to change is the
-one that computes the scale. But a scale made from other numbers, such as those of an
-earlier step, was right for them; then the cast is the first line to examine.
+If a cast cuts numbers off because their scale is wrong, the line to change is the line
+that computes the scale. But if the scale was computed from other numbers, such as those
+of an earlier step, the scale may be right, and the cast is the first line to examine.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
-#: A scale is at most this many ops before a cast, and its statistic before the scale.
+#: A cast is at most this many ops after its scaling, a scale after its statistic.
 NEARBY = 8
-#: If bounding a scale changes its norm by this factor, the bound counts as the scale.
+#: A bound that changes the norm of a scale by this factor is at fault for the scale.
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
@@ -43,13 +42,13 @@ _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"
 def unfit_scale(
     flow: Flow, trace: OpTrace, *, cuts: bool
 ) -> tuple[OpTrace, bool] | None:
-    """Return the op that made a scale, zero point or range, and whether it depends on
-    the numbers that it scales; None if there is none. `trace` is a cast, bound or
-    rounding that cuts these numbers off (if `cuts`) or else turns them into zeros.
+    """Return the op that made the wrong scale, zero point or range of numbers, and
+    whether the scale depends on these numbers; None if there is no such op. `trace`
+    casts, bounds or rounds the numbers and cuts them off (if `cuts`) or makes zeros.
 
-    If the scale depends on a statistic of the numbers, such as the largest magnitude,
-    the statistic's op is returned. If the statistic is large enough, what is computed
-    from it is at fault, and the first op after it on another line is returned.
+    If the scale is computed from a statistic, such as the largest magnitude, the op of
+    the statistic is returned. But if this magnitude is as large as the numbers, the
+    first op after the statistic on another source line is returned.
     """
     dtype = trace.path.op.results[0].type.dtype
     end = largest_of(dtype)
@@ -69,8 +68,8 @@ def unfit_scale(
 
 
 def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
-    """Return the select that gives a matmul a constant so large, such as -1e9 for a
-    mask, that the scale of a policy's cast makes its other numbers zero, or None."""
+    """Return the select that gives a matmul a constant, such as a mask's -1e9, so large
+    that its other numbers become zero in a policy's scaled cast; None if none does."""
     if trace.cast is None or not trace.cast.is_scaled:
         return None
     fmt = get_format(trace.cast.format)
@@ -85,8 +84,8 @@ def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
 
 
 def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-    """Return the op that multiplies the seed of a gradient, a constant, by a factor
-    without which the result of `trace` would not overflow; None if there is none."""
+    """Return the product of two constants that scales a loss, if the result of `trace`
+    overflows only because of this scale; None otherwise."""
     end = largest_of(trace.path.op.results[0].type.dtype)
     if not evidence.result.beyond or math.isinf(end):
         return None
@@ -105,14 +104,15 @@ def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | No
 
 
 def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]]:
-    """Yield (maker of an operand, other operand, whether the first depends on the
-    second) for operands that hold a number for several of the other, as scales do."""
+    """Yield (maker of a scale, scaled operand, whether the scale depends on it) for the
+    operands of `trace` that may be scales: arrays smaller than the result, and arrays
+    computed from the other operand by a reduction."""
     if trace.path.op.name not in SCALES | ADDS | CLIPS:
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         constant = _constant(flow, value, trace)
         made = constant or flow.maker(value)
-        if made is not None and made is not trace:  # a loop's counter is `trace`
+        if made is not None and made is not trace:  # `trace` makes a loop's counter
             behind = set(flow.behind(value, lambda v: True))
             is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements
@@ -132,7 +132,7 @@ def _constant(flow: Flow, value: Value, near: OpTrace) -> OpTrace | None:
 
 
 def _casts(flow: Flow, made: OpTrace) -> list[Op]:
-    """Return a cast or transfer and the casts and transfers from which it comes."""
+    """Return the casts and transfers that end at `made`, the last one first."""
     found: list[Op] = []
     step: OpTrace | None = made
     while step is not None and step.path.op.name in _TRANSFERS:
@@ -142,7 +142,7 @@ def _casts(flow: Flow, made: OpTrace) -> list[Op]:
 
 
 def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:
-    """Return numbers and what they were before movement, scales and roundings."""
+    """Return a value and the values before it was moved, scaled or rounded."""
 
     def passes(value: Value) -> bool:
         trace = flow.trace(value)
@@ -162,15 +162,16 @@ def _statistics(flow: Flow, made: OpTrace) -> list[OpTrace]:
 
 
 def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> bool:
-    """Return whether the scale `made` also scales codes back after `cast`."""
+    """Return whether the scale that `made` computes is used again after `cast`."""
     readers = flow.ahead(made.path.op, lambda r: r.name in _STORES)
     again = (r for r in readers if r is not near.path.op and r.name in SCALES | ADDS)
     return any(cast.path.op in flow.ops_behind(r.results[0]) for r in again)
 
 
 def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
-    """Return the op at fault among those that lead to the op that made a scale, given
-    the largest of its numbers; None if it fits, but the numbers lack a zero point."""
+    """Return the op at fault for the scale that `made` computes; None if it is computed
+    from a span (maximum minus minimum), so that the numbers only lack a zero point.
+    `largest` is the largest scaled number."""
     steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
     for step in steps:
         if step.path.op.name in CLIPS and _replaces(flow, step):
@@ -190,7 +191,7 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
 
 
 def _replaces(flow: Flow, bound: OpTrace) -> bool:
-    """Return whether a bound changes the norm of what it bounds by a large factor."""
+    """Return whether a bound changes the norm of its operand by `REPLACED` or more."""
     shares, norm = bound.worst.operands, bound.worst.result.norm
     norms = [shares[v].norm for v in bound.worst.cut_off if not flow.is_constant(v)]
     return bool(norms) and not norm / REPLACED < max(norms) < norm * REPLACED

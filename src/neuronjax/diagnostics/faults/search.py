@@ -1,13 +1,13 @@
 """A search from wrong results back to the ops that made them wrong.
 
-An error reaches a result through ops whose errors are all too large; it shows at the
-first of them. It may have been made earlier, by an op whose error looks like ordinary
-rounding. So the search goes back along the worst operands to an op that makes the error
-itself. If that op narrows, flushes or absorbs, it makes the error and the op where it
-shows amplifies it. If it only rounds as usual, the op that amplifies is at fault.
+An error is said to show at the first op whose result has too large an error. An earlier
+op whose error looks like ordinary rounding may have made the error. So the search
+follows the worst operands back to an op that makes an error itself. If that op narrows
+(casts to fewer digits), flushes numbers to zero or absorbs addends, that op is at
+fault. If the op only rounds as usual, the op that amplifies the error is at fault.
 
-Integers that wrap, and quantizers that lose more than their format requires, are wrong
-in float64 too, so no result shows them; they are searched for separately.
+Integers that wrap around, and quantizers that lose more than their format requires, are
+wrong in float64 too. No result shows these faults, so separate searches find them.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: A cause is nearby if it is at most this many ops back.
+#: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: A sum with an offset loses digits if it rounds away this share of an addend.
+#: An offset takes digits from an addend if the sum's error is this share of the addend.
 OF_OFFSET = 1e-3
-#: An amplification by more than this is listed although the error is small yet.
+#: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
-#: The phase of a number up to this is as exact as the number.
+#: The phase of a number up to this is about as exact as the number itself.
 FEW_PERIODS = 16.0
 
 
@@ -90,17 +90,18 @@ class Suspect:
 
     Attributes:
         trace: the figures of the op.
-        role: "makes" or "amplifies".
-        results: the indices of the results that depend on it.
-        amplifier: the op at which the error shows, if it is another one.
-        is_running: whether it is a sum in a loop that stops growing.
-        is_update: whether it loses the step of a state.
-        bounding: its execution that clips or rounds away most numbers of a quantizer.
-        lost_guard: text on an epsilon that became zero before an op with Inf or NaN.
-        misread: its constant that the format holds as another number.
-        scale: "small" or "large" if it made a scale that does not fit, and "loss" if
-            it is the scale of a loss; `bounding` is then the execution of the cast,
-            bound or overflowing op.
+        role: "makes" or "amplifies": what the op does to the error.
+        results: the indices of the results that depend on the op.
+        amplifier: the op at which the error shows, if it is not the op at fault.
+        is_running: whether the op is a running sum in a loop and loses its addends.
+        is_update: whether the op loses the step of a state.
+        bounding: for an op of a quantizer, the execution that clips most numbers or
+            rounds most to zero; with `scale`, the execution of the cast, bound or
+            overflowing op.
+        lost_guard: text on an epsilon that became zero, if the op makes Inf or NaN.
+        misread: a constant operand that the operand's format holds as another number.
+        scale: "small" or "large" if the op made a scale that does not fit the scaled
+            numbers; "loss" if the op made the scale of a loss.
     """
 
     trace: OpTrace
@@ -116,7 +117,7 @@ class Suspect:
 
     @property
     def follows(self) -> bool:
-        """Return whether it only hands on the error of its operands."""
+        """Return whether the op does little more than pass on its operands' error."""
         return self.role == "amplifies" and amplification(self.trace.shown) < AMPLIFIES
 
 
@@ -162,7 +163,7 @@ class FaultSearch:
         return is_named and self._flow.increments(result, argument)
 
     def _hands_on(self, result: Value, argument: Value) -> bool:
-        """Return whether an argument passes through sums and scalings to a result."""
+        """Return whether a result is an argument after sums and scalings by about 1."""
         return argument in self._passed(result)
 
     @functools.cached_property
@@ -180,8 +181,8 @@ class FaultSearch:
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
-        """Return the path of the nearest argument leaf that an op, or an op shortly
-        before it, reads; "" if none has a name."""
+        """Return the path of a named argument leaf that `trace`, or else the nearest of
+        the ops shortly before `trace`, reads; "" if there is no such leaf."""
         return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
@@ -201,7 +202,7 @@ class FaultSearch:
         traced = [s for m, trace in shown for s in self._traced_back(trace, m[2])]
         yield from sorted(traced, key=lambda s: _is_dwarfed(s, traced))
         yield from late
-        # An update that was wrong before it was added has its cause among those above.
+        # If an update was wrong before its addition, the cause was yielded above.
         for suspects in lost:
             yield from suspects
         if not shown:
@@ -210,16 +211,16 @@ class FaultSearch:
         yield from self._quantizing()
 
     def _on(self, trace: OpTrace) -> tuple[int, ...]:
-        """Return the indices of the results that depend on an op."""
+        """Return the indices of the results that depend on the op of `trace`."""
         return tuple(n for n, ops in enumerate(self._behind) if trace.path.op in ops)
 
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return (first execution with a large error, op) for the ops on the way to
-        wrong results; those that make Inf or NaN come first."""
+        """Return (first execution with a large error, op) for ops on which a wrong
+        result depends. Ops that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
-        # An exponential may rightly overflow, so that a quotient by it is zero.
+        # In 1 / exp(x), the exponential may overflow without fault: the result is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
         reaching = {op for v in off for op in self._flow.carrying_nonfinite(v)}
         found = []
@@ -257,12 +258,12 @@ class FaultSearch:
                 for maker, amplifier in self._nonfinite(shown, evidence)
                 for lost in [lost_guard(self._flow, maker)]
             ]
-            # Ops whose epsilon became zero come first; an epsilon replaces zeros.
+            # Ops whose epsilon became zero come first: it should have prevented zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
         origins = [t for t, _ in reversed(chain) if t is not shown]
-        if not shown.absorbs:  # else the loop itself loses the digits
+        if not shown.absorbs:  # an op that absorbs loses the digits itself
             origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
         if maker is None and len(chain) > 1:
@@ -282,9 +283,9 @@ class FaultSearch:
                 yield Suspect(last, "makes", results, shown)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return steps of a chain: the last one amplifies an error most, by a factor f;
-        those before it are the earlier steps that amplify it by at least sqrt(f)."""
-        # Ops that move numbers compute nothing, though they may drop large numbers.
+        """Return the step of a chain that amplifies an error most, by a factor f, after
+        the earlier steps that amplify the error by at least sqrt(f)."""
+        # An op that moves numbers is not at fault, even if it drops the exact ones.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
@@ -299,8 +300,9 @@ class FaultSearch:
         return [*reversed(before), self._before_factors(chain[worst])]
 
     def _before_factors(self, step: Step) -> Step:
-        """Return the sum that made elements wrong, if products up to the op of `step`
-        only give these elements more weight; else `step`."""
+        """Go back from `step` through products, quotients, negations and casts, which
+        only change the weights of wrong elements, to another op. Return that op's step
+        if it loses elements or amplifies the error, else `step`."""
         found, seen = step, set[Op]()
         while found[0].path.op.name in FACTORS and found[0].path.op not in seen:
             seen.add(found[0].path.op)
@@ -312,8 +314,8 @@ class FaultSearch:
         return found if loses else step
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether op `trace` loses more than `shown` loses by rounding. A cast
-        to fewer digits also counts if both ops round to the same format."""
+        """Return whether `trace` rounds to fewer digits than `shown`, flushes, absorbs,
+        rounds whole numbers, or is a cast that rounds to as many digits as `shown`."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
@@ -321,9 +323,9 @@ class FaultSearch:
         return own > other or flushes(trace) or trace.absorbs or rounds_data
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
-        """Return the op that lost the digits although it rounds as other ops do, or
-        None. Such an op is a sum with a small addend, a cast of whole numbers, or one
-        that makes a large number of which only the fraction or phase matters."""
+        """Return the op that lost digits although its roundoff is ordinary, or None: a
+        sum with a small addend, an op that rounds whole numbers, or an op that makes
+        large numbers of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         is_own = evidence.own >= OWN * evidence.result.error
         if is_own and any(self._is_window(t, e, last, shown) for t, e in chain[:-1]):
@@ -354,8 +356,8 @@ class FaultSearch:
         return None
 
     def _before_phase(self, chain: list[Step]) -> OpTrace | None:
-        """Return the op farthest back that made a part of the error of a large number,
-        if a later op uses only its phase or fraction; None otherwise."""
+        """If an op of a chain uses only the phase or fraction of large numbers, return
+        the earliest op that made a part of the error of these numbers; else None."""
         phase = (
             n
             for n, (t, seen) in enumerate(chain[:-1])
@@ -374,8 +376,8 @@ class FaultSearch:
     def _is_window(
         self, trace: OpTrace, seen: OpEvidence, sums: OpTrace, shown: OpEvidence
     ) -> bool:
-        """Return whether an op subtracts running sums to get the sum of a window, whose
-        rounding alone would not show."""
+        """Return whether `trace` subtracts two running sums of the op `sums`, and the
+        rounding of the difference alone would make no visible error in `shown`."""
         is_running = sums.path.op.name == "stablehlo.reduce_window"
         makers = [self._flow.maker(v) for v in trace.path.op.operands]
         if not is_running or trace.path.op.name not in ADDS or makers != [sums, sums]:
@@ -384,8 +386,8 @@ class FaultSearch:
         return times * unit_of(trace.path.op.results[0].type.dtype) <= UNSEEN
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
-        """Yield a suspect and the op that made its scale. The scale comes first if it
-        is made of the numbers that it does not fit."""
+        """Yield a suspect and, if a scale does not fit its numbers, the op that made
+        the scale. That op mostly comes first if it computes the scale from them."""
         trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
@@ -401,14 +403,14 @@ class FaultSearch:
             return
         of = {"trace": found[0], "amplifier": trace, "bounding": seen}
         both = [replace(suspect, scale="small" if cuts else "large", **of), suspect]
-        # Floats have the range for any numbers of a block; whole numbers do not.
+        # A good scale keeps all numbers from zero in a float, but not in an integer.
         is_first = (
             cuts
             or filled is not None
             or is_short_float(trace.path.op.results[0].type.dtype)
         )
         is_first &= found[1]
-        # The scale of a loss depends on no argument.
+        # A scale that depends on no argument, such as that of a loss, also comes first.
         behind = self._flow.behind(found[0].path.op.results[0], lambda v: True)
         is_first |= self._arguments.isdisjoint(behind)
         yield from both if is_first else reversed(both)
@@ -418,8 +420,9 @@ class FaultSearch:
     def _nonfinite(
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
-        """Yield each op that leads to an Inf or NaN, with the op where that shows."""
-        if is_too_large(shown, evidence):  # whatever was rounded before
+        """Yield (cause, op at which it shows) for each op that may cause the Inf or NaN
+        of `shown`; the second is None if it is the cause itself."""
+        if is_too_large(shown, evidence):  # earlier roundings do not matter
             yield shown, None
             return
         maker = flushed(self._flow, shown, evidence)
@@ -433,7 +436,7 @@ class FaultSearch:
         yield shown, None
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Yield the ops that made an operand so wrong that it left an op's domain."""
+        """Yield the ops whose error moved an operand of `shown` out of its domain."""
         is_nan = evidence.result.nan and not evidence.result.nonfinite_reference
         if not is_nan or is_too_large(shown, evidence):
             return
@@ -449,26 +452,25 @@ class FaultSearch:
                 return
 
     def _absorbed(self, trace: OpTrace) -> Iterator[OpTrace]:
-        """Yield the nearby sums that lost all of their smaller addends."""
+        """Yield the sums shortly before `trace` that lost every smaller addend."""
         return (t for t in self._flow.near(trace, NEARBY) if t.absorbed[0] == 1)
 
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield the sums in a loop that lose most of what is added to them."""
+        """Yield the running sums of loops that lose most of their addends."""
         for trace in self._recorder.traces.values():
             op, loses = trace.path.op, trace.absorbs and not trace.is_broken
-            # The loss is a fault even where the formats excuse every result's error.
+            # Lost addends are a fault even if the errors of all results are ordinary.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # In a loop an op depends on its own result; a running sum hands it on.
+            # In a loop, any op may depend on its result; a running sum adds to it.
             behind = self._flow.ops_behind if self.wrong else self._handing_on
             if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
 
     def _is_late(self, sum_: OpTrace, shown: Sequence[tuple[Moment, OpTrace]]) -> bool:
-        """Return whether an op made Inf, NaN or zeros before a sum stagnated, so that
-        there was nothing to add."""
+        """Return whether Inf, NaN or zeros were made before `sum_` lost its addends."""
         if sum_.moment is None:
             return False
         before = (t for moment, t in shown if moment[0] < sum_.moment[0])
@@ -496,7 +498,8 @@ class FaultSearch:
                 yield Suspect(trace, "makes", (wrong.index,), is_update=True)
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
-        """Return the maker of a step that was wrong before its addition, or None."""
+        """Return the op that made the step which `trace` adds to a state, if the step
+        was wrong before its addition; else None."""
         states = set(handed_on(trace))
         for value, share in trace.worst.operands.items():
             if value not in states and share.error > LOST_UPDATE:
@@ -504,12 +507,12 @@ class FaultSearch:
         return None
 
     def _handing_on(self, value: Value) -> set[Op]:
-        """Return the ops through which a state passes."""
+        """Return the ops that made the values of `_passed`."""
         inside = map(self._flow.trace, self._passed(value))
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Trace a state back from a value, through sums and scalings by about one."""
+        """Return a value and what it was before sums and scalings by about one."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)
@@ -519,20 +522,20 @@ class FaultSearch:
         return self._flow.behind(value, lambda v: True, others)
 
     def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
-        """Yield the ops that round whole numbers, if a wrong result depends on these
-        numbers, or if they are cast to integers again, as indices are."""
+        """Yield the ops that round whole numbers, if a cast to integers reads these
+        numbers or a result whose index is in `wrong` depends on them."""
         rounding = [t for t in self._recorder.traces.values() if t.rounds_whole]
         for trace in rounding:
             on = self._on(trace)
             counts = is_integer(self._flow, trace.path.op)
             results = on if counts else tuple(n for n in on if n in wrong)
-            if results:  # the first rounding op on which it depends is at fault
+            if results:  # the first such op on which `trace` depends is at fault
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)
 
     def _choosing(self) -> Iterator[Suspect]:
-        """Yield the ops that made the numbers by which a wrong choice was made."""
+        """Yield the ops that made errors in numbers from which a result is chosen."""
         for wrong in self.wrong:
             if wrong.how == "chosen":
                 for maker, chooser in chosen_by(self._flow, self._results[wrong.index]):
@@ -541,7 +544,7 @@ class FaultSearch:
     # -- faults that leave every result right ------------------------------------------
 
     def _wrapping(self) -> Iterator[Suspect]:
-        """Yield the ops whose integers wrap around or lose digits before a result."""
+        """Yield the ops whose integers wrap or lose digits and affect a result."""
         for trace in self._recorder.traces.values():
             op = trace.path.op
             wraps = trace.wrapped and not is_bit_field(self._flow, op)
@@ -552,7 +555,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", results)
 
     def _misread(self) -> Iterator[Suspect]:
-        """Yield the ops with a constant that their format holds as another number."""
+        """Yield the ops with a constant that its format holds as another number."""
         broken = self._broken()
         for trace in self._recorder.traces.values():
             is_broken = trace.path.op in broken
@@ -561,7 +564,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", self._on(trace), misread=found)
 
     def _vanishing(self) -> Iterator[Suspect]:
-        """Yield the first op whose results all underflow, if that affects a result."""
+        """Yield the first op whose numbers underflow to zero and so affect a result."""
         for trace in self._recorder.traces.values():
             results = self._on(trace) if vanishes(trace) else ()
             if results and vanishes_on(self._flow, trace, self._results):
@@ -588,7 +591,7 @@ class FaultSearch:
 
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
-    """Return whether another op that reaches one of the same results alone makes a much
+    """Return whether one of `others` that affects a result of `suspect` makes a much
     larger error than the largest error at the op of `suspect`."""
     error, results = suspect.trace.worst.result.error, {*suspect.results}
     makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
