@@ -147,17 +147,10 @@ def rounds(op: Op) -> bool:
     return after in "iu" and before not in "iub"
 
 
-#: Numbers below this share of the root mean square of an array are negligible.
-NEGLIGIBLE = 2.0**-9
-
-
 def flattened(operand: Seen, result: Seen) -> float:
-    """Return the share of numbers whose rounding error is at least their magnitude,
-    without numbers that are negligible beside the others."""
+    """Return the share of numbers whose rounding error is at least their magnitude."""
     x = wide(operand.reference)
-    least = NEGLIGIBLE * norm(x) / math.sqrt(max(1, x.size))
-    is_gone = np.abs(wide(result.reference) - x) >= np.abs(x)
-    return float(np.mean(is_gone & (np.abs(x) > least)))
+    return float(np.mean((np.abs(wide(result.reference) - x) >= np.abs(x)) & (x != 0)))
 
 
 def cut_off(

@@ -71,8 +71,7 @@ class Flow:
     def _makers(self, value: Value) -> Iterator[OpTrace]:
         for inner in self.behind(value, lambda v: not computes(self.trace(v))):
             trace = self.trace(inner)
-            is_index = inner.type.dtype != value.type.dtype
-            if trace is not None and computes(trace) and not is_index:
+            if trace is not None and computes(trace):
                 yield trace
 
     def behind(
