@@ -123,7 +123,7 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # skips a reduce's 0
+        for part, operand in zip(order, given, strict=False):  # not a reduce's 0
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

@@ -92,7 +92,6 @@ def _moves(op: Op) -> bool:
 
 
 def _bits(flow: Flow, op: Op) -> float:
-    """Return the largest number of bits by which an op shifts."""
     trace = flow.trace(op.results[0])
     return math.nan if trace is None else trace.worst.operands[op.operands[1]].largest
 
@@ -125,7 +124,6 @@ def _is_float(value: Value) -> bool:
 
 
 def _orders(op: Op) -> bool:
-    """Return whether an op uses the magnitude of an integer."""
     if op.name == "stablehlo.convert":
         return _is_float(op.results[0])
     if op.name == "stablehlo.compare":

@@ -68,8 +68,8 @@ def absorbed(
     """Return the share of sums of two nonzero addends that equal one of them, and the
     root mean square of the addends that rounding drops.
 
-    `state`, the previous result of a cast in a loop, counts as one addend, and so does
-    the first operand of a scatter; the other addend is the change in the reference.
+    `state`, the previous result of a cast in a loop, counts as one addend; in a scatter
+    the first operand does. The other addend is then the reference's change of `state`.
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0
@@ -97,7 +97,7 @@ def _stays(stays: np.ndarray, addend: np.ndarray) -> tuple[float, float]:
     return np.count_nonzero(hits) / np.count_nonzero(addend), left_out
 
 
-#: The fraction of a float at which an op changes to another whole number.
+#: Op -> the fractional part of a float at which the result of the op jumps.
 _CHANGES = {
     "stablehlo.convert": 0.0,
     "stablehlo.floor": 0.0,
@@ -183,7 +183,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only numbers beyond the range of `bounded` change, and no sign."""
+    """Return whether only numbers outside the range of `bounded` changed, no signs."""
     if (x * bounded)[x != bounded].min(initial=0.0) < 0:
         return False
     changed = x[x != bounded]

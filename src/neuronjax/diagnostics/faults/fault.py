@@ -17,12 +17,12 @@ class Fault(Mapping[str, Any]):
         kind: a key of `naming.KINDS`.
         role: "makes" if the op makes the error; "amplifies" if other ops made it.
         record: the op.
-        parameter: path of the nearest argument leaf that the op or ops before it read,
-            or "". The path locates an op without the name of a module.
+        parameter: path of the nearest argument leaf that the op or an op before it
+            reads, or "". The path shows the part of a model if modules have no names.
         shows: the op at which the error shows first, if that is not `record`.
         iteration: iterations of the loops around the op when the error first happened.
         evidence: what was observed, in words and numbers.
-        remedy: what to try. An error that the remedy leaves is that of the op alone.
+        remedy: what to try. An error that it names was measured on the op alone.
         outputs: paths of the results that depend on the op.
     """
 

@@ -30,7 +30,7 @@ SHORT = 2.0**-12
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
 _SUMS = ADDS | _OF_PRODUCTS | {"stablehlo.reduce"}
-#: In these ops, an element of the result has about its operands' relative error.
+#: In these ops, an element of the result has about the operands' relative error.
 FACTORS = frozenset(
     f"stablehlo.{name}" for name in ("multiply", "divide", "negate", "convert")
 )
@@ -42,15 +42,15 @@ Step = tuple[OpTrace, OpEvidence]
 class Flow:
     """The values of a program, and the traces of the ops that made the values.
 
-    The maker of a value is the op that computed its numbers, before any movement and
-    inside calls, loops and branches.
+    The maker of a value is the op that computed the numbers of the value, never an op
+    that moves the numbers and never a call, loop or branch.
     """
 
     def __init__(self, graph: ValueSources, recorder: Recorder) -> None:
         self._graph = graph
         self._by_op: dict[Op, OpTrace] = {}
         for path, trace in recorder.traces.items():
-            # If a function is called often, keep the call with the largest error.
+            # Keep the trace of the call of a function with the largest error.
             known = self._by_op.setdefault(path.op, trace)
             if _error(trace) > _error(known):
                 self._by_op[path.op] = trace
@@ -157,7 +157,7 @@ class Flow:
         }
 
     def _beside_others(self, value: Value) -> list[Value]:
-        """Return the addends of a sum that have only negligible errors (`LITTLE`)."""
+        """Return the addends of a sum that have negligible errors (see `LITTLE`)."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
@@ -166,8 +166,8 @@ class Flow:
         return [v for size, _, v in wrong if size < least]
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
-        """Return an op and the ops from which its error came; each is the maker of the
-        worst operand of the one before. The last makes its error or closes a loop."""
+        """Return an op and the ops from which its error came: the maker of the worst
+        operand of each op is next. The last op makes its error or closes a loop."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(trace.path.op, evidence):
             behind = next(self.behind_step(trace, evidence), None)
@@ -190,7 +190,7 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the ops from which errors enter a chain, if the chain is a loop."""
+        """Yield the ops from which errors enter a chain, if the chain closes a loop."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -268,7 +268,7 @@ class Flow:
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
         """Return whether ordinary roundings alone explain an error in short formats. If
-        no digit of an operand of the last op is correct, the search goes on behind."""
+        the operands of the last op have no correct digit, their chain is examined."""
         seen: set[Op] = set()
         while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
             origin, last = chain[-1]
@@ -282,7 +282,7 @@ class Flow:
         return False
 
     def before_casts(self, value: Value) -> OpTrace | None:
-        """Return the last op before the casts of a value."""
+        """Return the op that computed a value, or the op before the casts that did."""
         trace = self.maker(value)
         while trace is not None and trace.path.op.name == "stablehlo.convert":
             trace = self.maker(trace.path.op.operands[0])
@@ -322,8 +322,8 @@ def computes(trace: OpTrace | None) -> bool:
 
 
 def _is_own(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether an op makes its result's error itself. A cast that leaves the
-    error of its operand as large as it was makes none."""
+    """Return whether an op makes its result's error itself. A cast makes the error only
+    if it is larger than the operand's error."""
     if not evidence.own or evidence.own < OWN * evidence.result.error:
         return False
     before = evidence.error_before
@@ -331,8 +331,8 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether the terms of a sum cancel to rounding noise of float64, and are as
-    exact as FP32 allows or so ill-conditioned that perturbed data explain the error."""
+    """Return whether the terms of a sum cancel to rounding noise of float64, and the
+    terms are as exact as FP32 allows or perturbed data explain the sum's error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
@@ -361,7 +361,7 @@ def _error(trace: OpTrace) -> float:
 
 
 def amplification(evidence: OpEvidence) -> float:
-    """Return the ratio of the result's to the worst operand's relative error."""
+    """Return the relative error of the result divided by that of the worst operand."""
     result, operands = evidence.result, evidence.operands.values()
     if result.nonfinite and not any(x.nonfinite for x in operands):
         return math.inf

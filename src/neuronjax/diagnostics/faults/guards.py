@@ -27,7 +27,7 @@ SMALLEST_EPSILON = 1e-30
 
 
 class Misread(NamedTuple):
-    """The constant in the source, and the number that a dtype holds instead."""
+    """A constant as written in the source, and the number that a dtype holds for it."""
 
     written: float
     held: float

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 
-#: Ill-conditioning explains an error up to this many times that of perturbed data.
+#: Ill-conditioning explains errors up to this many times the effect of perturbed data.
 OF_DATA = 4.0
 #: An error up to this many roundoffs of the coarsest format is ordinary rounding.
 OF_ROUNDOFF = 6.0
-#: The same for roundoffs above `COARSE`: errors in 8 bits or fewer average out.
+#: The limit for roundoffs above `COARSE`: errors in 8 bits or fewer average out.
 OF_COARSE_ROUNDOFF = 1.5
 COARSE = 2.0**-6
 #: A relative error that is acceptable in any result: three digits are right.

@@ -14,7 +14,7 @@ from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.ir.program import Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: Smaller magnitudes are never taken for masks.
+#: Numbers of smaller magnitude are never taken for masks.
 LEAST = 1e4
 #: A mask is at least this many times as large as every other number.
 TIMES = 1e3

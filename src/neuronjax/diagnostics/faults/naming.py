@@ -123,7 +123,6 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the fault of a float that cannot hold whole numbers, such as counts."""
     if not t.rounds_whole:
         return None
     held, of, advice = _format(t), e.result.largest, _of_whole(e)

@@ -5,8 +5,8 @@ A quantizer ends in a cast to 8 bits or fewer; or it rounds to whole numbers, bo
 these and scales them back. A quantizer is at fault if its error is over twice the error
 with a scale that fits all numbers: it loses a bit. (If few numbers are much larger than
 the others, clipping the few may be better than a scale that fits them.) A quantizer is
-also at fault if most numbers become zero; or if a few do, and the program divides by
-these numbers or multiplies several others by each of them.
+also at fault if many numbers become zero; or if a few do, and the program divides by
+these few or multiplies several numbers by each.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def quantizing(
         return
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
-        # Before the scaling, any bound is a part of a quantizer to floats, but only a
-        # computed bound of one to whole numbers: a constant may belong to a relu6.
+        # A quantizer to floats may bound numbers before it scales them; a quantizer to
+        # integers may only by a computed bound. A constant bound may be that of relu6.
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
@@ -133,7 +133,7 @@ def _shown(flow: Flow, op: Op) -> Iterator[Op]:
 
 
 def _is_zero_point(flow: Flow, reader: Op) -> bool:
-    """Return whether `reader` is a sum that is then scaled, with a zero point."""
+    """Return whether `reader` adds a zero point: it is a sum whose result is scaled."""
     scales = (r.name in SCALES for r in _shown(flow, reader))
     return reader.name in ADDS and any(scales)
 
@@ -204,7 +204,7 @@ def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
         cut_off = math.hypot(*(b.cut_off * codes / b.limit for b in bounds))
         over = max(b.largest / b.limit for b in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
-    # Between bounds numbers may be scaled, so divide each cut_off by its norm.
+    # Numbers may be scaled between bounds, so divide each cut_off by the norm there.
     parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
     own = _OF_FLOATS * unit_of(dtype)
     return math.hypot(own, *parts) > A_BIT * own

@@ -61,7 +61,8 @@ class Witness:
     ) -> None:
         """Observe an op after both runs have executed the op. `own` is the error that
         the op makes itself; with `repeats`, the result has every number of the operand
-        equally often. In a mesh, each device that has other numbers is observed."""
+        equally often. In a mesh, a device with an earlier device's numbers is left out.
+        """
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device holds the same results of an op as device `done`."""
@@ -198,7 +199,7 @@ class Recorder(Witness):
     """A witness that also records the traces of a run.
 
     Attributes:
-        units: for every value, the roundoff of the coarsest format behind the value.
+        units: for every value, the roundoff of the coarsest format on which it depends.
         masked: values in which numbers may stand for minus infinity.
         traces: the executions of each op, in the order of the first executions.
     """

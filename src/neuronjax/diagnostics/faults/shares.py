@@ -61,8 +61,8 @@ class Share:
         error: relative L2 error; Inf if an element is finite in only one of the arrays.
         data_error: the error of the perturbed reference, as a root mean square of the
             draws; 0 where `error` and `lost` are so small that it is not computed.
-        lost: share of elements off by more than half of themselves; for integers, by
-            more than a tenth and by more than one.
+        lost: share of elements off by more than half of their magnitude; for integers,
+            by more than a tenth and by more than one.
         data_lost: the same share in the perturbed reference; 0 where `lost` is small.
         nonfinite, nonfinite_reference: number of elements that are Inf or NaN.
         nan: number of elements that are NaN.
@@ -113,7 +113,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # No floor for an element that is lost: perturbed data may lose it as well.
+        # A lost element has no floor: it is noise if perturbed data lose it, too.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])
@@ -137,7 +137,8 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
 
 
 def repeated(share: Share, elements: int) -> Share:
-    """Return the figures of an array that has each number of `share` equally often."""
+    """Return the figures of an array that repeats all numbers of another array, with
+    the figures `share`, equally often."""
     times = elements // max(1, share.elements)
     return replace(
         share,
@@ -176,7 +177,7 @@ def _relative(found: Figures) -> float:
 def _is_lost(
     x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
 ) -> np.ndarray:
-    """Return a mask: is the error above `lost` times the magnitude or `floor`?"""
+    """Return which errors exceed `lost` times the larger of magnitude and `floor`."""
     x, reference = wide(x), wide(reference)
     apart = np.abs(x - reference)
     return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)
@@ -184,7 +185,7 @@ def _is_lost(
 
 @functools.cache
 def settings_of(dtype: np.dtype) -> Mapping[Told, float]:
-    """Return the settings for a dtype's figures: its range and what counts as lost."""
+    """Return the settings for figures: a dtype's range and the limit for `lost`."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf
     if dtype.name in FORMATS:

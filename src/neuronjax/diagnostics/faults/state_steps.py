@@ -3,7 +3,7 @@
 A step may be wrong although the next state is close to its reference. If elements do
 not change, or are rounded by more than a step, the state's format is at fault. If the
 step was wrong before its addition, perturbed data show how much of the error comes from
-the condition of the problem. (Adam's first step is only the sign of the gradient.)
+the condition of the problem. (Adam's first step is a sign, which roundings may flip.)
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class StateSteps:
 
     A result is the next value of an argument if sums and scalings by about one lead
     from the argument to the result, and the two are near one another or the result adds
-    to an argument with the same name (a parameter may begin at zero, far from it).
+    to an argument with the same name (a parameter may begin at zero).
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class StateSteps:
     def lost_step(
         self, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
     ) -> StateStep | None:
-        """Return the step of a state of which `value` is the next value, if lost."""
+        """Return the step of the state that `value` updates, if lost; else None."""
         if seen.dtype.kind in "iub" or not share.elements:
             return None
         error = share.error * share.norm * math.sqrt(share.elements)
@@ -173,7 +173,6 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
 
 
 def _square(x: np.ndarray) -> float:
-    """Return the sum of squares of the finite elements."""
     total = float(x @ x)
     if math.isfinite(total):
         return total

@@ -131,12 +131,12 @@ class _Keeper(ParallelWalk):
 class Fitted(NamedTuple):
     """The effect of a scale on numbers that a short format stores.
 
-    The scale moves the largest number to the largest of the format.
+    The scale moves the largest number to the largest number of the format.
 
     Attributes:
         off: the larger of `error` and `lost`.
         error: relative L2 error.
-        lost: share of numbers that are off by more than half of themselves.
+        lost: share of numbers that are off by more than half of their magnitude.
         factor: the scale, or the median of several scales.
         axes: the axes along which numbers share a scale; () if all numbers share it.
     """

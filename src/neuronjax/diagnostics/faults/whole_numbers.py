@@ -75,8 +75,8 @@ def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
 
 
 def misread(op: Op, operands: Sequence[Seen], result: Seen) -> int:
-    """Return how many results of a subtraction or cast lose their sign: -1 is 2**32 - 1
-    in uint32. Hashes do this on purpose, so callers check how results are used."""
+    """Return how many results of a subtraction or cast change sign: -1 is 2**32 - 1 in
+    uint32. Hashes change signs on purpose, so callers check how results are used."""
     if not operands or not _is_integer(result) or not _is_integer(operands[0]):
         return 0
     is_either = any(is_word(np.dtype(x.dtype)) for x in (operands[0], result))
@@ -158,7 +158,7 @@ def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> 
 
 
 def _of_region(op: Op) -> np.ufunc | None:
-    """Return the NumPy function with which an op's region combines two numbers."""
+    """Return the NumPy function that equals the region of `op`, or None."""
     names = [inner.name for inner in op.regions[0].ops]
     return _FOLDS.get(names[0]) if len(names) == 1 else None
 

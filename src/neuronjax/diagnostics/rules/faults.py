@@ -184,7 +184,7 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
     """Return the largest number of an iota or of cast integers, or 0 if `dtype` holds
-    all of the numbers; and whether this is known from more than the integer dtype."""
+    all of the numbers; and whether more is known than the range of the integers."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands

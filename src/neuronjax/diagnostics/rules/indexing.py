@@ -41,7 +41,6 @@ def _window_sizes(op: Op, numbers: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
-    """Return the index vectors of a gather or scatter as rows."""
     prefix = "" if op.name == "stablehlo.gather" else "scatter_"
     axis = op.attributes[f"{prefix}dimension_numbers"]["index_vector_dim"]
     if axis == indices.ndim:

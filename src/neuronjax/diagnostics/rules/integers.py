@@ -45,7 +45,7 @@ def _arithmetic(context: OpContext) -> Answer:
 
 
 def _is_index_wrap(context: OpContext) -> bool:
-    """Return whether only selects read an op, as where JAX wraps negative indices."""
+    """Return whether only selects read an op, as when JAX wraps negative indices."""
     users = context.users.get(context.op.results[0], ())
     return bool(users) and all(
         user.name == "stablehlo.select"

@@ -17,7 +17,7 @@ from neuronjax.ir.instruction_set import DotDimensions
 # "over the threshold (5000000)": aws-neuron-sdk, issue 987.
 MOST_INSTRUCTIONS = 5_000_000
 
-_ROWS, _COLUMNS = 128, 512  # partitions, and elements of each [A2: matmul tiles]
+_ROWS, _COLUMNS = 128, 512  # partitions, elements in a partition [A2: matmul tiles]
 _FREE = frozenset(
     {"func.call", "stablehlo.composite", "stablehlo.constant", "stablehlo.while"}
 )

@@ -122,7 +122,7 @@ def _threefry(context: OpContext) -> Answer:
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())
-    # JAX splits a key of "rbg", and folds data into it, by threefry for each half.
+    # JAX splits a key of "rbg", and folds data into it, by threefry on half keys.
     return "stablehlo.rng_bit_generator" not in draws or Verdict(
         "threefry is only used to derive keys of rbg (split, fold_in, Flax's Rngs)",
         remedy='jax.random.key(seed, impl="unsafe_rbg"), which needs no threefry, or '
@@ -131,7 +131,6 @@ def _threefry(context: OpContext) -> Answer:
 
 
 def _unimplemented(context: OpContext) -> Answer:
-    """Find an op that neuronjax cannot lower."""
     name = context.op.name
     if refusal := REFUSED.get(name):
         return Verdict(refusal.reason, remedy=refusal.remedy)
