@@ -27,7 +27,7 @@ _BACK = frozenset(f"stablehlo.shift_right_{how}" for how in ("arithmetic", "logi
 
 
 def is_choice(flow: Flow, value: Value) -> bool:
-    """Return whether a whole number comes from comparing floats, without arithmetic."""
+    """Return whether whole numbers come from comparing floats, without arithmetic."""
     if value.type.dtype.kind not in "iub":
         return False
     chosen = False

@@ -1,4 +1,4 @@
-"""The figures of one execution of an op: errors, and how it changed numbers."""
+"""The figures of one execution of an op: errors, and numbers that were lost."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def cut_off(
 ) -> Mapping[Value, tuple[float, float]]:
     """Return, for each operand that an op of `CLIPS` or a saturating cast to 8 bits
     bounds, two root mean squares of what is cut off: of numbers that stay nonzero, and
-    of numbers that become zero. A select counts if it bounds only extremes."""
+    of numbers that become zero. A select counts only if it changes only extremes."""
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):

@@ -50,7 +50,7 @@ class Flow:
         self._graph = graph
         self._by_op: dict[Op, OpTrace] = {}
         for path, trace in recorder.traces.items():
-            # Keep the trace of the call of a function with the largest error.
+            # Of all calls of a function, keep the trace with the largest error.
             known = self._by_op.setdefault(path.op, trace)
             if _error(trace) > _error(known):
                 self._by_op[path.op] = trace
@@ -268,7 +268,7 @@ class Flow:
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
         """Return whether ordinary roundings alone explain an error in short formats. If
-        the operands of the last op have no correct digit, their chain is examined."""
+        the last op's operands have no correct digit, the maker of one is examined."""
         seen: set[Op] = set()
         while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
             origin, last = chain[-1]
@@ -282,7 +282,7 @@ class Flow:
         return False
 
     def before_casts(self, value: Value) -> OpTrace | None:
-        """Return the op that computed a value, or the op before the casts that did."""
+        """Return the op that computed a value before any casts of the value."""
         trace = self.maker(value)
         while trace is not None and trace.path.op.name == "stablehlo.convert":
             trace = self.maker(trace.path.op.operands[0])
@@ -322,8 +322,8 @@ def computes(trace: OpTrace | None) -> bool:
 
 
 def _is_own(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether an op makes its result's error itself. A cast makes the error only
-    if it is larger than the operand's error."""
+    """Return whether an op makes its result's error itself. A cast does only if the
+    operand's error is smaller."""
     if not evidence.own or evidence.own < OWN * evidence.result.error:
         return False
     before = evidence.error_before

@@ -283,7 +283,6 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _makes(t: OpTrace) -> str:
-    """Return a clause with the effect of small errors in the operands of an op."""
     op = _NOUNS.get(short_name(t), short_name(t))
     if t.first is None and t.made_nonfinite is None:
         is_choice = any(v.type.dtype.kind in "iub" for v in t.path.op.results)

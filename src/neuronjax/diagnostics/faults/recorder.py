@@ -61,8 +61,7 @@ class Witness:
     ) -> None:
         """Observe an op after both runs have executed the op. `own` is the error that
         the op makes itself; with `repeats`, the result has every number of the operand
-        equally often. In a mesh, a device with an earlier device's numbers is left out.
-        """
+        equally often. Devices with the numbers of an earlier device are left out."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device holds the same results of an op as device `done`."""

@@ -68,8 +68,8 @@ def unfit_scale(
 
 
 def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
-    """Return the select that gives a matmul a constant, such as a mask's -1e9, so large
-    that its other numbers become zero in a policy's scaled cast; else None."""
+    """Return the select that gives a matmul a constant (a mask's -1e9) so large that a
+    policy's scaled cast makes the other numbers of the matmul zero; else None."""
     if trace.cast is None or not trace.cast.is_scaled:
         return None
     fmt = get_format(trace.cast.format)
@@ -130,7 +130,7 @@ def _casts(flow: Flow, made: OpTrace) -> list[Op]:
 
 
 def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:
-    """Return `numbers` and the values that were only moved, scaled or rounded to it."""
+    """Return `numbers` and its earlier values, before moves, scalings and roundings."""
 
     def passes(value: Value) -> bool:
         trace = flow.trace(value)

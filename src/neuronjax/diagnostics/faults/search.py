@@ -162,7 +162,7 @@ class FaultSearch:
         return is_named and self._flow.increments(result, argument)
 
     def _hands_on(self, result: Value, argument: Value) -> bool:
-        """Return whether a result is an argument after sums and scalings by about 1."""
+        """Return whether sums and scalings by about 1 make a result of an argument."""
         return argument in self._passed(result)
 
     @functools.cached_property
@@ -385,7 +385,7 @@ class FaultSearch:
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
         """Yield a suspect and, if a scale does not fit its numbers, the op that made
-        the scale. Mostly the op comes first if it computes the scale from them."""
+        the scale. Mostly this op comes first if it reads the numbers."""
         trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
@@ -418,8 +418,8 @@ class FaultSearch:
     def _nonfinite(
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
-        """Yield (op, None) if an op may cause the Inf or NaN of `shown` where it shows;
-        or (op, op at which it shows)."""
+        """Yield (cause, op at which the cause shows) for the Inf or NaN of `shown`; the
+        second is None if the cause is `shown`."""
         if is_too_large(shown, evidence):  # earlier roundings do not matter
             yield shown, None
             return
@@ -462,7 +462,7 @@ class FaultSearch:
             # Lost addends are a fault even if the errors of all results are ordinary.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # If no result is wrong, the sum must also hold a state: its earlier result.
+            # If no result is wrong, only a sum that holds a state is at fault.
             behind = self._flow.ops_behind if self.wrong else self._handing_on
             if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
@@ -510,7 +510,7 @@ class FaultSearch:
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Return a value and the values before sums and scalings by about one."""
+        """Return a value and its earlier values before sums and scalings by about 1."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)

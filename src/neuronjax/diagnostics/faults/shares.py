@@ -137,8 +137,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
 
 
 def repeated(share: Share, elements: int) -> Share:
-    """Return the figures of an array that repeats all numbers of another array, with
-    the figures `share`, equally often."""
+    """Return the figures of an array that repeats an array with figures `share`."""
     times = elements // max(1, share.elements)
     return replace(
         share,

@@ -83,8 +83,7 @@ def largest_operand(evidence: OpEvidence) -> float:
 
 def flushes(trace: OpTrace) -> bool:
     """Return whether an op turns small numbers into zeros, and its rounding makes at
-    least `PART` of the result's error. (The zeros of a softmax make a smaller share.)
-    """
+    least `PART` of the result's error. (Zeros of a softmax make a smaller share.)"""
     error = min(trace.worst.result.error, 1.0)
     is_zero = trace.beneath > 0 and trace.zeros > 0
     return is_zero and trace.own >= PART * error
