@@ -23,8 +23,8 @@ _KEEPS = CONSTANT | {"func.call"} | {f"stablehlo.{name}" for name in _OPS.split(
 
 
 def masked_values(graph: ValueSources) -> frozenset[Value]:
-    """Return the float values that may contain a mask: those selected from or
-    multiplied by a constant, and sums, products, maxima and minima of these."""
+    """Return the float values that may contain a mask: results of a select or product
+    with a constant, and sums, products, maxima and minima of such results."""
     found = {
         value
         for value, maker in graph.makers.items()

@@ -117,7 +117,7 @@ def quantizing(
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether all ops that read a result scale, bound or round the result."""
+    """Return whether all ops that read a result scale, bound or round it."""
     through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
     readers = [*flow.ahead(op, lambda r: r.name in through)]
     computing = [r for r in readers if r.name not in _SHOWS]
@@ -180,8 +180,8 @@ def _same_size(op: Op) -> list[Value]:
 
 def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
     """Return an op as a `Bound`, or None if the op cuts nothing off; with `zero`,
-    numbers that become zero count as cut off. Of two operands, the op bounds the one
-    that is nearer to its result."""
+    numbers that become zero count as cut off. Of two operands, the operand nearer to
+    the result counts as bounded."""
     found = [
         (math.hypot(*evidence.cut_off[v][: 1 + zero]), n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())

@@ -87,7 +87,7 @@ class OpTrace:
         cast: for a contraction, the cast of its operands by a policy.
         first: the first execution whose error is too large, or None.
         made_nonfinite: the first execution that makes Inf or NaN of finite numbers.
-        bounding: for each operand, the execution that cuts off most of it.
+        bounding: for each operand, the execution that cuts off most of the operand.
         emptiest: the execution with most zeros.
         flattened: the largest share, in any iteration, of numbers whose rounding error
             is at least their magnitude.

@@ -77,7 +77,7 @@ def cast_limit(trace: OpTrace) -> float:
 
 
 def largest_operand(evidence: OpEvidence) -> float:
-    """Return the largest magnitude in the reference's operands."""
+    """Return the largest magnitude among the operands in the reference."""
     return max((x.largest for x in evidence.operands.values()), default=0.0)
 
 

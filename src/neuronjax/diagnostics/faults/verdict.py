@@ -44,7 +44,7 @@ class WrongResult:
         step: norm of a lost step relative to the norm of the state.
         step_error: L2 error of the step, relative to the step.
         step_allowed: the error of a step that the condition of the problem explains.
-        unmoved: share of a state's elements that should move and did not.
+        unmoved: share of a state's elements that should change but did not.
     """
 
     name: str
