@@ -127,7 +127,6 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the fault of a float that cannot hold whole numbers, such as counts."""
     if not t.rounds_whole:
         return None
     held, of, advice = _format(t), e.result.largest, _of_whole(e)
@@ -288,7 +287,6 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _makes(t: OpTrace) -> str:
-    """Return a clause with the effect of small errors in the operands of an op."""
     op = _NOUNS.get(short_name(t), short_name(t))
     if t.first is None and t.made_nonfinite is None:
         is_choice = any(v.type.dtype.kind in "iub" for v in t.path.op.results)

@@ -50,7 +50,7 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
 def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
     """Yield the source lines of the first faults, for the end of a report."""
     records = [fault.record for fault in verdict.lines[:SHOWN_FAULTS]]
-    codes = ((r.line, code_at(r.source)) for r in records)  # "" if typed at a prompt
+    codes = ((r.line, code_at(r.source)) for r in records)  # "" if there is no file
     texts = [f"{_INDENT}{line}: {code}" for line, code in codes if code]
     if texts:
         yield Text("change first:" if len(texts) > 1 else "change:", style="bold")

@@ -68,8 +68,8 @@ def unfit_scale(
 
 
 def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
-    """Return the select that gives a matmul a constant, such as a mask's -1e9, so large
-    that its other numbers become zero in a policy's scaled cast; None if none does."""
+    """Return the select that gives a matmul a constant (a mask's -1e9) so large that a
+    policy's scaled cast makes the other numbers of the matmul zero; else None."""
     if trace.cast is None or not trace.cast.is_scaled:
         return None
     fmt = get_format(trace.cast.format)
@@ -145,7 +145,7 @@ def _casts(flow: Flow, made: OpTrace) -> list[Op]:
 
 
 def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:
-    """Return a value and the values before it was moved, scaled or rounded."""
+    """Return `numbers` and its earlier values, before moves, scalings and roundings."""
 
     def passes(value: Value) -> bool:
         trace = flow.trace(value)
@@ -172,9 +172,9 @@ def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> b
 
 
 def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
-    """Return the op at fault for the scale that `made` computes; None if it is computed
-    from a span (maximum minus minimum), so that the numbers only lack a zero point.
-    `largest` is the largest scaled number."""
+    """Return the op at fault for the scale that `made` computes. `largest` is the
+    largest scaled number. Return None if the scale is that of a span (maximum minus
+    minimum): then the numbers only lack a zero point."""
     steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
     for step in steps:
         if step.path.op.name in CLIPS and _replaces(flow, step):
@@ -201,7 +201,7 @@ def _replaces(flow: Flow, bound: OpTrace) -> bool:
 
 
 def _is_span(flow: Flow, trace: OpTrace, statistics: list[OpTrace]) -> bool:
-    """Return whether an op is the difference of a largest and a smallest number."""
+    """Return whether an op is the difference of a maximum and a minimum."""
     if trace.path.op.name != "stablehlo.subtract":
         return False
     makers = [t for v in trace.path.op.operands if (t := flow.maker(v)) in statistics]

@@ -163,7 +163,7 @@ class FaultSearch:
         return is_named and self._flow.increments(result, argument)
 
     def _hands_on(self, result: Value, argument: Value) -> bool:
-        """Return whether a result is an argument after sums and scalings by about 1."""
+        """Return whether sums and scalings by about 1 make a result of an argument."""
         return argument in self._passed(result)
 
     @functools.cached_property
@@ -181,8 +181,8 @@ class FaultSearch:
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
-        """Return the path of a named argument leaf that `trace`, or else the nearest of
-        the ops shortly before `trace`, reads; "" if there is no such leaf."""
+        """Return the path of the nearest argument leaf that `trace`, or an op at most
+        `NEARBY` steps before it, reads; "" if there is no such leaf."""
         return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
@@ -234,7 +234,6 @@ class FaultSearch:
         return [(moment, trace) for _, moment, trace in found]
 
     def _broken(self) -> set[Op]:
-        """Return the ops on which results with Inf or NaN depend."""
         off = [w.index for w in self.wrong if w.how == "nonfinite"]
         return {op for n in off for op in self._behind[n]}
 
@@ -283,9 +282,9 @@ class FaultSearch:
                 yield Suspect(last, "makes", results, shown)
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return the step of a chain that amplifies an error most, by a factor f, after
-        the earlier steps that amplify the error by at least sqrt(f)."""
-        # An op that moves numbers is not at fault, even if it drops the exact ones.
+        """Return the steps of a chain that amplify an error by at least sqrt(f), up to
+        the step that amplifies the error most, by a factor f."""
+        # An op that moves numbers is not at fault, even if it drops exact numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
@@ -387,7 +386,7 @@ class FaultSearch:
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
         """Yield a suspect and, if a scale does not fit its numbers, the op that made
-        the scale. That op mostly comes first if it computes the scale from them."""
+        the scale. Mostly this op comes first if it reads the numbers."""
         trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
@@ -420,8 +419,8 @@ class FaultSearch:
     def _nonfinite(
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
-        """Yield (cause, op at which it shows) for each op that may cause the Inf or NaN
-        of `shown`; the second is None if it is the cause itself."""
+        """Yield (cause, op at which the cause shows) for the Inf or NaN of `shown`; the
+        second is None if the cause is `shown`."""
         if is_too_large(shown, evidence):  # earlier roundings do not matter
             yield shown, None
             return
@@ -436,7 +435,7 @@ class FaultSearch:
         yield shown, None
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Yield the ops whose error moved an operand of `shown` out of its domain."""
+        """Yield the ops whose errors gave `shown` an operand outside its domain."""
         is_nan = evidence.result.nan and not evidence.result.nonfinite_reference
         if not is_nan or is_too_large(shown, evidence):
             return
@@ -464,7 +463,7 @@ class FaultSearch:
             # Lost addends are a fault even if the errors of all results are ordinary.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # In a loop, any op may depend on its result; a running sum adds to it.
+            # If no result is wrong, only a sum that holds a state is at fault.
             behind = self._flow.ops_behind if self.wrong else self._handing_on
             if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
@@ -507,12 +506,12 @@ class FaultSearch:
         return None
 
     def _handing_on(self, value: Value) -> set[Op]:
-        """Return the ops that made the values of `_passed`."""
+        """Return the ops that made the values of `_passed(value)`."""
         inside = map(self._flow.trace, self._passed(value))
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Return a value and what it was before sums and scalings by about one."""
+        """Return a value and its earlier values before sums and scalings by about 1."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)
@@ -529,7 +528,7 @@ class FaultSearch:
             on = self._on(trace)
             counts = is_integer(self._flow, trace.path.op)
             results = on if counts else tuple(n for n in on if n in wrong)
-            if results:  # the first such op on which `trace` depends is at fault
+            if results:  # the first rounding on which `trace` depends is at fault
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)

@@ -30,7 +30,7 @@ _PERIODIC = frozenset(
 
 
 def buries(trace: OpTrace, evidence: OpEvidence) -> float:
-    """Return the rounding error of a sum relative to its smallest addend, else 0."""
+    """Return a sum's rounding error relative to its smallest addend; 0 if no sum."""
     if trace.path.op.name not in _SUMS:
         return 0.0
     addends = [s.norm for s in evidence.operands.values() if s.norm]
@@ -77,13 +77,13 @@ def cast_limit(trace: OpTrace) -> float:
 
 
 def largest_operand(evidence: OpEvidence) -> float:
-    """Return the largest magnitude in the reference's operands."""
+    """Return the largest magnitude among the operands in the reference."""
     return max((x.largest for x in evidence.operands.values()), default=0.0)
 
 
 def flushes(trace: OpTrace) -> bool:
     """Return whether an op turns small numbers into zeros, and its rounding makes at
-    least `PART` of the result's error. (Zeros of a softmax make less.)"""
+    least `PART` of the result's error. (Zeros of a softmax make a smaller share.)"""
     error = min(trace.worst.result.error, 1.0)
     is_zero = trace.beneath > 0 and trace.zeros > 0
     return is_zero and trace.own >= PART * error
