@@ -72,11 +72,11 @@ def rounded(x: float, dtype: np.dtype) -> float:
         return float(np.float64(x).astype(dtype))
 
 
-def lost_guard(flow: Flow, trace: OpTrace) -> str:
-    """Return text such as "1e-12 is 0 in float16" about an epsilon that became zero and
-    should guard an operand of an op, or ""."""
+def lost_guard(flow: Flow, trace: OpTrace) -> tuple[OpTrace, str] | None:
+    """Return the op that adds an epsilon, which should guard an operand of an op but
+    became zero, and text such as "1e-12 is 0 in float16"; None if there is none."""
     if trace.path.op.name.rpartition(".")[2] not in SINGULAR:
-        return ""
+        return None
     for operand in trace.path.op.operands:
         guarded = flow.before_casts(operand)
         if guarded is None or guarded.path.op.name != "stablehlo.add":
@@ -92,5 +92,5 @@ def lost_guard(flow: Flow, trace: OpTrace) -> str:
                 is_narrow = known is not None and known.min_normal > SMALLEST_EPSILON
                 if written or is_narrow:  # otherwise the source may have a zero
                     what = f"{written:.2g}" if written else "the epsilon"
-                    return f"{what} is 0 in {dtype.name}"
-    return ""
+                    return guarded, f"{what} is 0 in {dtype.name}"
+    return None

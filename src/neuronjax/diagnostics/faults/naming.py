@@ -165,7 +165,8 @@ def _misreads(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _is_unguarded(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not s.lost_guard:
         return None
-    count = f"{e.result.nonfinite} of {e.result.elements} numbers"
+    result = (e if s.amplifier is None else s.amplifier.shown).result
+    count = f"{result.nonfinite} of {result.elements} numbers"
     return FaultName("singular", f"{s.lost_guard}; {count} are Inf or NaN", LOST_GUARD)
 
 

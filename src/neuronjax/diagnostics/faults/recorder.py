@@ -89,8 +89,8 @@ class OpTrace:
         made_nonfinite: the first execution that makes Inf or NaN of finite numbers.
         bounding: for each operand, the execution that cuts off most of the operand.
         emptiest: the execution with most zeros.
-        flattened: the largest share, in any iteration, of numbers whose rounding error
-            is at least their magnitude.
+        flattened: the mean share of numbers whose rounding error is at least their
+            magnitude, over `ends` iterations.
         own, absorbed, zeros, beneath, largest: the largest value that this field of the
             evidence, or of the evidence's result, has in any execution.
         vanished: the smallest share of numbers that underflow to zero, in any execution
@@ -124,6 +124,7 @@ class OpTrace:
     misread: int = 0
     rounds_whole: bool = False
     flattened: float = 0.0
+    ends: int = 0
 
     def __post_init__(self) -> None:
         self.emptiest = self.worst
@@ -270,7 +271,9 @@ class Recorder(Witness):
         self._devices, trace = [], self.traces[self._turn[0]]
         trace.wrapped += wrapped_over_devices(trace.path.op, operands, results)
         shares = [*map(flattened, operands, results)]
-        trace.flattened = max(trace.flattened, sum(shares) / len(shares))
+        trace.ends += 1
+        share = sum(shares) / len(shares)
+        trace.flattened += (share - trace.flattened) / trace.ends
 
     def unit(self, op: Op) -> float:
         """Return the largest of the `units` of an op's results."""

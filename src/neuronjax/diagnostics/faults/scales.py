@@ -30,9 +30,9 @@ NEARBY = 8
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
-_LINEAR = _KEEPS | ADDS
-_LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
-_LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
+LINEAR = _KEEPS | ADDS
+LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
+LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
 _TRANSFERS = frozenset(
     f"stablehlo.{n}" for n in ("convert", "collective_permute", "all_gather")
 )
@@ -92,7 +92,7 @@ def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | No
 
     def passes(value: Value) -> bool:
         made = flow.trace(value)
-        return made is None or made.path.op.name in _LINEAR
+        return made is None or made.path.op.name in LINEAR
 
     values = flow.behind(trace.path.op.results[0], passes)
     for made in filter(None, map(flow.trace, values)):

@@ -13,6 +13,7 @@ wrong in float64 too. No result shows these faults, so separate searches find th
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +31,10 @@ from neuronjax.diagnostics.faults.choices import (
 )
 from neuronjax.diagnostics.faults.evidence import (
     ADDS,
+    BOUNDS,
     CLIPS,
     ROUNDS,
     OpEvidence,
-    is_short_float,
     narrows,
 )
 from neuronjax.diagnostics.faults.flow import (
@@ -51,7 +52,7 @@ from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
-from neuronjax.diagnostics.faults.scales import fill, loss_scale, unfit_scale
+from neuronjax.diagnostics.faults.scales import LINEAR, fill, loss_scale, unfit_scale
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     buries,
@@ -80,6 +81,8 @@ _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
+#: Functions that are singular at 1, which need more digits of a number beside it.
+_NEAR_ONE = frozenset(f"chlo.{name}" for name in ("acos", "acosh", "asin", "atanh"))
 #: The phase of a number up to this is about as exact as the number itself.
 FEW_PERIODS = 16.0
 
@@ -252,11 +255,12 @@ class FaultSearch:
                 of = {"bounding": evidence, "scale": "loss"}
                 yield Suspect(scale, "makes", results, shown, **of)
             yield from self._off_before(shown, evidence)
-            found = [
-                Suspect(maker, "makes", results, amplifier, lost_guard=lost)
-                for maker, amplifier in self._nonfinite(shown, evidence)
-                for lost in [lost_guard(self._flow, maker)]
-            ]
+            found = []
+            for maker, amplifier in self._nonfinite(shown, evidence):
+                guard, lost = lost_guard(self._flow, maker) or (maker, "")
+                shows = amplifier if guard is maker else maker
+                of = {"amplifier": shows, "lost_guard": lost}
+                found.append(Suspect(guard, "makes", results, **of))
             # Ops whose epsilon became zero come first: it should have prevented zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
@@ -277,9 +281,14 @@ class FaultSearch:
         is_cast = maker is None and last is not shown and cast is not None
         for worst, seen in self._amplifying(chain):
             own = seen.own >= OWN * seen.result.error and maker is None
-            yield Suspect(worst, "makes" if own else "amplifies", results)
+            found = [Suspect(worst, "makes" if own else "amplifies", results)]
             if is_cast and amplification(seen) > COSTLY:
-                yield Suspect(last, "makes", results, shown)
+                found.append(Suspect(last, "makes", results, shown))
+            steps = itertools.dropwhile(lambda t: t is not worst, (t for t, _ in chain))
+            between = [*steps][:-1] or [worst]
+            # What is linear needs these digits in any form; they are lost in the cast.
+            is_linear = all(t.path.op.name in LINEAR for t in between)
+            yield from reversed(found) if is_linear else found
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the steps of a chain that amplify an error by at least sqrt(f), up to
@@ -326,6 +335,9 @@ class FaultSearch:
         sum with a small addend, an op that rounds whole numbers, or an op that makes
         large numbers of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
+        if chain[0][0].path.op.name in _NEAR_ONE:
+            before = (t for t, _ in chain[1:] if t.path.op.name not in BOUNDS)
+            return next(before, None)
         is_own = evidence.own >= OWN * evidence.result.error
         if is_own and any(self._is_window(t, e, last, shown) for t, e in chain[:-1]):
             return last
@@ -402,13 +414,7 @@ class FaultSearch:
             return
         of = {"trace": found[0], "amplifier": trace, "bounding": seen}
         both = [replace(suspect, scale="small" if cuts else "large", **of), suspect]
-        # A good scale keeps all numbers from zero in a float, but not in an integer.
-        is_first = (
-            cuts
-            or filled is not None
-            or is_short_float(trace.path.op.results[0].type.dtype)
-        )
-        is_first &= found[1]
+        is_first = found[1]
         # A scale that depends on no argument, such as that of a loss, also comes first.
         behind = self._flow.behind(found[0].path.op.results[0], lambda v: True)
         is_first |= self._arguments.isdisjoint(behind)

@@ -12,7 +12,6 @@ from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.judgement import COARSE
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace
-from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.faults.state_steps import NEAR
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.execution.probes.signs import GONE, SINGULAR
@@ -90,18 +89,11 @@ def flushes(trace: OpTrace) -> bool:
 
 
 def rounds_to(trace: OpTrace) -> float:
-    """Return the roundoff of an op's result or, if larger, of a policy's cast of the
-    operands. The cast counts only if its format has at most 8 bits or an operand is
-    one-hot, so that the result consists of cast numbers."""
+    """Return the roundoff of an op's result or, if larger, that of the 8-bit format to
+    which a policy casts its operands."""
     cast = 0.0 if trace.cast is None else trace.cast.unit
     own = min(unit_of(v.type.dtype) for v in trace.path.op.results)
-    counts = cast > COARSE or any(map(_is_of_ones, trace.worst.operands.values()))
-    return max(own, cast if counts else 0.0)
-
-
-def _is_of_ones(share: Share) -> bool:
-    """Return whether all numbers of an array are 0, 1 or -1."""
-    return share.largest == 1 and math.isclose(share.norm**2, 1 - share.nothing)
+    return max(own, cast if cast > COARSE else 0.0)
 
 
 def hands_on(evidence: OpEvidence) -> bool:
