@@ -458,3 +458,75 @@ def test_a_shift_that_unpacks_codes():
     codes = np.random.default_rng(14).integers(-128, 128, (16, 8)).astype(np.int8)
     report = compare(unpacked, policy="fp32")(codes, normal(15, 8))
     assert report.faults == (), str(report)
+
+
+# ---- Causes on the line before an op that cannot be written in another way.
+
+
+def centred_after(x, w):
+    z = x @ w  # here
+    return z - jnp.mean(z, 0)
+
+
+def centred_before(x, w):
+    x = x - jnp.mean(x, 0)
+    return x @ w
+
+
+def test_the_cast_of_a_matmul_before_a_linear_op():
+    x = 300 + normal(16, 40, 6)
+    arguments = [x, normal(17, 6, 4)]
+    assert_named("coarse", centred_after, centred_before, arguments, policy="bf16")
+
+
+def angle_of_cosine(x, y):
+    cosine = jnp.sum(x * y, -1)  # here
+    return jnp.arccos(jnp.clip(cosine, -1, 1))
+
+
+def angle_of_chord(x, y):
+    chord = jnp.sqrt(jnp.sum((x - y) ** 2, -1))
+    return 2 * jnp.arcsin(chord / 2)
+
+
+def test_the_cosine_of_a_small_angle():
+    x = normal(18, 64, 3).astype(np.float64)
+    y = x + 1e-4 * normal(19, 64, 3)
+    x, y = (v / np.linalg.norm(v, axis=-1, keepdims=True) for v in (x, y))
+    arguments = [x.astype(np.float32), y.astype(np.float32)]
+    report = compare(angle_of_cosine, policy="fp32")(*arguments)
+    assert report.faults[0].record.source == marked_line(angle_of_cosine), str(report)
+    assert {f.kind for f in report.faults} >= {"singular"}
+
+
+def guarded_in_half(m, v):
+    root = jnp.sqrt(v).astype(F16)
+    root = root + 1e-8  # here
+    return m / root.astype(F32)
+
+
+def guarded(m, v):
+    return m / (jnp.sqrt(v) + 1e-8)
+
+
+def test_the_line_of_an_epsilon_that_became_zero():
+    v = np.where(np.arange(12) % 3 == 0, 0, normal(20, 12) ** 2).astype(np.float32)
+    arguments = [np.sqrt(v), v]
+    assert_named("singular", guarded_in_half, guarded, arguments, policy="fp32")
+
+
+def differences_in_codes(x):
+    step = 1.05 * jnp.max(jnp.abs(jnp.diff(x))) / 127
+
+    def code(before, x):
+        before = before + step * jnp.clip(jnp.round((x - before) / step), -127, 127)
+        return before, before
+
+    return jax.lax.scan(code, x[0], x)[1]
+
+
+def test_small_differences_that_become_zero_now_and_then_are_no_fault():
+    x = 0.2 * np.sin(np.arange(96) / 15) + 0.02 * normal(21, 96)
+    x[40:] += 1.5 * np.exp(-np.arange(56) / 6)
+    report = compare(differences_in_codes, policy="fp32")(x.astype(np.float32))
+    assert report.faults == (), str(report)

@@ -110,6 +110,10 @@ def _of_its_own(error: float) -> str:
     return f"its own rounding makes a relative error of {short(error)}"
 
 
+def _of_lost(share: float) -> str:
+    return f"{percent(share)} of its numbers are off by more than half of their value"
+
+
 def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     count = t.wrapped or t.misread
     if not count and short_name(t).startswith("shift_right"):
@@ -302,7 +306,7 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     operand = e.error_before
     lost = max((x.lost for x in e.operands.values()), default=0.0)
     if short_name(t) in _DIFFERENCES and e.result.lost > lost and s.follows:
-        text = f"{percent(e.result.lost)} of its numbers are off by more than half"
+        text = _of_lost(e.result.lost)
         return FaultName("cancellation", text)
     if e.own >= e.result.error or operand >= e.result.error:
         return None
@@ -347,7 +351,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
             return FaultName("saturation", f"{what} {short(limit)}; {text}")
         lost = max(e.result.lost, e.result.zeros)
         if lost:
-            text += f"; {percent(lost)} of its numbers are off by more than half"
+            text += f"; {_of_lost(lost)}"
         return FaultName("underflow" if lost > FEW else "coarse", text)
     if e.result.beneath > MOSTLY:
         what = f"{percent(e.result.beneath)} of its numbers are smaller than"

@@ -92,7 +92,8 @@ def _of_result(wrong: WrongResult) -> str:
         step = f"its update, {short(wrong.step)} of the result's size,"
         return f"{name}: {step} {_of_step(wrong)}"
     if wrong.relative_l2 <= wrong.allowed:
-        return f"{name}: {percent(wrong.lost)} of the numbers are off by more than half"
+        lost = f"{percent(wrong.lost)} of the numbers are off"
+        return f"{name}: {lost} by more than half of their value"
     allowed = f"rounding explains at most {short(wrong.allowed)}"
     return f"{name}: the relative error is {short(wrong.relative_l2)}; {allowed}"
 

@@ -412,9 +412,11 @@ class FaultSearch:
         if found is None or found[0] is trace:
             yield suspect
             return
-        of = {"trace": found[0], "amplifier": trace, "bounding": seen}
+        shows = suspect.amplifier or trace
+        of = {"trace": found[0], "amplifier": shows, "bounding": seen}
         both = [replace(suspect, scale="small" if cuts else "large", **of), suspect]
-        is_first = found[1]
+        loses = cuts or filled is not None or seen.result.nothing > 0
+        is_first = found[1] and loses
         # A scale that depends on no argument, such as that of a loss, also comes first.
         behind = self._flow.behind(found[0].path.op.results[0], lambda v: True)
         is_first |= self._arguments.isdisjoint(behind)
