@@ -51,9 +51,9 @@ DEFAULT_TOLERANCE = 0.1
 def float32_policy(policy: Policy) -> Policy:
     """Return the policy of the "float32" reference: FP32, as JAX on a host.
 
-    That policy has the program's own casts, sums in an order that XLA chooses, and the
-    emulator's elementary functions, which both runs thus share. Settings that change no
-    numbers (LNC, host calls, algorithms of collectives) are those of `policy`.
+    The policy has only the program's casts; XLA chooses the order of sums; elementary
+    functions are the emulator's, in both runs. Settings that change no numbers (LNC,
+    host calls, algorithms of collectives) are those of `policy`.
     """
     return dataclasses.replace(
         policy,
@@ -82,7 +82,7 @@ class Setting:
     Attributes:
         program: captured StableHLO without complex numbers.
         call_index: call index for stochastic rounding.
-        amax_history: history of delayed scaling; None for an empty one.
+        amax_history: history of delayed scaling; None for an empty history.
     """
 
     program: Program
@@ -113,7 +113,7 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """Return the side of the reference with which `policy` is compared."""
+        """Return the side of `reference`, with which `policy` is compared."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":
@@ -160,8 +160,9 @@ def _errs(errors: Errors) -> bool:
 
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
-    """Return whether an op exceeds the tolerance. Booleans and casts of booleans exceed
-    only a tolerance of 0: their errors show in the numbers that they select."""
+    """Return whether `errors`, of the op at `path`, exceed the tolerance. Booleans and
+    casts of booleans exceed only a tolerance of 0: a wrong boolean shows in the numbers
+    that it selects."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -262,7 +263,7 @@ def _explanation(
 ) -> tuple[OpPath, ...]:
     first = recorder.first
     assert first is not None
-    if first.alone:  # the op's own error is the explanation
+    if first.alone:
         return (first.path,)
     suspects = recorder.suspects(setting.program)
     if not suspects:

@@ -55,7 +55,7 @@ _NAMES = ("number", "op", "module", "phase", "label", "source")
 _SHOWN_ROWS, _SHOWN_RECORDS = 12, 40
 _SHOWN_CAUSES = 6
 _SHOWN_OUTLIERS = 2
-#: An outlier is printed if its error exceeds this share of the tolerance.
+#: A report shows an outlier if its error exceeds this share of the tolerance.
 _WORTH_A_LINE = 0.1
 
 
@@ -65,9 +65,9 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of the side with which both others are compared, or "".
+        baseline: name of the side with which reference and run are compared, or "".
         tolerance: relative L2 error above which a run has diverged; 0 means that every
-            bit must agree. None if faults are looked for instead.
+            bit must agree. None if faults are searched for instead.
         ops: records in program order.
         first_divergence: None if no op exceeds the tolerance.
         verdict: what is wrong, and its cause; None between two policies.

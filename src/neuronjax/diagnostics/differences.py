@@ -2,7 +2,7 @@
 
 A ULP is the distance between neighbouring numbers of the array's own dtype, counted as
 steps between bit patterns; both zeros are one number. Equal infinities and NaNs at the
-same position are no difference; a NaN on one side only is infinitely far.
+same position are no difference; a NaN on one side only has an infinite distance.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature, with the key's path if random numbers are drawn."""
-        if i.blocks or isinstance(i, Call):  # its blocks belong to this program
+        """Return the signature of `i`; if `i` draws numbers, also the key's path."""
+        if i.blocks or isinstance(i, Call):  # the blocks of `i` belong to one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
             return i.signed, i.ordinal, key.path

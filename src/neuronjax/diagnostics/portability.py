@@ -138,7 +138,7 @@ def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
 def _lowering_findings(
     program: Program, target: Target, policy: Policy, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return what the emulator refuses, except for ops with an error in `found`."""
+    """Return what the emulator refuses; omit ops that have an error in `found`."""
     try:
         lower(program, target=target, policy=policy)
     except NeuronJaxError as error:
@@ -154,7 +154,7 @@ def _lowering_findings(
 
 
 class _Kind(NamedTuple):
-    """The finding for an error of capture or lowering whose text matches a pattern."""
+    """A pattern of error messages of capture and lowering, and their finding."""
 
     pattern: str
     rule: str

@@ -1,7 +1,7 @@
 """Metrics of outputs against those of the reference: one number, 0 if equal.
 
-Arrays of a pytree are measured one by one, and the worst error counts. A number that is
-finite on one side only is an infinite error; two NaNs are equal.
+Arrays of a pytree are measured one by one, and the worst error counts. An element that
+is finite on one side only has an infinite error; two NaNs are equal.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: ReduceBlock, x: Arrays) -> Sequence[Any]:
-    """Execute a left fold, with the body applied to all results at once."""
+    """Reduce element after element, with the block applied to all results at once."""
     n = (len(x) - i.captures) // 2
     kept = [d for d in range(x[0].ndim) if d not in i.axes]
     shape = [x[0].shape[d] for d in kept]

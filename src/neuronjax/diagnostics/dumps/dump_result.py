@@ -27,7 +27,7 @@ class DumpedTensor:
 
     Attributes:
         tensor: its name in the dump.
-        name: what the program calls the value.
+        name: the name of the value in the program.
         how: how it was matched: "given", by "name", or by a "shape" that is unique.
         place: the op that makes it; None for an argument.
         checked: which elements are not legal, and how far they are outside.

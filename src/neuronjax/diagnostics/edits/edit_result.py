@@ -90,7 +90,7 @@ class FirstDifference:
         index: the index of the element that differs most.
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
-        equal_behind: the nearest equal ops on which the op depends, in both programs.
+        equal_behind: the nearest ops with equal values on which the op depends.
         because: the edits on which the value depends; an edit of its op is one.
     """
 

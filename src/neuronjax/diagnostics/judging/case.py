@@ -40,7 +40,7 @@ FOR, WHILE = "_for_of_the_judge", "_while_of_the_judge"
 
 
 class _Asking(ast.NodeTransformer):
-    """A transformer of loops, which then call `FOR` or `WHILE`."""
+    """A transformer of syntax trees that makes loops call `FOR` or `WHILE`."""
 
     def visit_For(self, node: Any) -> Any:
         self.generic_visit(node)
@@ -73,7 +73,7 @@ class ReferenceFailed(InvalidProgramError):
 
 @contextlib.contextmanager
 def _reference_runs(path: Path) -> Iterator[None]:
-    """Name the reference and its line in exceptions raised in the block."""
+    """Raise the block's exceptions as `ReferenceFailed`, with the reference's line."""
     try:
         yield
     except NeuronJaxError:
@@ -93,7 +93,7 @@ class ReferenceCase:
 
     path: Path
     module: ModuleType
-    # Results of the newest seed, kept because drawing may take longer than a kernel.
+    # The newest seed's inputs and results: drawing may take longer than a kernel.
     _newest: dict[str, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -142,7 +142,7 @@ class ReferenceCase:
         return self._newest[what][1]
 
     def is_large(self, seed: int, most: int = LARGE_INPUTS) -> bool:
-        """Return whether the reference's inputs have more than `most` elements."""
+        """Return whether the inputs of `seed` have more than `most` elements."""
         return sum(np.size(x) for x in self.drawn(seed)) > most
 
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:

@@ -79,7 +79,7 @@ class Draw:
         error: np.ndarray | float = 0.0
         if x.own is not None:
             error = self._of_each(x.own) * self._numbers(x.shape)
-        if x.joint is not None:  # half of its variance is common to all elements
+        if x.joint is not None:  # half of the variance is common
             common, single = self._numbers(()), self._numbers(x.shape)
             size = self._of_each(x.joint)
             error = error + size * (np.float32(0.5**0.5) * (common + single))
@@ -108,8 +108,8 @@ class Draw:
         return np.moveaxis(draws, 0, -1) if self.count else draws[0]
 
     def _of(self, cause: str) -> Any:
-        """Return a drawn error: equal at each use of one `cause` (a table, or
-        "constants"), new for the cause ""."""
+        """Return a drawn error. Every use of one `cause` (a table, or "constants") gets
+        the same error; every use of the cause "" gets a new error."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]
@@ -136,7 +136,8 @@ class Spread:
         self.count += 1
 
     def is_no_help(self, found: Tolerance, quantile: float) -> bool:
-        """Return whether several runs were made but give no smaller bound of a norm."""
+        """Return whether several runs give no smaller bound of the norm than
+        `found`."""
         norm = quantile * math.sqrt(self._norm / max(1, self.count))
         return self.count > 1 and norm >= found.l2_bound
 
@@ -154,7 +155,7 @@ class Spread:
         narrow = np.where(
             np.isfinite(found.value), np.minimum(found.bound, elements), found.bound
         )
-        is_whole = np.isfinite(found.bound).all()  # if not, l2_bound omits elements
+        is_whole = np.isfinite(found.bound).all()  # otherwise l2_bound is partial
         return Tolerance(
             found.value,
             narrow.astype(found.bound.dtype),

@@ -190,8 +190,9 @@ def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 class _BlockErrors(NamedTuple):
-    """Errors of a block: `off` against the FP32 reference, `error` of bounded elements,
-    `times` over the bound. `undecided` counts elements without a bound."""
+    """Errors of a block: `off` against the FP32 reference, `error` of elements with a
+    bound, `times` as multiples of bounds. `undecided` counts elements without a bound.
+    """
 
     off: np.ndarray
     error: np.ndarray
