@@ -1,7 +1,7 @@
 """A program's run under its policy, compared op by op with a run under a reference.
 
 Both sides (the program under its policy, and under the reference) are lowered and get
-an executor. The walk executes both sides and measures their distance after each op; the
+an executor. A walk executes both sides and measures their distance after each op; a
 recorder adds up the distances and records the op that first exceeds the tolerance.
 Further runs search for ops that explain this first divergence.
 """
@@ -92,7 +92,7 @@ class Setting:
 
     def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
         """Return the side that executes the program under a policy; `obeys_scopes` says
-        whether policies that the program itself sets for its parts apply."""
+        whether policies apply that the program sets for its parts."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
         return Side(program, regions, Emulator(program, context))
@@ -250,7 +250,7 @@ class _ReachedError(Exception):
 
 #: An explanation with more causes than this is not useful.
 FEW_CAUSES = 3
-#: Relative error of numbers that are as exact as FP32 allows.
+#: Largest relative error that counts as an ordinary rounding to FP32.
 ORDINARY = 2.0**-18
 
 

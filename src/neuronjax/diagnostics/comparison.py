@@ -128,10 +128,10 @@ class Comparison(Displayed):
         return _worst_first(found, "accumulation")
 
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
-        """Return ops that err more in isolation than others of their kind, worst first.
+        """Return ops that err more in isolation than ops of the same name, worst first.
 
-        The relative L2 error of each exceeds `factor` times the median of all ops of
-        the same name."""
+        The relative L2 error of a returned op exceeds `factor` times the median of all
+        ops of its name."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)
@@ -217,7 +217,7 @@ class Comparison(Displayed):
         return draw_errors(title, self.records, computing, marks)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON value; Inf is None."""
+        """Return a JSON value, with None for Inf."""
         first = self.first_divergence
         return finite(
             {
@@ -365,7 +365,7 @@ FIGURES: Mapping[str, Callable[[np.ndarray], Any]] = {
 
 
 def result_errors(path: str, result: Seen) -> dict[str, Any]:
-    """Return a row of `Comparison.results`."""
+    """Return the row of a result in `Comparison.results`."""
     pair = result.actual, result.reference
     found, wanted = (np.asarray(x, np.float64) for x in pair)
     if not found.size:

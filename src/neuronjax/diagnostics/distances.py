@@ -239,8 +239,8 @@ def _different(
 
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
     """Return the spacing of a format at the larger of two magnitudes. The spacing is
-    2^(exponent - mantissa_bits), but not less than at the smallest normal number. A
-    float64 number whose sign and mantissa fields are cleared is a power of two."""
+    2^(exponent - mantissa_bits), but not less than at the smallest normal number.
+    Clearing sign and mantissa of a float64 number leaves a power of two."""
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD
     power, other = power.view(np.float64), other.view(np.float64)

@@ -172,7 +172,7 @@ _KINDS = (
 
 
 def from_error(error: NeuronJaxError) -> Finding:
-    """Return the finding for an error of capture or lowering, of severity "error"."""
+    """Return the finding, of severity "error", for an error of capture or lowering."""
     text = f"{error.op or ''} {error.what}"
     kind = next((k for k in _KINDS if re.search(k.pattern, text)), None)
     missing = isinstance(error, UnimplementedError)

@@ -3,8 +3,8 @@
 The lowering reports the texts that rules match: an op's name, the parameter paths from
 which its operands derive, its name stack and source line. A group is a set of
 selectors. An op is in the last group that matches it, as in `Policy`, or else in the
-group `REST`, which follows the policy's own fields. Layers stacked in one scan are one
-op and one group.
+group `REST`, which gets the policy's fields. Layers stacked in one scan are one op and
+one group.
 """
 
 from __future__ import annotations

@@ -217,9 +217,8 @@ class Search:
     def _is_worth(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Return whether an assignment is worth a run; if not, record the reason. The
-        program must be legal, differ from the state's and, if time is the objective, be
-        faster."""
+        """Return whether an assignment is worth a run; if not, record the reason. A
+        program is worth a run if it is legal, new and, if time is the goal, faster."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -275,8 +274,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Make the best assignment that changes one group the state, if it is
-        better."""
+        """Make the best assignment that changes one group the state, if better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):

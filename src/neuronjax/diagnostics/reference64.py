@@ -96,7 +96,7 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the emulator's identity, marked if the instruction has floats."""
+        """Return the emulator's identity, with a mark if the instruction has floats."""
         identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
@@ -193,7 +193,7 @@ def _rule(i: Instruction) -> Rule | None:
 # -- arithmetic ------------------------------------------------------------------------
 
 
-#: Instructions with one result, as one expression.
+#: Rules of instructions with one result; each rule is one expression.
 _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     TensorTensor: lambda i, x: BINARY[i.op](*x),
     TensorScalar: lambda i, x: BINARY[i.op](*x),

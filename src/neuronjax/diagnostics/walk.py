@@ -80,7 +80,7 @@ class OpWalk(abc.ABC):
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
-        """Return one value, joined from several by a function of arrays."""
+        """Return one value, joined from `values` by `join`, a function of arrays."""
 
     @abc.abstractmethod
     def on_device(self, device: int) -> Iterable[Lane]:
@@ -341,7 +341,7 @@ def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
 
 
 def count_ops(side: Side, block: Block) -> int:
-    """Return the largest number of ops that a walk may execute, running loops once."""
+    """Return the number of ops that a walk executes at most, if each loop runs once."""
     controls = [_control(span) for span in side.spans(block)]
     inside = (
         count_ops(side, entry.block)

@@ -159,7 +159,8 @@ class ReferenceCase:
         return self.answer(self.inputs(seed))
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-        """Return the reference's results for `inputs`, which it may change."""
+        """Return the reference's results for `inputs`; the reference may change
+        `inputs`."""
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 

@@ -230,7 +230,7 @@ class _ChangedRun:
 
 
 class _Heard(np.ndarray):
-    """An array that passes calls of NumPy functions to its run."""
+    """An array that passes calls of NumPy functions to its `_ChangedRun`."""
 
     run: _ChangedRun
 

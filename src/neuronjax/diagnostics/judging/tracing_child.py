@@ -147,7 +147,6 @@ def _refused(error: NeuronJaxError) -> dict[str, Any]:
 
 
 def _raised(error: BaseException, candidate: str) -> dict[str, Any]:
-    """Return the failure for an exception, with the innermost line of the candidate."""
     text = str(error).partition("\n")[0]
     message = f"{type(error).__name__}: {text}"
     return _failure("raised", message, line_in(candidate, error) or "")

@@ -23,8 +23,8 @@ from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, err
 from neuronjax.diagnostics.tolerance.runs import of_run
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
-#: Factor on bounds from drawn errors of the reference. A kernel may compute in another
-#: way than its reference, in chunks or with other sums.
+#: Factor on bounds from drawn errors of the reference. A kernel may use another
+#: algorithm than its reference, with chunks or other sums.
 _OTHER_WAYS = 2.0
 #: Default number of runs with drawn errors: half of `drawn.SAMPLES`, since a judge has
 #: several seeds. With fewer runs Student's t gives wider bounds.

@@ -199,9 +199,9 @@ def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
     """Return two errors of scaled values: the part (n u^2 / 3) * Q of the squared
-    rounding error (see above), and the scale of propagated operand errors. If operands
-    have errors, the scale includes the rounding error, and the first result is 0; else
-    the scale may be None."""
+    rounding error (see the module), and the scale of propagated operand errors. If
+    operands have errors, the scale includes the rounding error, and the first result is
+    0; else the scale may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

@@ -136,8 +136,7 @@ class Spread:
         self.count += 1
 
     def is_no_help(self, found: Tolerance, quantile: float) -> bool:
-        """Return whether several runs give no smaller bound of the norm than
-        `found`."""
+        """Return whether several runs give no smaller norm bound than `found`."""
         norm = quantile * math.sqrt(self._norm / max(1, self.count))
         return self.count > 1 and norm >= found.l2_bound
 

@@ -113,8 +113,8 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
-    """Return the error of a sum along an axis whose terms have the shared error `term`:
-    the same relative error if all terms have it; otherwise the sum of the signed
+    """Return the error of a sum whose terms have the shared error `term`: the same
+    relative error if all terms along `axis` share it, else the sum of the signed
     errors."""
     axes = _axes(x.ndim, axis)
     view = term.scale
@@ -156,7 +156,7 @@ def variance(
 
 def extreme(function: Any, sign: int) -> Any:
     """Return the rule of `np.max` (`sign` 1) or `np.min` (-1): the error is the largest
-    of those elements that may be the extreme."""
+    error of the elements that may be the extreme."""
 
     @run_by_run
     def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
