@@ -2,9 +2,9 @@
 
 An executor runs instructions one at a time. Instructions with equal `identity` compute
 the same function, so that its result for the same arrays is computed once. `Emulator`
-executes as the chip does; `reference64` has the executor in double precision. `enter`
-converts arrays of the declared dtype to the executor's (wider floats if `is_wide`),
-`leave` converts back.
+executes with the chip's arithmetic; `reference64` has the executor in double precision.
+`enter` converts arrays of the declared dtype to the executor's (wider floats if
+`is_wide`), `leave` converts back.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def profiler(
 
     Raises:
         InvalidProgramError: a policy was given; in the returned function, the kernel
-            does not fit PSUM, which running refuses too.
+            does not fit PSUM; a run refuses it too.
     """
     if policy is not None:
         raise InvalidProgramError(

@@ -2,8 +2,8 @@
 
 Lanes with the same array have no error, and arrays with equal bits become one array. An
 op that only repeats all elements equally often has the errors of its operand. Against a
-wider reference, an op that changes no bit has no error of its own, and is not executed
-in the lanes that get the reference's result.
+wider reference, an op that changes no bit has no error in isolation, and is not
+executed in the lanes that get the reference's result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Findings of what the chip's own compiler would refuse or change in a program.
+"""Findings of what the chip's compiler would refuse or change in a program.
 
 `examine` applies the rules of `rules/` to a captured program, and lowers the program,
 so that the report has what the emulator refuses. Nothing is run or compiled. Ops of a

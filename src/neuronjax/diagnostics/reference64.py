@@ -2,7 +2,7 @@
 
 Every float is held as float64, whatever dtype the program declares, so the results are
 those of (nearly) real arithmetic. With `rounds`, results are rounded to the declared
-format if that is narrower than float32, so the program's own casts take effect.
+format if that is narrower than float32, so the casts of the program take effect.
 Arithmetic is NumPy's and SciPy's, so nothing is compiled for it; the engines' code
 moves elements. If an instruction has no rule in this module, the emulator executes it
 in FP32, and `kept_in_float32` records it. No chip computes like this.

@@ -3,8 +3,8 @@
 `get_inputs()` draws arguments from NumPy's global generator, which the judge seeds;
 `forward(*inputs)` computes the correct results in NumPy. If the kernel has other
 layouts, `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
-expected)` convert them. The file is the user's own and is trusted. The candidate is not
-trusted and never sees the file.
+expected)` convert them. The user's file is trusted. The candidate is not trusted and
+never sees the file.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class ReferenceCase:
         second seed, fewer drawn runs suffice.
         Raises:
             UnimplementedError: a function of the reference has no rule.
-            InvalidProgramError: the reference uses a number of its arrays without its
-                error, as `float(x[0])` does.
+            InvalidProgramError: the reference uses a number of its arrays without the
+                error, such as `float(x[0])`.
         """
         if relative is not None:
             return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))

@@ -207,7 +207,7 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Cast an operand without an error as the chip does; bound any other cast."""
+    """Cast an exact operand as the chip casts; bound the error of any other cast."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
         results = of_exact(i, x, at)

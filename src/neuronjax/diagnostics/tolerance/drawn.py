@@ -4,7 +4,7 @@ Slopes add up the largest possible errors of operands. After a few layers or ite
 in which errors cancel as often as they add, such a bound is far from any run. A sampled
 run adds random errors at the scales that the rules give (of a rounding, an order or a
 table) and continues with the wrong numbers: Monte Carlo arithmetic. So its errors have
-the program's own correlations and cancellations. The distance of a legal run from the
+the correlations and cancellations of the program. The distance of a legal run from the
 reference, in units of the sampled distances, then follows Student's t distribution,
 which says how far a bound must exceed them. Errors are drawn `AMPLITUDE` times too
 large and distances divided by it, so that a nearby kink (`relu`) is noticed.

@@ -5,7 +5,7 @@ which applies the rules that other files register here. There are three kinds of
 since they add differently in a sum:
 
 - `own`: independent between elements, such as a rounding of each; adds in squares.
-- `joint`: correlated in an unknown way; adds linearly.
+- `joint`: with unknown correlations; adds linearly.
 - `shared`: one signed error of many elements, such as that of a row's mean. A shared
   error passes through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an
   error common to all exponentials cancels.
@@ -112,7 +112,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     Attributes:
         value: float64, FP32 where it is large; bool or integer if such a result depends
             on numbers that are closer than their bounds.
-        own: scale of independent errors, or None for none. FP32.
+        own: scale of independent errors, or None. FP32.
         joint: scale of correlated errors, or None. FP32.
         shared: errors that elements share, by their source.
         dtype: the dtype that the reference declares.
