@@ -44,7 +44,7 @@ from neuronjax.report.setting import policy_name
 
 DOUBLES = ("float64", "float64_rounded")
 REFERENCES = ("float32", *DOUBLES)
-#: Tolerated relative L2 error against a reference with other numerics.
+#: Default tolerance: relative L2 error against a reference with other numerics.
 DEFAULT_TOLERANCE = 0.1
 
 

@@ -250,7 +250,7 @@ class PrecisionSearch(Displayed):
             seen = "errors on other data may be larger; pass other data"
             yield f"{seen} as batches= or holdout= of nj.search_precision"
         for path, times in [*self.worst_where.items()][:1]:
-            if path:  # functions have no paths
+            if path:  # "" if the metric is a function
                 total = sum(self.worst_where.values())
                 yield f"in {times} of {total} programs beyond the tolerance,"
                 yield f"  the error is largest in {path}; outputs= selects outputs"

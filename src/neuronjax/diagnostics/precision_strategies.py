@@ -274,7 +274,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Make the best assignment that changes one group the state, if better."""
+        """Set `state` to the best assignment that changes one group, if better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -330,7 +330,7 @@ def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...
         if d.outcome == "kept" and agree:
             path.append(number)
             result, free = d.assignment, frozenset(d.groups)
-            if d.stage == "uniform":  # a step from the baseline
+            if d.stage == "uniform":  # a step that starts from the baseline
                 result, free = decisions[0].assignment, frozenset()
     return tuple(reversed(path))
 

@@ -218,7 +218,7 @@ def common(
     for i in range(start, len(left) - end):
         for j in reversed(places[left[i]]):
             n = bisect.bisect_left(ends, j)
-            if ends[n : n + 1] != [j]:  # otherwise, the earlier pair stays
+            if ends[n : n + 1] != [j]:
                 ends[n : n + 1] = [j]
                 links[n + 1 : n + 2] = [(i, j, links[n])]
     link = links[-1]

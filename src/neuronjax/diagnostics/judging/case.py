@@ -93,7 +93,7 @@ class ReferenceCase:
 
     path: Path
     module: ModuleType
-    # The newest seed's inputs and results: drawing may take longer than a kernel.
+    # The newest seed's inputs and results, since drawing inputs may take long.
     _newest: dict[str, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod

@@ -114,7 +114,7 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 def _wrong(
     case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
-    """Yield runs with a change, alternating between the changes."""
+    """Yield (change, results) of changed runs, in rotation over the changes."""
     kinds: dict[str, list[Any]] = {}
     for number, x in enumerate(inputs):
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
@@ -175,7 +175,7 @@ class _ChangedRun:
 
     def _noted(self, what: str) -> _Site | None:
         """Return the calling instruction of the reference as a site of the change
-        `what`, and count it. Return None if the reference does not call."""
+        `what`, and count it. Return None if no code of the reference calls."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back

@@ -79,7 +79,7 @@ class Draw:
         error: np.ndarray | float = 0.0
         if x.own is not None:
             error = self._of_each(x.own) * self._numbers(x.shape)
-        if x.joint is not None:  # half of the variance is common
+        if x.joint is not None:
             common, single = self._numbers(()), self._numbers(x.shape)
             size = self._of_each(x.joint)
             error = error + size * (np.float32(0.5**0.5) * (common + single))
@@ -154,7 +154,7 @@ class Spread:
         narrow = np.where(
             np.isfinite(found.value), np.minimum(found.bound, elements), found.bound
         )
-        is_whole = np.isfinite(found.bound).all()  # otherwise l2_bound is partial
+        is_whole = np.isfinite(found.bound).all()  # if not, l2_bound omits elements
         return Tolerance(
             found.value,
             narrow.astype(found.bound.dtype),
