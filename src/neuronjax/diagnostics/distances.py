@@ -253,8 +253,7 @@ def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.
 def _range(
     a: np.ndarray, r: np.ndarray, size: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return the largest `size`, and counts of zeros and of numbers outside the
-    format."""
+    """Return the largest `size`, and counts of zeros and numbers outside the format."""
     is_zero, limit = a == 0, setting[Told.LARGEST]
     found: dict[Distance | Broken, float] = {
         Distance.SIZE_MOST: float(size.max(initial=0.0)),

@@ -67,8 +67,8 @@ def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
     """Yield the kernel's results in every run. `seconds` limits the time of all runs
-    together if a run may not end: a child then executes all runs. Otherwise each run is
-    executed when its results are needed.
+    together if a child executes them, since one may not end or is long. Otherwise each
+    run is executed when its results are needed.
     Raises:
         EndlessError: the runs did not end in time.
         NeuronJaxError: a run breaks a limit.
