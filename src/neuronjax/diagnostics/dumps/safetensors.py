@@ -21,7 +21,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.json_text import json_object
 
 _PREFIX = 8
-_LONGEST_HEADER = 100_000_000  # the limit of the format's own readers
+_LONGEST_HEADER = 100_000_000  # the limit of the safetensors library
 #: The most dimensions of a NumPy array, and the largest size of a dimension.
 _MOST_DIMENSIONS, _LARGEST = 64, 2**63 - 1
 _DTYPES: dict[str, Any] = {
