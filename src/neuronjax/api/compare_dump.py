@@ -1,7 +1,6 @@
 """`compare_dump`: tensors of a real chip or another framework beside a program.
 
-A thin interface to `diagnostics.dumps`: it captures the program, reads the tensors, and
-compares them.
+The program is captured here; `diagnostics.dumps` reads the tensors and compares them.
 """
 
 from __future__ import annotations
