@@ -103,8 +103,8 @@ def compare(
     function writes into modules is compared if the saved program returns it as well.
 
     The program is captured once. Each op runs emulated and in the reference, both in
-    isolation (on the reference's values) and in accumulation (errors propagate). To save
-    memory, a value is dropped after its last use.
+    isolation (on the reference's values) and in accumulation (errors propagate). A
+    value is dropped after its last use, to save memory.
 
     Args:
         function: a function as for `jax.jit`, a function of `neuronjax.jit`, a program

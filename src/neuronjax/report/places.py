@@ -53,7 +53,8 @@ def place(source: str) -> str:
 
 
 def places(sources: Iterable[str]) -> dict[str, str]:
-    """Return `place` of each source, with as few folders as make the places differ."""
+    """Return `place` of each source, with as many folders as are needed to distinguish
+    equal file names."""
     shown = {source: place(source) for source in sources}
     parts = 1
     while len({*shown.values()}) < len(shown):
