@@ -64,7 +64,7 @@ class Asked:
             item: the function, program or path that the verb was given.
             target: as `jit`; None for the target of `item`, or "trn2" without one.
             policy: as `jit`; None for the policy of `item`, or the SDK's defaults.
-            **options: further keywords of `jit`; None keeps an emulated function's.
+            **options: further keywords of `jit`; those with None are left unchanged.
         """
         numerics = None if policy is None else Policy.resolve(policy)
         if isinstance(item, str | os.PathLike):
@@ -139,7 +139,7 @@ class Asked:
         return step(*self.first, *args, **kwargs)
 
     def native(self) -> Callable[..., Any]:
-        """Return the function as `jax.jit` alone runs it.
+        """Return the function as `jax.jit` compiles it, without emulation.
 
         Raises:
             UnsupportedError: the subject is a program, which has no function.
@@ -178,7 +178,7 @@ def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _emulated_in(item: Any) -> Emulated | None:
-    """Return the emulated function in `item`, such as that of a gradient, or None."""
+    """Return the emulated function that `item` is or wraps; None if there is none."""
     function: Any = item.func if isinstance(item, functools.partial) else item
     function = inspect.unwrap(function, stop=lambda f: isinstance(f, Emulated))
     return function if isinstance(function, Emulated) else None
@@ -186,7 +186,7 @@ def _emulated_in(item: Any) -> Emulated | None:
 
 def own_setting(item: Askable) -> dict[str, Any]:
     """Return the target and policy with which `item` was made, by keyword. For a
-    gradient or `vmap`, they are those of the emulated function inside."""
+    gradient or `vmap`, they are those of the emulated function that it wraps."""
     if isinstance(item, Lowered | Compiled):
         lowered = item.lowered
         own: dict[str, Any] = {"target": lowered.target.name, "policy": lowered.policy}

@@ -87,7 +87,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        return None  # a builtin takes positional arguments only, as for jax.jit
+        return None  # a builtin; jax.jit does the same
 
 
 def argument_name(signature: inspect.Signature | None, number: int) -> str:
@@ -99,7 +99,7 @@ def argument_name(signature: inspect.Signature | None, number: int) -> str:
 def path_name(
     signature: inspect.Signature | None, path: tuple, missing: Iterable[int] = ()
 ) -> str:
-    """Return a path in the pytree (args, kwargs) as text, "model/layers/0/kernel".
+    """Return a path in the pytree (args, kwargs) as text: "model/layers/0/kernel".
 
     `missing` are the positions of static arguments, which `args` does not contain."""
     where, first, *rest = path
@@ -146,7 +146,8 @@ class Named:
     def split(
         self, args: tuple, kwargs: dict
     ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Return the other arguments, and a function that adds the selected ones."""
+        """Return the arguments without the selected ones, and a function that adds
+        these again."""
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}

@@ -110,7 +110,7 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return labels that name what differs: the program, machine or policy."""
+    """Return labels of the profiles: program, machine and policy, if they differ."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]

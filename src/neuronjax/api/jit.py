@@ -127,7 +127,7 @@ def jit(
 _STATIC = ("static_argnums", "static_argnames")
 _SHARDINGS = ("in_shardings", "out_shardings")
 _NOT_JAX = ("target", "policy", "collect")
-#: Options that are not passed on unchanged to the `jax.jit` of the emulation.
+#: Options that the `jax.jit` of the emulation gets with other values, or not at all.
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
 

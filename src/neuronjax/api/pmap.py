@@ -80,7 +80,7 @@ def replicate(tree: Any, devices: int | Sequence[int]) -> Any:
 
 
 def unreplicate(tree: Any) -> Any:
-    """Return the first device's part of every array: [devices, *shape] to [*shape]."""
+    """Return the arrays of the first device: [devices, *shape] becomes [*shape]."""
     return jax.tree.map(lambda x: x[0], tree)
 
 
@@ -296,7 +296,7 @@ def _axes_of(name: str, axes: Any) -> Any:
 
 
 def _spread(name: str, axes: Any, tree: Any) -> list[Any]:
-    """Return the axis of every leaf of `tree`, of which `axes` is a prefix."""
+    """Return the axis of every leaf of `tree`; `axes` is a pytree prefix of `tree`."""
     try:
         return jax.tree.leaves(jax.tree.broadcast(_axes_of(name, axes), tree))
     except ValueError as error:

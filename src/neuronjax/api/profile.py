@@ -120,7 +120,7 @@ def _values(arguments: Any) -> Any:
 def _scaled(
     asked: Asked, args: tuple, kwargs: dict, batch: Sequence[int], factor: float
 ) -> InstructionProgram | None:
-    """Return the program for `factor` times the batch size; None if it has none."""
+    """Return the program for `factor` times the batch size; None if impossible."""
 
     def scaled(leaf: Any) -> Any:
         if not jnp.ndim(leaf):

@@ -280,7 +280,7 @@ class Study(Displayed):
 
         Args:
             metric: as `curves`.
-            last: final values are means over this many last steps; None for a tenth.
+            last: number of steps whose mean is a final value; None for a tenth of all.
         """
         found = self.curves(metric)
         return training_verdicts(
@@ -328,13 +328,13 @@ class Study(Displayed):
 
         Args:
             metric: as `curves`.
-            last: final values are means over this many last steps; None for a tenth.
+            last: number of steps whose mean is a final value; None for a tenth of all.
 
         Returns:
             A dict for each machine: mean and std over seeds; mean, std and confidence
             interval ("difference_low") of the differences from the baseline, seed by
-            seed; the ratio of steps to the same value ("steps_ratio") and
-            its interval; the verdict as text and its margin; the number of runs that
+            seed; the ratio of steps to the same value ("steps_ratio") and its
+            interval; the verdict as text and its margin; the number of runs that
             "diverged"; and the seeds whose metric ends where it began, within its noise
             ("unmoved").
         """

@@ -59,7 +59,7 @@ class _Commands(TyperGroup):
             message = Text.assemble(("error: ", "bold red"), str(error))
             Console(stderr=True, soft_wrap=True).print(message)
             raise typer.Exit(2) from None
-        except Exception as error:  # the user's program: show its error like Python
+        except Exception as error:  # an error of the user's program
             trace = error.__traceback__
             while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
                 trace = trace.tb_next

@@ -87,7 +87,7 @@ def _device(target: Target, index: int) -> dict[str, Any]:
 def neighbours(topology: Topology, index: int) -> list[int]:
     """Return the numbers of the devices with a direct link to the device `index`.
 
-    Along each axis, a chain, ring or torus links neighbours, a switch all devices.
+    Along each axis, a chain, ring or torus links neighbours; a switch links all.
     """
     devices = set()
     for axis, size in enumerate(topology.shape):

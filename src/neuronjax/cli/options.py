@@ -111,7 +111,7 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
         # A keyword without "_", such as "steps", may be an ordinary word.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
-        # "policy=x (--policy x)" has become "--policy x (--policy x)".
+        # "policy=x (--policy x)" has become "--policy x (--policy x)": keep one.
         text = re.sub(rf"({flag} \S+) \(\1\)", r"\1", text)
     return text
 
@@ -126,7 +126,7 @@ class CommandConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render as usual, but a Text with options in place of keywords."""
+        """Render `renderable`; in a Text, options take the place of keywords."""
         if isinstance(renderable, Text):
             words = in_options(renderable.plain, _flags.get({}))
             if words != renderable.plain:

@@ -67,7 +67,7 @@ class KernelOperation:
         group: the package that has the name.
         kind: "instruction"; "function", executed as instructions or while tracing; or
             "constant", also for a class or dtype.
-        front_end: whether the package has it here.
+        front_end: whether neuronjax has the name.
         semantics: whether the emulator runs it; None if there is nothing to run.
         cost: whether its time is known; None if it takes no time.
         engines: the letters of engines that can execute it: T tensor, V vector, S

@@ -34,7 +34,8 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 def write_within(
     axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
 ) -> Text | None:
-    """Write the first text that fits, centred between two x positions; None if none."""
+    """Write the first text that fits between `start` and `end`, centred. Return it, or
+    None if no text fits."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
     centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
     for text in texts:

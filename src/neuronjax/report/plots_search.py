@@ -131,7 +131,7 @@ def _name(
     done: set[object] = set()
     for trial, at in zip(trials, places, strict=True):
         name = trial.name
-        if len(name) > _LONGEST_NAME:  # keep the end: its path is more specific
+        if len(name) > _LONGEST_NAME:  # the end of the name says most
             name = f"…{name[1 - _LONGEST_NAME :]}"
         if name and not done & {name, at} and write_beside(axes, name, at, taken, 5):
             done |= {name, at}

@@ -93,7 +93,7 @@ class WorkBars:
         return self._at
 
     def stage(self, name: str) -> None:
-        """Show a stage at the current bar."""
+        """Show a stage of compilation beside the current bar."""
         self._show(self._at, stage=kind_of(name))
 
     def _show(self, bar: TaskID, **changes: Any) -> None:

@@ -48,9 +48,9 @@ class Interval:
         return Interval(factor * self.estimate, *ends)
 
     def shown(self, sign: str = "", most: int = 7) -> str:
-        """Return `estimate ± half width`, with one or two digits of the width, at most
-        `most` after the decimal point. If `sign` is "+", positive numbers have a
-        sign."""
+        """Return "estimate ± half width" as text, with one or two significant digits of
+        the half width, and at most `most` digits after the decimal point. If `sign` is
+        "+", a positive estimate has a sign."""
         half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
         smallest = half if known else abs(self.estimate)
@@ -144,7 +144,7 @@ class TrainingVerdict:
 
 
 def last_steps(found: Curves, given: int | None) -> int:
-    """Return the number of steps whose mean is a final value: `given`, or a tenth."""
+    """Return how many last steps are averaged: `given`, or a tenth of all steps."""
     return given or max(1, min(len(curve.steps) for curve in found.values()) // 10)
 
 
@@ -313,8 +313,8 @@ def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
 
 
 def _first_at(mean: np.ndarray, value: float, window: int) -> float:
-    """Return the number of steps after which a moving mean has fallen to `value`. Each
-    mean belongs to the middle of its window; between means, interpolate."""
+    """Return the number of steps after which a moving mean falls to `value`. A mean
+    counts at the middle of its window; between two means, steps are interpolated."""
     ends = np.arange(1, len(mean) + 1)
     middles = ends - (np.minimum(ends, window) - 1) / 2
     index = int(np.argmax(mean <= value))
