@@ -25,7 +25,7 @@ def check(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., PortabilityReport]:
-    """Report what the chip's own compiler would refuse or change in a function.
+    """Report what AWS's compiler would refuse or change in a function.
 
     Args:
         function: as `compare`; a saved program need not be lowered for this.

@@ -1,4 +1,4 @@
-"""`emulated`: a scope in which a program's own `jax.jit` and `jax.pmap` are emulated.
+"""`emulated`: a scope in which `jax.jit` and `jax.pmap` of a program are emulated.
 
 While a scope is open, the public names `jax.jit` and `jax.pmap` refer to neuronjax.
 This works for libraries that look the names up when they use them, as Flax and Equinox
@@ -99,7 +99,7 @@ def _leave(setting: Mapping[str, Any]) -> None:
 
 
 def _forget_jitted() -> None:
-    """Clear Equinox's caches of functions made by JAX's own `jax.jit` or by ours."""
+    """Clear Equinox's caches of jitted functions, native or emulated."""
     equinox = sys.modules.get("equinox")
     if equinox is not None:
         equinox.clear_caches()

@@ -51,7 +51,7 @@ from neuronjax.policy import Policy, Preset
 from neuronjax.policy.scopes import active_policy, policy_scope
 from neuronjax.report.setting import setting_line
 
-#: JAX's own `jit`, even if a program later sets `jax.jit` to `nj.jit`.
+#: The `jit` of JAX, even if a program later sets `jax.jit` to `nj.jit`.
 NATIVE_JIT = jax.jit
 
 

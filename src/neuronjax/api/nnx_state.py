@@ -316,7 +316,7 @@ def _variables(arguments: Any) -> dict[tuple, Any]:
     }
 
 
-#: Primitives that call one jaxpr with their own operands and return its results.
+#: Primitives that call one jaxpr with their operands and return its results.
 _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 

@@ -1,4 +1,4 @@
-"""The runs of a study: one for each machine and seed, each in its own file."""
+"""The runs of a study: one for each machine and seed, each in a separate file."""
 
 from __future__ import annotations
 

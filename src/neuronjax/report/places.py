@@ -1,7 +1,7 @@
 """Source locations of ops as reports show them: `model.py:12`, `In[3]:12`.
 
 Notebook cells are compiled from temporary files with meaningless names; IPython knows
-the cell of each file. This is for display only: rules and records keep the file itself.
+the cell of each file. This is for display only: rules and records keep the file's name.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def new_table(
         "min_width": min(WIDTH, len(title)),
         "pad_edge": False,
     }
-    # Without a caption the box itself ends with a blank line.
+    # Without a caption, the table's box ends with a blank line.
     caption = f"{escape(caption)}\n" if caption else None
     table = PlainTable(title=escape(title), caption=caption, **(usual | style))
     for heading, look in (columns or {}).items():

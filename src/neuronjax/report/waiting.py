@@ -2,7 +2,7 @@
 
 Work is shown after two seconds in a terminal or a notebook, and in a log (a file, a
 pipe, CI) if NEURONJAX_PROGRESS is 1; 0 shows nothing anywhere. A log gets a line for
-each kind of stage, a terminal and a notebook one line that is replaced. The last line
+each type of stage, a terminal and a notebook one line that is replaced. The last line
 says how long the work took, or when it stopped.
 """
 
