@@ -148,8 +148,8 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return a function from bytes to time. If there are more than `_MOST_LISTED`
-    ranks, they must be all ranks of the target, in order."""
+    """Return a function from bytes to time. More than `_MOST_LISTED` ranks must be all
+    ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":
@@ -221,7 +221,7 @@ def _devices(
 
 
 def element(dtype: str) -> tuple[str, int]:
-    """Return a dtype's NumPy name and its bytes; names of nccom-test are accepted."""
+    """Return the NumPy name and the bytes of `dtype`, a name of NumPy or nccom-test."""
     name = _SHORT.get(dtype, dtype)
     try:
         return name, np.dtype(name).itemsize

@@ -40,7 +40,7 @@ class PricedTable(Displayed):
 
     Attributes:
         name: name of the program.
-        refused: by machine and policy that cannot run the program, the reason.
+        refused: "machine, policy" -> the reason why it cannot run the program.
         notes: assumptions and problems.
         utilization: share of the rented time that is used.
         profiles: profiles of every program on every machine.
@@ -110,7 +110,7 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return each profile's label: program, machine, policy, as far as they differ."""
+    """Return labels of the profiles: program, machine and policy, if they differ."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]
@@ -132,9 +132,8 @@ def profiles_of(
     args: tuple,
     kwargs: dict[str, Any],
 ) -> tuple[Found, dict[str, str]]:
-    """Return the profiles of a step on machines and under policies, and the reasons of
-    refusals. Each program is profiled once. With one machine and one policy, a refusal
-    is raised."""
+    """Return profiles of a step for all machines and policies, and the reasons of
+    refusals. With only one machine and one policy, a refusal is raised."""
     targets, policies = machines
     found: Found = []
     refused: dict[str, str] = {}
@@ -165,8 +164,8 @@ def profiles_of(
 
 
 def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
-    """Return the distinct machines of `instance`. Without `instance`, return the target
-    `own`, or if this is a chip, an instance with it."""
+    """Return the distinct machines of `instance`. If it is None, return the target
+    `own`; if `own` is a chip, return the largest instance with this chip."""
     if instance is None:
         machine = resolve_target(own or DEFAULT_INSTANCE)
         return (machine if machine.instance else _largest(machine.chip),)
@@ -179,7 +178,7 @@ def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
 
 
 def _largest(chip: ChipSpec) -> Target:
-    """Return the largest instance with a chip, a single server if there is one."""
+    """Return the largest instance with a chip, preferably a single server."""
     fitting = [spec for spec in INSTANCES.values() if spec.chip == chip]
     if not fitting:
         raise InvalidProgramError(
@@ -191,7 +190,7 @@ def _largest(chip: ChipSpec) -> Target:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
-    """Return the distinct policies of an estimate; None stands for the step's own."""
+    """Return the distinct policies; None stands for the policy of the step."""
     one = policy is None or isinstance(policy, str | Policy)
     several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)
@@ -230,14 +229,14 @@ def parameter_bytes(found: Profile) -> int:
 
 
 def shards_of(found: Profile) -> int:
-    """Return the number of devices of the program's own mesh; 1 without a mesh."""
+    """Return the number of devices of the program's largest mesh; 1 without a mesh."""
     instructions = found.lowered.instructions
     meshes = (i.mesh.size for i in instructions if isinstance(i, Spmd))
     return max(meshes, default=1)
 
 
 def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None) -> int:
-    """Return the number of copies of a program that fill the devices in use."""
+    """Return how many copies of a program run at once, each on `shards` devices."""
     cores = target.logical_cores(lnc)
     used = cores if devices is None else devices
     if shards > cores or used > cores:
@@ -257,7 +256,7 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
 def carried(found: Profile) -> list[tuple[int, int]]:
     """Return (bytes of the argument, bytes of the result) of every updated state.
 
-    A result is state if an argument has its type and is not a parameter."""
+    A result is a state if it has the type of an argument that is not a parameter."""
     free: dict[str, list[int]] = {}
     for tensor in found.memory.arguments:
         if tensor.category != "parameters":
@@ -273,9 +272,9 @@ def carried(found: Profile) -> list[tuple[int, int]]:
 def slower_notes(
     profiles: Sequence[Profile], trips: Trips | None, gaining: Container[Profile]
 ) -> Iterable[str]:
-    """Yield a note for each program that is slower with fewer bits than with more. The
-    note proposes rules for parts of the model if they make the program faster. Programs
-    outside of `gaining` are hidden by a longer launch."""
+    """Yield a note for each profile that is slower than one whose matmul operands have
+    more bits. The note proposes a mixture of both policies if one is faster. `gaining`
+    are the profiles that take longer than a launch, so that a mixture can save time."""
     for narrow in dict.fromkeys(profiles):
         wider = [
             wide
@@ -317,7 +316,7 @@ def _matmul_bits(found: Profile) -> int:
 
 
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
-    """Yield the notes of the profiles, and one on each program that exceeds HBM."""
+    """Yield the notes of the profiles, and a note on each program that exceeds HBM."""
     own: dict[str, list[str]] = {}
     for label, found in zip(_labels(profiles), profiles, strict=True):
         for note in found.notes:

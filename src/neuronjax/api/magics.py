@@ -16,9 +16,9 @@ def load(shell: Any) -> None:
     opened = ExitStack()
 
     def emulate(line: str, cell: str | None = None) -> None:
-        """Emulate what later cells, or this cell alone, jit, as `nj.emulated` does.
+        """Emulate functions that later cells or this cell jit; see `nj.emulated`.
 
-        %emulate trn2 fp8     from here on, until another target or policy is named
+        %emulate trn2 fp8     from here on, until %emulate gets another target or policy
         %emulate off          end the emulation
         %%emulate trn2 fp8    in this cell alone
         """

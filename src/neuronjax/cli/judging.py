@@ -107,7 +107,7 @@ def _serve(judged: Callable[[str], KernelVerdict]) -> None:
             answer = json.dumps({"error": str(error)})
         print(answer, flush=True)
         if number % _FORGETS_AFTER == 0:
-            jax.clear_caches()  # compiled kernels that are not used again
+            jax.clear_caches()  # drop compiled kernels: none is used again
 
 
 @options_of(

@@ -63,7 +63,7 @@ def _turns(text: str) -> tuple[str, int]:
     return line, int(number)
 
 
-#: The ways of grouping the rows of a profile.
+#: The values of --by, which decides what a row of a profile stands for.
 _GROUPS = ("op", "source", "module", "phase")
 
 
@@ -297,7 +297,7 @@ def constants(
 
 
 def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
-    """Return figures with their sources."""
+    """Return a table of figures with their sources."""
     rows = table(
         title,
         {

@@ -94,7 +94,6 @@ def quickstart(
 
 
 def _checked(text: str) -> str:
-    """Return a text such as "trn2/fp8"; refuse a text without a slash."""
     if "/" not in text:
         raise nj.InvalidProgramError(
             f"{text!r} does not name a target and a policy",

@@ -80,7 +80,7 @@ def _limits(errors: Sequence[float]) -> tuple[float, float]:
         return _EMPTY
     ordered = np.sort(errors)
     below = np.searchsorted(ordered, ordered * _DECADES)
-    held = np.arange(1, len(ordered) + 1) - below  # ops within five decades below
+    held = np.arange(1, len(ordered) + 1) - below  # ops in five decades
     most = len(held) - 1 - int(np.argmax(held[::-1]))
     top = ordered[-1 if 2 * held[-1] >= len(held) else most]
     inside = ordered[(top * _DECADES <= ordered) & (ordered <= top)]

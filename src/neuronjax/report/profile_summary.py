@@ -52,7 +52,7 @@ class Roofs:
 def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     """Return the peak rates of a core.
 
-    MFU refers to `peak`: a class of dtypes, or TFLOPS of one logical core.
+    MFU refers to `peak`: a class of dtypes, or a number of TFLOPS of one logical core.
 
     Raises:
         InvalidProgramError: an unknown class, or a class that the chip does not have.
@@ -61,8 +61,8 @@ def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     bf16 = peak_flops_per_second(core, "bf16")
     assert bf16 is not None
     # A stack serves as many cores as the largest logical core has [LNC]: on trn2 each
-    # of four stacks serves two cores, on trn1 each of two serves one. "For LNC1 and
-    # LNC2 the same" [PS].
+    # of four stacks serves two cores, on trn1 each of two serves one. The rate is the
+    # same for LNC 1 and LNC 2 [PS].
     stacks = chip.cores_per_chip // max(chip.lnc_options)
     return Roofs(
         peak_flops=_peak(core, peak),
@@ -174,7 +174,7 @@ class Metric:
     Attributes:
         unit: "s", "B", "FLOP", "percent" (a fraction from 0 to 1), "count", "cycles",
             "FLOP/B".
-        is_vendor: whether the vendor's profiler has it under this name.
+        is_vendor: whether the vendor's profiler has the figure under this name.
     """
 
     unit: str
