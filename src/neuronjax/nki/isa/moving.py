@@ -40,7 +40,7 @@ def memset(call: Request) -> Any:
     dst, value = call.of("dst", "value")
     dtype = dtypes.info(dst.dtype)
     if dtype.kind == "packed" and value != 0:
-        call.refuse(f"{value} of {dst.dtype}", "packed types take 0 only")
+        call.refuse(f"{value} for {dst.dtype}", "packed types take 0 only")
     exact = not dtype.is_float and value == int(value)
     call.values["value"] = [int(value) if exact else float(value)]
     return call.emit()
