@@ -24,7 +24,7 @@ def ops(
         str, typer.Argument(metavar="FILTER", help="A text that names must contain.")
     ] = "",
     missing: Annotated[
-        bool, typer.Option("--missing", help="List only what does not run.")
+        bool, typer.Option("--missing", help="List only names that do not run.")
     ] = False,
     target: TargetOption = "trn2",
     nki: Annotated[

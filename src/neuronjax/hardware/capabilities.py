@@ -44,7 +44,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "scalar_bias": "a number as the bias of `activation`, not only a vector [ISA]",
         "scalar_engine_alu": "`tensor_scalar` with any operators on the scalar engine "
         "[A4, ISA]",
-        "accumulate_onto_values": "matmuls add to PSUM that other engines wrote [ISA]",
+        "accumulate_onto_values": "matmuls add to other engines' values in PSUM [ISA]",
         "nonzero_with_count": "`nonzero_with_count` on GpSimd [ISA]",
         "gpsimd_random": "`rng` and generator states on GpSimd [ISA]",
         "native_int64": "64-bit integers, selected by a compiler flag [CLI, DT]",

@@ -373,7 +373,7 @@ _REDUCTIONS = (
         "nc_find_index8",
         "vector",
         "dst, data, vals, name=None",
-        "Indices in data of 8 values per partition; all bits 1 for a missing value.",
+        "Index in data of each of 8 values per partition; all bits 1 if not found.",
         out(elements=8, dtypes=_INDEX),
         tensor("data", **_SEARCHED),
         tensor("vals", elements=8),

@@ -80,7 +80,7 @@ PROGRAM_SECONDS = assumed(
 # -- TensorE ---------------------------------------------------------------------------
 
 MATMUL_MINIMUM = Constant(
-    64, "cycles", "least time of a matmul: MM_INIT_LATENCY in [A2]; V26: min(64, M)"
+    64, "cycles", "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
 )
 FAST_LOAD = Constant(
     4,
@@ -112,8 +112,8 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "per second TensorE loses this times (THROTTLE_LIMIT - use) s of THROTTLE_SECONDS;"
-    " use is 0 if idle, else rate x share of rows; that rows count is undocumented",
+    "per second TensorE loses this number x (THROTTLE_LIMIT - use) of THROTTLE_SECONDS;"
+    " use is 0 if idle, else rate x share of rows; the factor for rows is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 

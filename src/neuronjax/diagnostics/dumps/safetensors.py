@@ -99,7 +99,7 @@ def _span(
     dtype = np.dtype(_DTYPES[word])
     needed = math.prod(shape) * dtype.itemsize
     if not begin <= end <= size:
-        raise _broken(path, f"{name!r} has bytes {begin} to {end} of only {size}")
+        raise _broken(path, f"{name!r} claims bytes {begin} to {end} of {size}")
     if end - begin != needed:
         what = f"{word}{shape} takes {needed} bytes"
         raise _broken(path, f"{name!r} has {end - begin} bytes; {what}")
