@@ -55,7 +55,7 @@ def with_pattern(call: Request) -> Any:
     if not 1 <= len(counts) <= 4 or prod(counts) != per_partition(dst):
         call.refuse(
             f"pattern {pattern} for {per_partition(dst)} elements per partition",
-            "give one to four [step, count] whose counts multiply to that number",
+            "give one to four pairs [step, count] whose counts multiply to that number",
         )
     call.values["pattern"] = [step for step, _ in pairs]
     return call.emit(counts=counts)
