@@ -147,8 +147,8 @@ class Asked:
         if isinstance(self.step, Lowered):
             raise UnsupportedError(
                 f"{self.name} is a saved program, without a function for jax.jit",
-                remedy='name a policy instead of "native", such as "fp32"; or name the '
-                "function",
+                remedy='name a policy, such as "fp32", instead of "native"; or name '
+                "the function",
             )
         return self._reported.native
 

@@ -306,7 +306,7 @@ class _Training:
     ) -> None:
         if not 0 <= self.overlap <= 1:
             raise InvalidProgramError(
-                f"an overlap of {self.overlap}", remedy="give 0 to 1"
+                f"an overlap of {self.overlap}", remedy="use 0 to 1"
             )
         for target, policy in itertools.product(targets, policies):
             numerics = policy or own
@@ -367,7 +367,7 @@ class _Training:
             if self.run.tokens_per_step is None:
                 raise InvalidProgramError(
                     f"{machine.name!r} has tokens_per_step, but the estimate has none",
-                    remedy="give tokens_per_step, of one call of the step",
+                    remedy="give tokens_per_step, the tokens of one call of the step",
                 )
             copies = machine.tokens_per_step / self.run.tokens_per_step
         steps = None if isinstance(self.steps, Mapping) else self.steps
@@ -453,10 +453,10 @@ def _gradient_notes(
     if not silent:
         return []
     if not any(map(_trains, silent)):
-        return ["the program computes no gradients, so its copies exchange nothing"]
+        return ["no gradients are computed, so data-parallel copies exchange nothing"]
     return [
-        "no argument looks like a parameter, so the time has no all-reduce of "
-        "gradients over the copies; give gradient_bytes"
+        "no argument looks like a parameter, so the time includes no all-reduce of "
+        "gradients over data-parallel copies; give gradient_bytes"
     ]
 
 
@@ -467,7 +467,7 @@ def _placement_notes(
     for profiled, cost in zip(profiles, costs, strict=True):
         placement, copies = profiled.policy.placement, int(cost.copies)
         if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
-            what = f"the placement has {len(placement)} of {cost.devices} devices"
+            what = f"the placement is for {len(placement)} of {cost.devices} devices"
             found.append(f"{what}: gradients are added up as if device n were core n")
     return list(dict.fromkeys(found))
 

@@ -88,7 +88,7 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        how = "80 % intervals of a program copy's time, from similar measured programs:"
+        how = "80 % intervals of the time of a call, from similar measured programs:"
         lines += [self._MEASURED, how]
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
@@ -243,7 +243,7 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
         raise InvalidProgramError(
             f"{max(shards, used)} devices on {target.name}, which has {cores} logical "
             "NeuronCores",
-            remedy=f"use at most {cores}, or several instances, '{target.name}:2'",
+            remedy=f"use at most {cores} devices, or instances: '{target.name}:2'",
         )
     if used < shards or (devices is not None and used % shards):
         raise InvalidProgramError(
@@ -291,7 +291,7 @@ def slower_notes(
 def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) -> str:
     names = [policy_name(p.policy) for p in (narrow, wide)]
     times = [seconds(p.total_seconds) for p in (narrow, wide)]
-    where = f"without launches, a step on {narrow.target.name} takes"
+    where = f"without its launch, a step on {narrow.target.name} takes"
     said = f"{where} {times[0]} with {names[0]} and {times[1]} with {names[1]}"
     if not gains:
         longer = f"a launch takes longer than the step with {names[1]}"
@@ -300,7 +300,7 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
-        return f"{said}; no mixture was tried: too many modules, or no Rule fits"
+        return f"{said}; untried: a mixture (too many modules, or no Rule selects one)"
     if mixed is None or not least < wide.total_seconds:
         return (
             f"{said}; using one for some modules, the other for the rest, is no faster"
@@ -325,8 +325,8 @@ def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
         yield note if len(labels) == len(profiles) else f"{'; '.join(labels)}: {note}"
     misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)
     yield from dict.fromkeys(
-        f"{found.name} does not fit a device of {found.core.chip.name}: "
-        f"{binary(found.memory.hbm.bytes)} of {binary(capacity_bytes(found.core))}; "
+        f"{found.name} needs {binary(found.memory.hbm.bytes)} of HBM; a device of "
+        f"{found.core.chip.name} has {binary(capacity_bytes(found.core))}; "
         f"{error.remedy}"
         for found, error in misfits
         if error is not None

@@ -27,7 +27,7 @@ def load(shell: Any) -> None:
             opened.close()
             return
         if not 1 <= len(words) <= 2:
-            raise UsageError(f"%emulate TARGET [POLICY], or %emulate off, not {line!r}")
+            raise UsageError(f"%emulate takes TARGET [POLICY] or off, not {line!r}")
         setting = dict(zip(("target", "policy"), words, strict=False))
         try:
             with emulated(**setting):  # raises for unknown names; changes nothing

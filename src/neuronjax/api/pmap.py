@@ -169,7 +169,7 @@ def _count(
         if devices != tuple(range(len(devices))):
             raise UnimplementedError(
                 f"{caller} over the devices {devices}",
-                remedy="give only how many: they are always 0, 1, 2, ... in this order",
+                remedy="give only how many devices, an int: they are 0, 1, 2, ...",
             )
         devices = len(devices)
     if None not in (devices, axis_size) and devices != axis_size:

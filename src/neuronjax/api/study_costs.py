@@ -99,7 +99,7 @@ class StudyCosts(Displayed):
             "baseline's final loss",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
-            caption="steps: the given number, times the measured ratio. one step: "
+            caption="steps: those given, times the measured ratio of steps. one step: "
             "the predicted time. Below each cost is its interval. It combines the "
             f"intervals of the ratio ({100 * self.confidence:.4g} %) and of the time "
             "(80 %) in quadrature.",

@@ -148,7 +148,7 @@ def _targets_table() -> Table:
             for name, target in TARGETS.items()
         ),
     )
-    rows.caption = "A device is a logical NeuronCore, as JAX on Neuron counts them."
+    rows.caption = "A device is a logical NeuronCore, as in JAX on Neuron."
     return rows
 
 

@@ -55,7 +55,7 @@ def judge(
     ] = None,
     target: TargetOption = "trn2",
     *,
-    jobs: Annotated[int, typer.Option(min=1, help="Number of kernels at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Kernels to judge at once.")] = 1,
     serve: Annotated[
         bool, typer.Option(help="Judge the file that each line of stdin names.")
     ] = False,

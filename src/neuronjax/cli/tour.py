@@ -35,7 +35,7 @@ def quickstart(
     steps: Annotated[
         int | None, typer.Option(min=1, help="The number of steps. Default: 45.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per policy.")] = 3,
     output: Annotated[
         Path, typer.Option(dir_okay=False, help="The file of the plot.")
     ] = Path("neuronjax-quickstart.png"),

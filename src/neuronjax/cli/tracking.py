@@ -41,13 +41,13 @@ def track(
     source: SourceArgument,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="Repeatable. Default: the function's policy."),
+        typer.Option("--policy", help="A policy. Repeatable. Default: the function's."),
     ] = None,
     target: OwnTargetOption = None,
     shapes: ShapesOption = None,
     append: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Append each record, as JSON, to a file."),
+        typer.Option(dir_okay=False, help="Append each record, as JSON, to this file."),
     ] = None,
     fail_if: Annotated[
         str | None,
@@ -61,7 +61,7 @@ def track(
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure each later commit that has no record in --append's file.",
+            help="Measure every commit since, without those in the file of --append.",
         ),
     ] = None,
     plot: Annotated[

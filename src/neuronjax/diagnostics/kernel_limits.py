@@ -51,7 +51,7 @@ def profiler(
     """
     if policy is not None:
         raise InvalidProgramError(
-            "a policy for an NKI kernel, whose dtypes are written in it",
+            "a policy for an NKI kernel, which states its own dtypes",
             remedy="profile it without policy=",
         )
     target = options["target"]

@@ -19,7 +19,7 @@ from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
 AS_FAST_AS_TF32 = ("bf16", "fp16")
 """Values of `auto_cast_type` with which TensorE is only as fast as with TF32."""
-NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, and FP32 operands are then not cast"
+NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, which needs no cast of FP32 operands"
 
 _KINDS = {
     "tensor_reduce": "largest magnitudes",

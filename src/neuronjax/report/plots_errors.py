@@ -30,8 +30,8 @@ _MARKS = (":", "--", "-.", (0, (1, 4)))
 _DECADES = 1e-5
 _EMPTY = 1e-12, 1.0  # limits if no op has an error
 _KINDS = (
-    ("accumulation", _ACCUMULATION, "in the run (inherited too)", 7),
-    ("isolation", _ISOLATION, "in isolation (its own)", 16),
+    ("accumulation", _ACCUMULATION, "in the run (own and inherited)", 7),
+    ("isolation", _ISOLATION, "in isolation (own only)", 16),
 )
 
 Row = Mapping[str, Any]

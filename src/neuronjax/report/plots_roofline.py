@@ -37,7 +37,7 @@ _LEAST_SHARE = 0.001
 _WORDS = (
     "FLOP of a matmul, or elements of another op, per byte of HBM traffic\n"
     "memory bound: HBM is the limit; compute bound: an engine is; "
-    "dotted: balance of BF16"
+    "dotted line: where both limits meet in BF16"
 )
 _ROOF_LINE = 0.032
 _LEAST_AREA = 26.0
@@ -280,7 +280,7 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
     names = "marker", "markerfacecolor", "markeredgecolor", "label"
     axes.legend(
         handles=[Line2D([], [], ls="", **dict(zip(names, look))) for look in looks],
-        title="busiest queue of an op; area: its time",
+        title="busiest queue of an op; area: time of the op",
         title_fontsize=SMALL,
         alignment="left",
         loc="upper left",

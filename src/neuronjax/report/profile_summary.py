@@ -207,7 +207,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "FLOP/B", "below this intensity, HBM is the limit"
         ),
         "mfu_max_achievable_estimated_percent": Metric(
-            "percent", "MFU at this intensity with HBM always busy"
+            "percent", "MFU if HBM were always busy, at the program's intensity"
         ),
         **_engine_metrics(),
         "matmul_instruction_count": Metric("count", "tiles of moving operands"),
@@ -221,7 +221,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "dma_efficiency_percent": Metric(
             "percent", "of the DMA engines' practical rate, while active", False
         ),
-        "mbu_estimated_percent": Metric("percent", "HBM traffic / one stack's rate"),
+        "mbu_estimated_percent": Metric("percent", "HBM traffic / a stack's HBM rate"),
         "hbm_read_bytes": Metric("B", "by the DMA engines"),
         "hbm_write_bytes": Metric("B", "by the DMA engines"),
         "spill_save_bytes": Metric("B", "intermediates that SBUF has no room for"),

@@ -90,7 +90,7 @@ def _span(
         raise _broken(path, f"{name!r} lacks one of {', '.join(keys)}")
     word, shape, offsets = (entry[key] for key in keys)
     if not isinstance(word, str) or word not in _DTYPES:
-        raise _broken(path, f"{name!r} has dtype {word!r}")
+        raise _broken(path, f"{name!r} has dtype {word!r}, which is unknown")
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise _broken(path, f"shape or offsets of {name!r} are not whole numbers")
     if len(shape) > _MOST_DIMENSIONS or max(shape, default=0) > _LARGEST:
@@ -99,7 +99,7 @@ def _span(
     dtype = np.dtype(_DTYPES[word])
     needed = math.prod(shape) * dtype.itemsize
     if not begin <= end <= size:
-        raise _broken(path, f"{name!r} has bytes {begin} to {end} of only {size}")
+        raise _broken(path, f"{name!r} claims bytes {begin} to {end} of {size}")
     if end - begin != needed:
         what = f"{word}{shape} takes {needed} bytes"
         raise _broken(path, f"{name!r} has {end - begin} bytes; {what}")

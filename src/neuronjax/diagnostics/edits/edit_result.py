@@ -250,11 +250,11 @@ class ProgramComparison(Displayed):
         if not self.compared:
             return Text(
                 "no value of one program can be matched with a value of the other: no"
-                " results have equal names and types, and no values come from one line",
+                " results have equal names and types, none are made by the same line",
                 style="bold red",
             )
         limit = "bit" if self.tolerance == 0 else "value"
-        what = f"no {limit} differs: {self.compared} values of both programs compared"
+        what = f"no {limit} differs: {self.compared} pairs of values were compared"
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
@@ -263,7 +263,7 @@ class ProgramComparison(Displayed):
             return
         count = f"ops in both programs: {self.pairs}; edits: {len(self.edits)}"
         if not self.is_edit:
-            yield Text(f"{count}, which are too many to list")
+            yield Text(f"{count}, too many edits to list")
             return
         yield Text(count)
         because = () if self.first is None else self.first.because
