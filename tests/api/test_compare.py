@@ -441,7 +441,7 @@ def test_a_plot_has_both_errors():
     comparison = compare(two_layers, policy="bf16")(normal(*SIZE), normal(*SIZE))
     figure = comparison.plot()
     labels = {t.get_text() for t in figure.legends[0].get_texts()}
-    assert {"in the run (inherited too)", "in isolation (its own)"} <= labels
+    assert {"in the run (own and inherited)", "in isolation (own only)"} <= labels
 
 
 def test_a_saved_program(tmp_path):

@@ -180,7 +180,7 @@ def test_a_cache_that_does_not_fit():
     assert not cost.fits
     assert cost.max_batch is not None
     assert 0 < cost.max_batch < large
-    assert any("does not fit a device of inf2" in note for note in priced.notes)
+    assert any("of HBM; a device of inf2 has" in note for note in priced.notes)
     with pytest.raises(InvalidProgramError, match="HBM"):
         priced.check_memory()
 

@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "more channels than there are wires": (
         collective_algorithm("ring:4")(psum),
-        "4 x 4 torus, so it has 2 channels",
+        "4 x 4 torus: 2 channels are possible",
     ),
     "an algorithm that scatters nothing": (
         collective_algorithm("single_step_mesh")(

@@ -318,7 +318,7 @@ def test_one_slow_op_does_not_stretch_the_roofline():
 def test_the_words_of_a_roofline_are_explained():
     (axes,) = two_layers().plot("roofline").axes
     found = "\n".join(texts(axes))
-    for words in ("memory bound", "compute bound", "balance of BF16"):
+    for words in ("memory bound", "compute bound", "both limits meet in BF16"):
         assert words in found
 
 

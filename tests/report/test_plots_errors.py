@@ -9,7 +9,7 @@ import pytest
 
 from neuronjax.report.plots_errors import draw_errors
 
-_RUN, _OWN = "in the run (inherited too)", "in isolation (its own)"
+_RUN, _OWN = "in the run (own and inherited)", "in isolation (own only)"
 
 
 def row(number, error, scope="jit(step)/jvp()/add", isolation=0.0):

@@ -90,7 +90,7 @@ def test_within_is_what_the_search_takes_for_it():
     figure = drawn(7e-3, 9e-3, 0.1, margin=1.25)
     assert heights(figure)[WITHIN] == [7e-3]
     assert heights(figure)[BEYOND] == [9e-3, 0.1]
-    assert {"tolerance", "tolerance / margin of 1.25"} <= set(written(figure))
+    assert {"tolerance", "tolerance / 1.25 (margin)"} <= set(written(figure))
     assert "tolerance / 1" not in written(drawn(7e-3, 9e-3))
 
 

@@ -179,7 +179,7 @@ def test_other_bits_are_held_against_the_tolerance(guard):
             with pytest.warns(ProgramChangedWarning):
                 guard(text, **asked)
             continue
-        with pytest.raises(GoldenMismatch, match=r"tolerance does not allow the resul"):
+        with pytest.raises(GoldenMismatch, match=r"results beyond neuronjax.tolerance"):
             guard(text, **asked)
 
 

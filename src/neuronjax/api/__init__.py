@@ -1,4 +1,4 @@
-"""The public verbs, one file each, with a display of progress in a terminal."""
+"""The public functions (verbs), one file each. Slow ones show their progress."""
 
 from neuronjax.execution import stages
 from neuronjax.report.waiting import Waiting

@@ -1,8 +1,8 @@
 """The subject of a verb (a public function such as `profile`): a function or a program.
 
-Every subject gives a verb a captured program, its arrays, and the target and policy of
-the report. Target and policy are arguments of the verb, otherwise those with which the
-subject was made, otherwise "trn2" and the SDK's defaults.
+`Asked` captures the subject for the verb. The target and the policy of the report are
+the verb's arguments, otherwise those with which the subject was made, otherwise "trn2"
+and the SDK's defaults.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Asked:
 
         Args:
             item: the function, program or path that the verb was given.
-            target: as `jit`; None for the item's own, otherwise "trn2".
-            policy: as `jit`; None for the item's own, otherwise the SDK's defaults.
-            **options: further keywords of `jit`; None keeps a function's own.
+            target: as `jit`; None for the target of `item`, or "trn2" without one.
+            policy: as `jit`; None for the policy of `item`, or the SDK's defaults.
+            **options: further keywords of `jit`; those with None are left unchanged.
         """
         numerics = None if policy is None else Policy.resolve(policy)
         if isinstance(item, str | os.PathLike):
@@ -93,7 +93,7 @@ class Asked:
 
     @property
     def policy(self) -> Policy:
-        """The policy of an open `policy_scope`; the subject's if none is open."""
+        """The policy of an open `policy_scope`, otherwise the subject's policy."""
         return active_policy() or self.step.policy
 
     @property
@@ -121,7 +121,7 @@ class Asked:
         """Return the program of a call, with the call's arguments as its inputs. A
         lowered program without arguments keeps the inputs for which it was lowered.
 
-        With `_alone` the results leave out what a function writes into modules."""
+        With `_alone`, the results do not include writes into modules of Flax NNX."""
         if isinstance(self.step, Lowered):
             given = args or kwargs
             return self.step.bound(*args, **kwargs) if given else self.step.captured
@@ -134,12 +134,12 @@ class Asked:
         return self._reported.lower(*self.first, *args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the subject; return its results and what it writes into modules."""
+        """Call the subject; return its results and its writes into modules of NNX."""
         step = self.step if isinstance(self.step, Lowered) else self._reported
         return step(*self.first, *args, **kwargs)
 
     def native(self) -> Callable[..., Any]:
-        """Return the function as `jax.jit` alone runs it.
+        """Return the function as `jax.jit` compiles it, without emulation.
 
         Raises:
             UnsupportedError: the subject is a program, which has no function.
@@ -147,8 +147,8 @@ class Asked:
         if isinstance(self.step, Lowered):
             raise UnsupportedError(
                 f"{self.name} is a saved program, without a function for jax.jit",
-                remedy='name a policy instead of "native", such as "fp32"; or name the '
-                "function",
+                remedy='name a policy, such as "fp32", instead of "native"; or name '
+                "the function",
             )
         return self._reported.native
 
@@ -178,15 +178,15 @@ def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _emulated_in(item: Any) -> Emulated | None:
-    """Return the emulated function that an item is or was made from, or None."""
+    """Return the emulated function that `item` is or wraps; None if there is none."""
     function: Any = item.func if isinstance(item, functools.partial) else item
     function = inspect.unwrap(function, stop=lambda f: isinstance(f, Emulated))
     return function if isinstance(function, Emulated) else None
 
 
 def own_setting(item: Askable) -> dict[str, Any]:
-    """Return the target and policy with which an item was made, by keyword. The
-    gradient or `vmap` of an emulated function has the settings of the function."""
+    """Return the target and policy with which `item` was made, by keyword. For a
+    gradient or `vmap`, they are those of the emulated function that it wraps."""
     if isinstance(item, Lowered | Compiled):
         lowered = item.lowered
         own: dict[str, Any] = {"target": lowered.target.name, "policy": lowered.policy}
@@ -204,14 +204,14 @@ def own_setting(item: Askable) -> dict[str, Any]:
 def shared_setting(
     several: Sequence[Askable], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the common target and policy of several items.
+    """Return the common target and policy of several functions or programs.
 
     Args:
-        several: the items.
+        several: the functions or programs.
         given: the caller's keyword arguments for target and policy, in this order.
 
     Raises:
-        InvalidProgramError: the items' settings differ, and the caller gives none.
+        InvalidProgramError: targets or policies differ, and `given` does not say which.
     """
     shared = dict(given)
     for keyword, what in zip(given, ("target", "policy"), strict=True):
@@ -242,8 +242,8 @@ def _name(setting: Any) -> str:
 
 
 def arrays_of(captured: CapturedProgram) -> list[jax.Array]:
-    """Return the inputs as a lowered program takes them: random keys as words, complex
-    numbers as pairs.
+    """Return the inputs for a lowered program: random keys become arrays of uint32,
+    complex arrays become pairs of real arrays.
 
     Raises:
         InvalidProgramError: an input is a type, which has no values.

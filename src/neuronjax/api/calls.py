@@ -1,8 +1,8 @@
 """A call of an emulated function: its caller, its arguments, and its state.
 
-Signatures, static arguments and array leaves are handled as `jax.jit` does. A
-`CallState` has what one call needs from the previous call. A `boundary` shortens the
-tracebacks of errors that leave a public function.
+Signatures, static arguments and array leaves are handled as by `jax.jit`. A `CallState`
+carries data from one call to the next. `boundary` shortens the tracebacks of errors
+that leave a public function.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from neuronjax.policy.scopes import is_tracing
 
 # --- the caller -----------------------------------------------------------------------
 
-#: The subpackages that call `nj.jit` on purpose; "" is the package itself.
+#: The subpackages of neuronjax that call `nj.jit` on purpose; "" is neuronjax itself.
 _KNOW_IT = ("api", "testing", "cli", "")
 
 
 def asked_for_jaxs() -> bool:
     """Return whether a module of neuronjax has called `nj.jit` but meant `jax.jit`.
 
-    The user may have set `jax.jit` to a `functools.partial` of `nj.jit`, or to a
-    function that calls it."""
-    frame = sys._getframe(2)  # the caller of `jit`, or of the user's function
+    This happens if the user has set `jax.jit` to a `functools.partial` of `nj.jit`, or
+    to a function that calls `nj.jit`."""
+    frame = sys._getframe(2)  # the caller of `nj.jit`
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back  # skip frames of `boundary`
     for _ in range(2):
@@ -60,8 +60,8 @@ _asked_about: ContextVar[Any] = ContextVar("_asked_about", default=None)
 
 
 def asked_about(emulated: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `function`, which was made from `emulated` (its gradient, for example), for
-    a report: while it runs, the report's policy replaces the policy of `emulated`."""
+    """Wrap `function`, such as the gradient of `emulated`, for a report: while the
+    wrapper runs, the report's policy replaces the policy of `emulated`."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -83,15 +83,15 @@ def is_asked_about(emulated: Any) -> bool:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature, or None for a function that has none."""
+    """Return the signature of a function, or None if Python does not know it."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        return None  # a builtin takes positional arguments only, as for jax.jit
+        return None  # a builtin; jax.jit does the same
 
 
 def argument_name(signature: inspect.Signature | None, number: int) -> str:
-    """Return the parameter name of a positional argument."""
+    """Return the parameter name of the positional argument `number`."""
     parameters = list(signature.parameters) if signature else []
     return parameters[number] if number < len(parameters) else f"args[{number}]"
 
@@ -99,7 +99,7 @@ def argument_name(signature: inspect.Signature | None, number: int) -> str:
 def path_name(
     signature: inspect.Signature | None, path: tuple, missing: Iterable[int] = ()
 ) -> str:
-    """Return a path in the pytree (args, kwargs) as text, with the parameter's name.
+    """Return a path in the pytree (args, kwargs) as text: "model/layers/0/kernel".
 
     `missing` are the positions of static arguments, which `args` does not contain."""
     where, first, *rest = path
@@ -124,7 +124,7 @@ class Named:
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
-        """Return the arguments given by position or name, with names and positions."""
+        """Return the arguments that `numbers` (positions) and `names` select."""
         given_numbers = _tuple(numbers, int)
         given_names = _tuple(names, str)
         if signature is None:
@@ -146,11 +146,12 @@ class Named:
     def split(
         self, args: tuple, kwargs: dict
     ) -> tuple[tuple[tuple, dict], Callable[[Any], tuple[tuple, dict]]]:
-        """Return unselected arguments, and a function that adds the selected ones."""
+        """Return the arguments without the selected ones, and a function that adds
+        these again."""
         kept = [i for i in range(len(args)) if i not in self.numbers]
         dynamic_args = tuple(args[i] for i in kept)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self.names}
-        # Keep only static arguments: tracers must not outlive the trace.
+        # Keep only selected arguments: tracers must not outlive the trace.
         static_args = [None if i in kept else a for i, a in enumerate(args)]
         static_kwargs = {k: v for k, v in kwargs.items() if k in self.names}
 
@@ -170,7 +171,7 @@ def _tuple(value: Any, one: type) -> tuple:
 
 
 def as_array(leaf: Any, name: str) -> Any:
-    """Return an argument as an array. Refuse other values, with the argument's name."""
+    """Return `leaf` as an array. Refuse other values, with `name` in the error."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf
     try:
@@ -205,11 +206,11 @@ class CallState:
         return self  # only the counter changes, and copies share it
 
     def context(self, index: Any) -> CallContext:
-        """Return the state that a call with this index takes besides its arguments."""
+        """Return the state as an input of the call with this index."""
         return CallContext(call_index=index, amax_history=self.amax_history)
 
     def next_index(self, stochastic: bool, *arguments: Any) -> Any:
-        """Return the call's index, given or counted; None if not `stochastic`.
+        """Return `call_index` or a count of calls; None if not `stochastic`.
 
         Raises:
             InvalidProgramError: the call is traced and rounds stochastically.
@@ -230,7 +231,7 @@ class CallState:
 
 
 class Stateful:
-    """A function or its program, whose calls start from a `CallState`."""
+    """The base class of functions and programs that have a `CallState`."""
 
     _state: CallState
 
@@ -288,12 +289,12 @@ _STANDARD = f"{Path(contextlib.__file__).parent}/"
 
 
 def boundary(function: T) -> T:
-    """Return a function whose errors have only the user's frames in their tracebacks,
-    as do errors of functions that it returns.
+    """Wrap a function so that tracebacks of its errors have only the user's frames. If
+    the function returns a function, that function is wrapped too.
 
     Frames of neuronjax and JAX are left out; after an interrupt, frames of all
     libraries. `JAX_TRACEBACK_FILTERING=off` shows all frames. The cause of an error
-    of neuronjax is dropped, because the message says all."""
+    of neuronjax is dropped, because the message describes the error completely."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

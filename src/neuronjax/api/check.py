@@ -1,7 +1,7 @@
 """`check`: what the real compiler would refuse or change in a function or a file.
 
-A thin interface to `diagnostics`: it captures the program. Errors of the capture (JAX
-cannot lower it, a dtype that no core has) are also findings.
+The program is captured here and examined by `diagnostics`. Errors of the capture, such
+as a dtype that no core has, are also findings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., PortabilityReport]:
-    """Report what the chip's own compiler would refuse or change in a function.
+    """Report what AWS's compiler would refuse or change in a function.
 
     Args:
         function: as `compare`; a saved program need not be lowered for this.

@@ -85,8 +85,8 @@ class CollectiveBench(Displayed):
     def __rich__(self) -> Group:
         ranks = f"{len(self.ranks)} ranks of {self.target}"
         title = f"{self.op}, {ranks}; bandwidth in GB/s"
-        wait = f"A launch waits {self.barrier_seconds * 1e3:.2g} ms for all ranks"
-        note = f"Modelled. {wait}, while the previous launch runs.\n{HOW_SURE}"
+        wait = f"Ranks wait {self.barrier_seconds * 1e3:.2g} ms for each other"
+        note = f"Modelled. {wait} while the previous launch runs.\n{HOW_SURE}"
         columns = {heading: NUMBER for heading in _HEADINGS}
         return Group(new_table(title, columns, map(_row, self.records)), Text(note))
 
@@ -148,8 +148,8 @@ def _timer(
     algorithm: str | None,
     lnc: int | None,
 ) -> Callable[[int], CollectiveTime]:
-    """Return a function from bytes to time. If there are more than `_MOST_LISTED`
-    ranks, they must be all ranks of the target, in order."""
+    """Return a function from bytes to time. More than `_MOST_LISTED` ranks must be all
+    ranks of the target, in order."""
     if len(devices) <= _MOST_LISTED:
         groups: Sequence[Sequence[int]] = [devices]
         if op == "collective_permute":
@@ -161,8 +161,8 @@ def _timer(
     if op not in _OVER_NODES or not is_whole or lnc not in (None, target.lnc_default):
         raise InvalidProgramError(
             f"{op} over {len(devices)} ranks",
-            remedy=f"use {_MOST_LISTED} or fewer, or all ranks of a target for "
-            f"{', '.join(_OVER_NODES)}",
+            remedy=f"use at most {_MOST_LISTED} ranks; or, for "
+            f"{' and '.join(_OVER_NODES)}, all ranks of a target",
         )
     node = range(target.logical_cores() // target.instances)
     return lambda size: time_over_nodes(
@@ -214,14 +214,14 @@ def _devices(
     if not legal or min(devices) < 0 or max(devices) >= most:
         raise InvalidProgramError(
             f"ranks {ranks} of {target.name}, which has {most} devices",
-            remedy=f"use 1 to {most}, or several instances "
+            remedy=f"use 1 to {most} ranks, or several instances "
             "(target='trn2.48xlarge:4'); name no device twice",
         )
     return devices
 
 
 def element(dtype: str) -> tuple[str, int]:
-    """Return a dtype's NumPy name and its bytes; names of nccom-test are accepted."""
+    """Return the NumPy name and the bytes of `dtype`, a name of NumPy or nccom-test."""
     name = _SHORT.get(dtype, dtype)
     try:
         return name, np.dtype(name).itemsize

@@ -1,7 +1,7 @@
 """`compare`: every op of a function, emulated and in a reference.
 
-A thin interface to `diagnostics.compare`: it captures the program, and lowers it for
-the emulation and the reference.
+The program is captured here, lowered for the emulation and the reference, and compared
+by `diagnostics.compare`.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def compare(
 
     Without `tolerance`, and against double precision, a result is wrong if its error is
     not explained by the roundings of its format and of the arguments; the ops at fault
-    are `.faults`. Any other reference, or a `tolerance`, locates where two runs first
-    diverge: `.first_divergence`.
+    are `.faults`. With another reference or with a `tolerance`, `.first_divergence` is
+    the op at which the two runs first diverge.
 
-    With `against`, the comparison locates where two programs that should compute the
-    same diverge. Both are captured and emulated under one policy, on the same
+    With `against`, the comparison locates where two programs that should have equal
+    results diverge. Both are captured and emulated under one policy, on the same
     arguments. Values of the two programs are matched if both return them under the same
     name, if the same op computes them from matched values, if their elements are equal,
     or if one line computes both; parts of an array on several devices are first joined.
@@ -103,8 +103,8 @@ def compare(
     function writes into modules is compared if the saved program returns it as well.
 
     The program is captured once. Each op runs emulated and in the reference, both in
-    isolation (on the reference's values) and in accumulation (errors propagate). Values
-    that are no longer read are dropped.
+    isolation (on the reference's values) and in accumulation (errors propagate). A
+    value is dropped after its last use, to save memory.
 
     Args:
         function: a function as for `jax.jit`, a function of `neuronjax.jit`, a program
@@ -139,8 +139,8 @@ def compare(
 
     Raises:
         InvalidProgramError: unknown target, policy or reference; `against` together
-            with a reference or baseline; two programs with different targets or
-            policies, if none is given; a saved program with other arguments.
+            with a reference or baseline; two programs whose targets or policies
+            differ, without `target` or `policy`; a saved program with other arguments.
     """
     reference = _resolved(reference)
     static: dict[str, Any] = dict(
@@ -285,7 +285,7 @@ _SHORT = {"f32": "float32", "f64": "float64", "fp64": "float64"}
 
 
 def _resolved(reference: Reference) -> Reference:
-    """Return the full name of a reference, or the policy that it names."""
+    """Return the full name of a reference in `REFERENCES`, or else the policy."""
     if isinstance(reference, str):
         reference = _SHORT.get(reference, reference)
         if reference in REFERENCES:

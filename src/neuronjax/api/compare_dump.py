@@ -1,7 +1,6 @@
 """`compare_dump`: tensors of a real chip or another framework beside a program.
 
-A thin interface to `diagnostics.dumps`: it captures the program, reads the tensors, and
-compares them.
+The program is captured here; `diagnostics.dumps` reads the tensors and compares them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def compare_dump(
     """Find the op at which tensors that were saved elsewhere exceed their error bounds.
 
     Every saved tensor that is a value of the program is compared with the bounds of
-    `tolerance`. Later values are computed from the tensor itself, so an error is
+    `tolerance`. Later values are computed from the saved tensor, so an error is
     located where it occurs, among the ops since the last known tensors.
 
         found = nj.compare_dump(forward, "device.safetensors", policy="bf16")(params, x)

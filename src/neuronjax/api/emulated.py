@@ -1,13 +1,13 @@
-"""`emulated`: a scope in which a program's own `jax.jit` and `jax.pmap` are emulated.
+"""`emulated`: a scope in which `jax.jit` and `jax.pmap` of a program are emulated.
 
 While a scope is open, the public names `jax.jit` and `jax.pmap` refer to neuronjax.
 This works for libraries that look the names up when they use them, as Flax and Equinox
 do: `nnx.jit` handles the state of its modules as usual and passes a function of plain
 arrays to `jax.jit`. `jax.make_mesh` is replaced too, for meshes of more devices than
-the host has. Calls from neuronjax itself get JAX's own functions.
+the host has. Calls from modules of neuronjax get the functions of JAX.
 
-A scope applies to the whole process: whatever any thread jits while it is open is
-emulated. If several scopes are open, the one opened last counts.
+A scope applies to the whole process: a function that any thread jits while the scope is
+open is emulated. If several scopes are open, the one opened last counts.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def emulated(
     Inside, `jax.jit` is `nj.jit` and `jax.pmap` is `nj.pmap`, for every thread. A
     function that is jitted inside another is emulated as a part of it. `jax.make_mesh`
     works for any number of devices: if the host has fewer, more are made. Meshes and
-    the arrays on them are JAX's own, and results are placed where `jax.jit` places
-    them. A function jitted inside the block stays emulated outside it. A function
-    jitted before runs natively, with a warning. Ops outside of any jit run on the host.
+    arrays are those of JAX, and results are placed where `jax.jit` places them. A
+    function jitted inside the block stays emulated after the block. A function jitted
+    before it runs natively, with a warning. Ops outside of any jit run on the host.
     `neuronjax run script.py` does this for a script.
 
     Args:
@@ -92,14 +92,14 @@ def _leave(setting: Mapping[str, Any]) -> None:
     with _lock:
         _open[:] = [each for each in _open if each is not setting]
         for name, ours in _OURS.items():
-            # Another library may have replaced our function; its replacement stays.
+            # If another library has replaced our function, its replacement stays.
             if not _open and getattr(jax, name) is ours:
                 setattr(jax, name, _NATIVE[name])
         _forget_jitted()
 
 
 def _forget_jitted() -> None:
-    """Clear Equinox's caches of functions made by JAX's own `jax.jit` or by ours."""
+    """Clear Equinox's caches of jitted functions, native or emulated."""
     equinox = sys.modules.get("equinox")
     if equinox is not None:
         equinox.clear_caches()
@@ -124,7 +124,7 @@ def _pmap(
     **options: Any,
 ) -> Any:
     del backend
-    # These are the host's devices; only their number matters.
+    # `devices` are devices of the host, of which only the number matters.
     count = None if devices is None else len(devices)
     return pmap(function, axis_name, devices=count, **setting, **options)
 
@@ -167,16 +167,16 @@ _OURS = {
 
 
 def _setting(caller: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the target and policy of the scope opened last. Return None if no scope is
-    open, or if `caller` has the globals of a module of neuronjax."""
+    """Return the target and policy of the scope opened last; None if no scope is open,
+    or if `caller` (globals) belongs to neuronjax."""
     ours = caller.get("__name__", "").partition(".")[0] == "neuronjax"
     scopes = [] if ours else _open[-1:]
     return scopes[0] if scopes else None
 
 
 def _native_calls() -> dict[Any, int]:
-    """Return, for each function of the user that JAX itself has jitted, for how many
-    types of arguments JAX has compiled it."""
+    """Return, for each user function jitted natively, how many versions of it (one for
+    each set of argument types) JAX has compiled."""
     kind = type(NATIVE_JIT(abs))
     found: list[Any] = [f for f in gc.get_objects() if type(f) is kind]
     return {f: f._cache_size() for f in found if _line_of(f)}

@@ -1,10 +1,10 @@
 """`estimate`: what it would cost to train a model, from shapes alone.
 
 `profile` predicts the seconds; the rest is arithmetic (`timing.money`). A program is
-written for one device or for the devices of its own mesh. An instance runs as many
-*copies* of it as its logical cores allow, each with its own batch; the gradients of a
-training step are added up over the copies. Prices are the caller's, or dated list
-prices (`hardware.instances`). A rented machine is paid for as a whole.
+written for one device, or for a mesh of devices. An instance runs as many *copies* of
+the program as the instance has logical cores for, each with a separate batch; the
+gradients of a training step are added up over the copies. Prices are the caller's, or
+dated list prices (`hardware.instances`). A rented machine is paid for as a whole.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from neuronjax.timing.money import (
 
 
 class ServingChipWarning(UserWarning):
-    """A warning: a training step is priced on a chip sold for serving (Inferentia). It
-    can be emulated there, but the product does not offer training."""
+    """A warning: a training step is priced on a chip that is sold only for serving
+    (Inferentia). The emulation runs the step, but AWS does not offer training on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ class Estimate(PricedTable):
 
     @property
     def cheapest(self) -> TrainingCost:
-        """The row that fits in memory with the fewest dollars for the same data."""
+        """The row that fits in memory and trains on a batch for the fewest dollars."""
         return self._cheapest(lambda cost: cost.dollars_per_batch)
 
     @property
@@ -306,7 +306,7 @@ class _Training:
     ) -> None:
         if not 0 <= self.overlap <= 1:
             raise InvalidProgramError(
-                f"an overlap of {self.overlap}", remedy="give 0 to 1"
+                f"an overlap of {self.overlap}", remedy="use 0 to 1"
             )
         for target, policy in itertools.product(targets, policies):
             numerics = policy or own
@@ -367,7 +367,7 @@ class _Training:
             if self.run.tokens_per_step is None:
                 raise InvalidProgramError(
                     f"{machine.name!r} has tokens_per_step, but the estimate has none",
-                    remedy="give tokens_per_step, of one call of the step",
+                    remedy="give tokens_per_step, the tokens of one call of the step",
                 )
             copies = machine.tokens_per_step / self.run.tokens_per_step
         steps = None if isinstance(self.steps, Mapping) else self.steps
@@ -407,10 +407,10 @@ def _all_reduce_seconds(
 
 
 def _placed(placement: Sequence[int], copies: int, shards: int) -> Sequence[int] | None:
-    """Return the logical core of every device of all copies; () if cores and devices
-    are in the same order, and None if the placement does not cover all devices.
+    """Return the logical core of every device of all copies. Return () if device n is
+    on core n, and None if the placement does not cover all devices.
 
-    A placement that permutes the first copy's cores is repeated for every copy."""
+    A placement that permutes the cores of the first copy is repeated for every copy."""
     if not placement or len(placement) >= copies * shards:
         return placement
     if len(placement) == shards and sorted(placement) == list(range(shards)):
@@ -437,7 +437,8 @@ def _alarms(found: Found) -> list[str]:
 
 
 def _trainers(chip: ChipSpec) -> str:
-    """Return the names of chips for training, preferably with the cores of `chip`."""
+    """Return the names of chips that are sold for training: those with the cores of
+    `chip`, or all if there are none."""
     every = [other for other in CHIPS.values() if not other.serves_only]
     alike = [other for other in every if other.core is chip.core]
     named = ", ".join(other.name for other in alike or every)
@@ -452,10 +453,10 @@ def _gradient_notes(
     if not silent:
         return []
     if not any(map(_trains, silent)):
-        return ["the program computes no gradients, so its copies exchange nothing"]
+        return ["no gradients are computed, so data-parallel copies exchange nothing"]
     return [
-        "no argument looks like a parameter, so the time has no all-reduce of "
-        "gradients over the copies; give gradient_bytes"
+        "no argument looks like a parameter, so the time includes no all-reduce of "
+        "gradients over data-parallel copies; give gradient_bytes"
     ]
 
 
@@ -466,7 +467,7 @@ def _placement_notes(
     for profiled, cost in zip(profiles, costs, strict=True):
         placement, copies = profiled.policy.placement, int(cost.copies)
         if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
-            what = f"the placement has {len(placement)} of {cost.devices} devices"
+            what = f"the placement is for {len(placement)} of {cost.devices} devices"
             found.append(f"{what}: gradients are added up as if device n were core n")
     return list(dict.fromkeys(found))
 

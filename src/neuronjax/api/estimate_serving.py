@@ -1,8 +1,8 @@
 """`estimate_serving`: predicted time and cost of served tokens, from shapes alone.
 
-Prefill and decode are two programs with the same weights and KV cache, each profiled as
-`profile` does. Latency, throughput, dollars and energy follow (`timing.serving_money`).
-Instances run copies of both, as in `estimate`.
+Prefill and decode are two programs with the same weights and KV cache. `profile` gives
+their times, from which latency, throughput, dollars and energy follow
+(`timing.serving_money`). Instances run copies of both programs, as in `estimate`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def estimate_serving(
         decode: a function that makes one token for every sequence of a batch. Its
             arguments that have the type of a result and are not parameters are the KV
             cache, which is updated in place. A decode is priced for the full length of
-            the cache. Its launch overlaps with the previous decode, and adds only what
-            exceeds the decode; the launch of a prefill does not overlap.
+            the cache. Its launch overlaps with the previous decode; if the launch takes
+            longer, the difference is added. The launch of a prefill does not overlap.
         prompt_tokens: tokens of one request.
         output_tokens: tokens of one answer; the first is computed by the prefill.
         batch: sequences that a copy decodes together, as in `decode`'s arguments.
@@ -93,8 +93,8 @@ def estimate_serving(
         ShapeDtypeStructs), that returns the `ServingEstimate`; nothing is run.
 
     Raises:
-        InvalidProgramError: as `estimate`; invalid traffic; two functions with
-            different targets or policies, if none is given.
+        InvalidProgramError: as `estimate`; invalid traffic; two functions whose
+            targets or policies differ, without `instance` or `policy`.
 
     Example:
         >>> nj.estimate_serving(prefill, decode, instance=["inf2.48xlarge", "trn2"],
@@ -182,8 +182,8 @@ class ServingEstimate(PricedTable):
     traffic: Traffic
     _MEASURED = (
         "for two models on trn2, the published time of a token is 8 to 12 ms longer "
-        "than predicted; a server that waits for each token before it launches the "
-        "next step adds 1 to 3 ms of this"
+        "than predicted; 1 to 3 ms of this difference arise if the server waits for "
+        "each token before it launches the next step"
     )
 
     @property
@@ -202,7 +202,7 @@ class ServingEstimate(PricedTable):
 
 
 def _given_away(profiled: Profile) -> Profile:
-    """Return the profile with all arguments donated: a server keeps one cache."""
+    """Return the profile with all arguments donated: a server keeps one KV cache."""
     timeline = profiled.timeline
     everything = range(len(timeline.memory.arguments))
     memory = with_donation(timeline.memory, everything)
@@ -210,7 +210,6 @@ def _given_away(profiled: Profile) -> Profile:
 
 
 def _both(firsts: Found, thens: Found) -> list[tuple[Target, Profile, Profile]]:
-    """Return both programs' profiles for each machine and policy that runs both."""
     known = {(target.name, p.policy): _given_away(p) for target, p in firsts}
     return [
         (target, known[target.name, then.policy], _given_away(then))

@@ -40,7 +40,7 @@ class PricedTable(Displayed):
 
     Attributes:
         name: name of the program.
-        refused: by machine and policy that cannot run the program, the reason.
+        refused: "machine, policy" -> the reason why it cannot run the program.
         notes: assumptions and problems.
         utilization: share of the rented time that is used.
         profiles: profiles of every program on every machine.
@@ -88,7 +88,7 @@ class PricedTable(Displayed):
         prices = {cost.machine: cost.price for cost in self.costs}
         settings = (setting_line(p.target, p.policy, p.core.lnc) for p in self.profiles)
         lines = [f"on {setting}" for setting in dict.fromkeys(settings)]
-        how = "80 % intervals of a program copy's time, from similar measured programs:"
+        how = "80 % intervals of the time of a call, from similar measured programs:"
         lines += [self._MEASURED, how]
         sure = map(_how_sure, _labels(self.profiles), self.profiles)
         lines += dict.fromkeys(filter(None, sure))
@@ -110,7 +110,7 @@ class PricedTable(Displayed):
 
 
 def _labels(profiles: Sequence[Profile]) -> list[str]:
-    """Return each profile's label: program, machine, policy, as far as they differ."""
+    """Return labels of the profiles: program, machine and policy, if they differ."""
     parts = [(p.name, p.target.name, policy_name(p.policy)) for p in profiles]
     differ = [len({*column}) > 1 for column in zip(*parts, strict=True)]
     return [", ".join(itertools.compress(p, differ)) or p[0] for p in parts]
@@ -132,9 +132,8 @@ def profiles_of(
     args: tuple,
     kwargs: dict[str, Any],
 ) -> tuple[Found, dict[str, str]]:
-    """Return the profiles of a step on machines and under policies, and the reasons of
-    refusals. Each program is profiled once. With one machine and one policy, a refusal
-    is raised."""
+    """Return profiles of a step for all machines and policies, and the reasons of
+    refusals. With only one machine and one policy, a refusal is raised."""
     targets, policies = machines
     found: Found = []
     refused: dict[str, str] = {}
@@ -165,8 +164,8 @@ def profiles_of(
 
 
 def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
-    """Return the distinct machines of `instance`. Without `instance`, return the target
-    `own`, or if this is a chip, an instance with it."""
+    """Return the distinct machines of `instance`. If it is None, return the target
+    `own`; if `own` is a chip, return the largest instance with this chip."""
     if instance is None:
         machine = resolve_target(own or DEFAULT_INSTANCE)
         return (machine if machine.instance else _largest(machine.chip),)
@@ -179,7 +178,7 @@ def targets_of(own: str | None, instance: Names) -> tuple[Target, ...]:
 
 
 def _largest(chip: ChipSpec) -> Target:
-    """Return the largest instance with a chip, a single server if there is one."""
+    """Return the largest instance with a chip, preferably a single server."""
     fitting = [spec for spec in INSTANCES.values() if spec.chip == chip]
     if not fitting:
         raise InvalidProgramError(
@@ -191,7 +190,7 @@ def _largest(chip: ChipSpec) -> Target:
 
 
 def policies_of(policy: Policies) -> tuple[Policy | None, ...]:
-    """Return the distinct policies of an estimate; None stands for the step's own."""
+    """Return the distinct policies; None stands for the policy of the step."""
     one = policy is None or isinstance(policy, str | Policy)
     several: Any = (policy,) if one else policy
     found = (None if p is None else Policy.resolve(p) for p in several)
@@ -230,21 +229,21 @@ def parameter_bytes(found: Profile) -> int:
 
 
 def shards_of(found: Profile) -> int:
-    """Return the number of devices of the program's own mesh; 1 without a mesh."""
+    """Return the number of devices of the program's largest mesh; 1 without a mesh."""
     instructions = found.lowered.instructions
     meshes = (i.mesh.size for i in instructions if isinstance(i, Spmd))
     return max(meshes, default=1)
 
 
 def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None) -> int:
-    """Return the number of copies of a program that fill the devices in use."""
+    """Return how many copies of a program run at once, each on `shards` devices."""
     cores = target.logical_cores(lnc)
     used = cores if devices is None else devices
     if shards > cores or used > cores:
         raise InvalidProgramError(
             f"{max(shards, used)} devices on {target.name}, which has {cores} logical "
             "NeuronCores",
-            remedy=f"use at most {cores}, or several instances, '{target.name}:2'",
+            remedy=f"use at most {cores} devices, or instances: '{target.name}:2'",
         )
     if used < shards or (devices is not None and used % shards):
         raise InvalidProgramError(
@@ -257,7 +256,7 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
 def carried(found: Profile) -> list[tuple[int, int]]:
     """Return (bytes of the argument, bytes of the result) of every updated state.
 
-    A result is state if an argument has its type and is not a parameter."""
+    A result is a state if it has the type of an argument that is not a parameter."""
     free: dict[str, list[int]] = {}
     for tensor in found.memory.arguments:
         if tensor.category != "parameters":
@@ -273,9 +272,9 @@ def carried(found: Profile) -> list[tuple[int, int]]:
 def slower_notes(
     profiles: Sequence[Profile], trips: Trips | None, gaining: Container[Profile]
 ) -> Iterable[str]:
-    """Yield a note for each program that is slower with fewer bits than with more. The
-    note proposes rules for parts of the model if they make the program faster. Programs
-    outside of `gaining` are hidden by a longer launch."""
+    """Yield a note for each profile that is slower than one whose matmul operands have
+    more bits. The note proposes a mixture of both policies if one is faster. `gaining`
+    are the profiles that take longer than a launch, so that a mixture can save time."""
     for narrow in dict.fromkeys(profiles):
         wider = [
             wide
@@ -292,7 +291,7 @@ def slower_notes(
 def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) -> str:
     names = [policy_name(p.policy) for p in (narrow, wide)]
     times = [seconds(p.total_seconds) for p in (narrow, wide)]
-    where = f"without launches, a step on {narrow.target.name} takes"
+    where = f"without its launch, a step on {narrow.target.name} takes"
     said = f"{where} {times[0]} with {names[0]} and {times[1]} with {names[1]}"
     if not gains:
         longer = f"a launch takes longer than the step with {names[1]}"
@@ -301,7 +300,7 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
-        return f"{said}; no mixture was tried: too many modules, or no Rule fits"
+        return f"{said}; untried: a mixture (too many modules, or no Rule selects one)"
     if mixed is None or not least < wide.total_seconds:
         return (
             f"{said}; using one for some modules, the other for the rest, is no faster"
@@ -317,7 +316,7 @@ def _matmul_bits(found: Profile) -> int:
 
 
 def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
-    """Yield the notes of the profiles, and one on each program that exceeds HBM."""
+    """Yield the notes of the profiles, and a note on each program that exceeds HBM."""
     own: dict[str, list[str]] = {}
     for label, found in zip(_labels(profiles), profiles, strict=True):
         for note in found.notes:
@@ -326,8 +325,8 @@ def notes_of(profiles: Sequence[Profile]) -> Iterable[str]:
         yield note if len(labels) == len(profiles) else f"{'; '.join(labels)}: {note}"
     misfits = ((found, check_fits(found.memory, found.core)) for found in profiles)
     yield from dict.fromkeys(
-        f"{found.name} does not fit a device of {found.core.chip.name}: "
-        f"{binary(found.memory.hbm.bytes)} of {binary(capacity_bytes(found.core))}; "
+        f"{found.name} needs {binary(found.memory.hbm.bytes)} of HBM; a device of "
+        f"{found.core.chip.name} has {binary(capacity_bytes(found.core))}; "
         f"{error.remedy}"
         for found, error in misfits
         if error is not None

@@ -1,6 +1,6 @@
 """`jit`: a JAX function, emulated.
 
-`jit(f)` is `jax.jit` around the interpreter; the only caches are JAX's own:
+`jit(f)` is a `jax.jit` of three steps. The only caches are those of JAX.
 
     capture    f -> StableHLO for platform "neuron"            (neuronjax.capture)
     lower      StableHLO -> NeuronCore instructions            (neuronjax.lowering)
@@ -51,7 +51,7 @@ from neuronjax.policy import Policy, Preset
 from neuronjax.policy.scopes import active_policy, policy_scope
 from neuronjax.report.setting import setting_line
 
-#: JAX's own `jit`, even if a program later sets `jax.jit` to `nj.jit`.
+#: The `jit` of JAX, even if a program later sets `jax.jit` to `nj.jit`.
 NATIVE_JIT = jax.jit
 
 
@@ -90,7 +90,7 @@ def jit(
         in_shardings: as `jax.jit`: `NamedSharding`s over a mesh of `make_mesh`, with
             whole arrays as arguments and results, or over a mesh of `jax.make_mesh`,
             with arrays on its devices. XLA's partitioner distributes the program.
-        out_shardings: the same for the results.
+        out_shardings: as `in_shardings`, for the results.
         collect: what to measure during calls: True or a `Collect`. A call then returns
             `(outputs, Statistics)`. A function with `collect` cannot be differentiated
             or batched, so put transformations inside it.
@@ -127,7 +127,7 @@ def jit(
 _STATIC = ("static_argnums", "static_argnames")
 _SHARDINGS = ("in_shardings", "out_shardings")
 _NOT_JAX = ("target", "policy", "collect")
-#: Options that `jax.jit` of the emulation gets in another form or not at all.
+#: Options that the `jax.jit` of the emulation gets with other values, or not at all.
 _OWN = (*_NOT_JAX, *_SHARDINGS, *_STATIC, "donate_argnums", "donate_argnames")
 
 
@@ -192,7 +192,7 @@ class Emulated(Stateful):
 
     def reported(self) -> Emulated:
         """Return the same function for a report. The results of a call then include
-        what it writes into the modules of its arguments."""
+        what the function writes into modules of Flax NNX."""
         function = nnx_state.WithState(self.__wrapped__)
         return Emulated(function, **self.options).with_state(self._state)
 
@@ -207,13 +207,13 @@ class Emulated(Stateful):
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         host_process.check()
-        if self._unmade:  # JAX kept the trace, so `_emulate` will report no progress
+        if self._unmade:  # JAX may have cached the trace and then skips `_emulate`
             stages.start(f"{self._name} on {self.target.name}", self)
             stages.stage("compiling")
         self._unmade.append(True)
         try:
             context = self._state.context(self._next_index(args, kwargs))
-            # Shared variables already occur only once.
+            # `__call__` has already replaced repeated variables.
             around, args, kwargs = self._whole(self.__wrapped__, args, kwargs)
             with around.outside():
                 results = self._jitted(context, around, *args, **kwargs)
@@ -257,13 +257,13 @@ class Emulated(Stateful):
 
     @boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
-        """Return the captured program for arguments of these types, as `compare` needs
-        it. Its results include writes to NNX modules only for a `reported` function."""
+        """Return the captured program for arguments of these types. Its results include
+        writes into modules of Flax NNX only for a `reported` function."""
         return self._capture(self._alone, args, kwargs)
 
     @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """Return the program for these arguments (arrays or ShapeDtypeStructs)."""
+        """Return the lowered program for arguments (arrays or ShapeDtypeStructs)."""
         captured = self._capture(self._step, args, kwargs)
         _ = captured.instructions  # raises if something cannot be lowered
         around, args, kwargs = self._whole(self._step, args, kwargs)
@@ -272,7 +272,7 @@ class Emulated(Stateful):
 
     @property
     def native(self) -> Callable[..., Any]:
-        """The function as JAX alone would jit it."""
+        """The function as `jax.jit` compiles it, without emulation."""
         shardings = self._chosen(_SHARDINGS)
         return mesh_context.spread(self._step, shardings, self._unsharded)
 
@@ -317,7 +317,7 @@ class Emulated(Stateful):
         return around, *rebuild(whole)
 
     def _as_scope(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function inside another captured function, under this policy."""
+        """Call the function inside another emulated function."""
         if self._collect is not None:
             raise UnsupportedError(
                 f"{self._name} cannot collect statistics inside another emulated "
@@ -335,7 +335,7 @@ class Emulated(Stateful):
 
     @property
     def _unsharded(self) -> dict[str, Any]:
-        """The options that `jax.jit` also has, without the shardings."""
+        """The options of `jit` that are options of `jax.jit`, without shardings."""
         apart = (*_NOT_JAX, *_SHARDINGS)
         return {k: v for k, v in self.options.items() if k not in apart}
 
@@ -417,8 +417,8 @@ class Emulated(Stateful):
         kwargs: dict,
         around: MeshContext = MeshContext(),
     ) -> tuple[Emulation, list, Callable]:
-        """Return the emulation as a function of flat arrays, these arrays, and a
-        function that returns the results' pytree structure once they are computed."""
+        """Return the emulation, its arguments as flat arrays, and a function that
+        returns the results' pytree structure after the emulation has been called."""
         host_process.check()
         called = nnx_state.for_arguments(called, (args, kwargs))
         dynamic, rebuild = self._static.split(args, kwargs)
@@ -454,8 +454,8 @@ class Emulated(Stateful):
         shardings, tree = self._chosen(_SHARDINGS), None
         out = shardings.get("out_shardings")
         if next(iter(jax.tree.leaves(out)), out) is not out:
-            # Two traces of a function may differ in values that are not arrays, such as
-            # functions in an optimizer. JAX reuses this trace, so take its structure.
+            # Two traces may differ in results that are not arrays, such as functions of
+            # an optimizer. JAX caches this trace, so all results get its structure.
             with around.inside():
                 tree = jax.tree.structure(self._shapes(called, args, kwargs))
         if not shardings:

@@ -1,8 +1,8 @@
 """`judge`: whether a kernel is right, legal and safe, and how fast it would be.
 
-A thin interface to `diagnostics.judging`. A candidate is traced in a child process that
-knows the types of its arguments but not their values. The child returns data, which is
-checked, run on the reference's inputs and priced here.
+A candidate is traced in a child process that knows the types of the arguments but not
+their values. The child returns instructions as data, which `diagnostics.judging` checks
+and runs on the reference's inputs. Then the time is predicted.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ def _file(path: str | Path, what: str) -> Path:
 
 
 def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
-    """Return the relative L2 tolerance (None if bounds are derived) and its origin."""
+    """Return the relative L2 tolerance and its origin as text. The tolerance is None
+    if bounds are derived from the reference."""
     if job.tolerance is not None:
         return job.tolerance, "given"
     try:
@@ -196,7 +197,8 @@ def _allowed(case: ReferenceCase, job: _Job) -> tuple[float | None, str]:
 
 
 def _allow(case: ReferenceCase, job: _Job, found: dict[str, Any]) -> float | None:
-    """Return the relative L2 tolerance; store its origin and the mutants in `found`."""
+    """Return the tolerance of `_allowed`. Store in `found` its origin, and which wrong
+    results (mutants) it would accept."""
     allowed, found["tolerance"] = _allowed(case, job)
     limits = case.tolerances(job.seeds[0], allowed)
     found["mutants"] = mutants.tried(case, job.seeds[0], limits)
@@ -266,7 +268,6 @@ def _with_harmless_reads(found: Mapping[str, Any]) -> dict[str, Any]:
 def _times(
     job: _Job, candidate: TracedCandidate
 ) -> tuple[VerdictTimes | None, tuple[Problem, ...]]:
-    """Return the predicted times, or None and the instruction without a price."""
     before = None if job.baseline is None else _baseline_seconds(job, job.baseline)
     try:
         found = profile(candidate.kernel, target=job.target)(*candidate.arguments)

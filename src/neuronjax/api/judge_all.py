@@ -1,7 +1,7 @@
 """`judge_all`: every kernel of a folder, best first.
 
-Each kernel is judged in its own process, so one that hangs or uses all memory costs
-only its own verdict.
+Each kernel is judged in a separate process. A kernel that hangs or uses all memory
+therefore does not affect the verdicts of the others.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ _FOLDER = "jax_compilation_cache_dir"
 def keep_compiled(folder: str | os.PathLike[str] | None = None) -> Path:
     """Keep compiled programs on disk, in JAX's persistent compilation cache.
 
-    Call this before the first program is compiled. A later process on the same kind of
-    machine reads a stored program, with the same bits, instead of compiling it. Capture
-    and lowering are repeated in every process.
+    Call this before the first program is compiled. A later process on a machine
+    of the same type reads stored programs instead of compiling them; the bits of their
+    results are the same. Capture and lowering are repeated in every process.
 
     Args:
         folder: the folder of the cache; None for `NEURONJAX_CACHE_DIR`, otherwise the

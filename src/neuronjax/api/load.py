@@ -1,10 +1,10 @@
 """`load`: saved programs, emulated.
 
-A saved program gives the same object as `jit(f).lower(...)`: `capture.artifacts` reads
-and parses the file, and the rest is as for every program. `capture.saved_call` makes it
-a function inside JAX's transformations and other emulated functions: `vmap` is a loop
-over the batch, because the program has one size, and `grad` works if the file contains
-the derivative, which is possible only for jax.export artifacts.
+`load` returns the same type of object as `jit(f).lower(...)`; `capture.artifacts` reads
+and parses the file. A saved program can be called inside JAX's transformations and
+other emulated functions (`capture.saved_call`): `vmap` is a loop over the batch,
+because the program has one size, and `grad` works if the file contains the derivative,
+which is possible only for jax.export artifacts.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ _WEAK = (bool, int, float, complex)
 
 
 def _check_64_bit(artifact: Artifact) -> None:
-    """Refuse 64-bit types if x64 is off: JAX would convert its arguments to 32 bits."""
+    """Refuse 64-bit arguments if x64 is off: JAX would convert them to 32 bits."""
     if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         return
     values = [*artifact.in_avals, *artifact.out_avals]

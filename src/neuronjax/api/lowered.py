@@ -41,8 +41,8 @@ class CallEntry:
         compile: makes a `jax.stages.Compiled` for a call context or its types.
         run: returns the results for (executable, call context, args, kwargs).
         inside: the function to call inside another emulated function.
-        leaves: returns the flat arguments of the program's main for (args, kwargs).
-        under: returns the entry of the same program for (target, policy).
+        leaves: returns the flat arguments of the program for (args, kwargs).
+        under: returns the `CallEntry` of the same program for (target, policy).
     """
 
     state: CallState

@@ -16,9 +16,9 @@ def load(shell: Any) -> None:
     opened = ExitStack()
 
     def emulate(line: str, cell: str | None = None) -> None:
-        """Emulate what later cells, or this cell alone, jit, as `nj.emulated` does.
+        """Emulate functions that later cells or this cell jit; see `nj.emulated`.
 
-        %emulate trn2 fp8     from here on, until another target or policy is named
+        %emulate trn2 fp8     from here on, until %emulate gets another target or policy
         %emulate off          end the emulation
         %%emulate trn2 fp8    in this cell alone
         """
@@ -27,7 +27,7 @@ def load(shell: Any) -> None:
             opened.close()
             return
         if not 1 <= len(words) <= 2:
-            raise UsageError(f"%emulate TARGET [POLICY], or %emulate off, not {line!r}")
+            raise UsageError(f"%emulate takes TARGET [POLICY] or off, not {line!r}")
         setting = dict(zip(("target", "policy"), words, strict=False))
         try:
             with emulated(**setting):  # raises for unknown names; changes nothing

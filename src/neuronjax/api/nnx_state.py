@@ -1,13 +1,13 @@
 """State of Flax NNX that a function writes into the modules of its arguments.
 
-To `jax.jit` a module is a pytree: the function gets a copy, and whatever it writes into
-the copy's variables without returning it is lost. `nnx.jit` splits and merges modules
-around `jax.jit` and so keeps these writes. `jit` keeps them too: it wraps every
-function as `InPlace`. The `jax.jit` of an `emulated` block wraps functions as
-`AsInJax`, which loses writes as JAX does, and warns.
+To `jax.jit` a module is a pytree: the function gets a copy of the module, and values
+that it writes into the copy's variables without returning them are lost. `nnx.jit`
+splits and merges modules around `jax.jit` and so keeps these writes. `jit` keeps them
+too: it wraps every function as `InPlace`. The `jax.jit` of an `emulated` block wraps
+functions as `AsInJax`, which loses writes as JAX does, and warns.
 
-Reports cover everything that a function writes: they wrap it as `WithState`, which adds
-the written arrays to its results.
+Reports cover everything that a function writes: they wrap the function as `WithState`,
+which adds the written arrays to the results.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class Stepped:
 
 
 class WithState:
-    """A wrapper that adds to a function's results what it writes into NNX modules.
+    """A wrapper whose results include the arrays written into modules of Flax NNX.
 
     A call returns a `Stepped` if the function has written into NNX variables, and
-    otherwise the function's own result."""
+    otherwise only the function's result."""
 
     __wrapped__: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         has_state = isinstance(function, WithState)
         function = function.__wrapped__ if has_state else function
-        # An emulated function's attributes belong to its wrapper and are not copied.
+        # The attributes of an emulated function are not copied to this wrapper.
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -78,9 +78,9 @@ class WithState:
 class InPlace(WithState):
     """A wrapper whose calls return the state that `settled` writes into modules.
 
-    The state of a function of `nnx.jit` is every variable that it writes. For any other
-    function, variables that it returns are left out, since the caller gets them as
-    results. If modules are donated, unchanged variables are written back too."""
+    If `nnx.jit` made the function, the state has every variable that the function
+    writes. Otherwise the state leaves out variables that are also results, since the
+    caller gets these. If modules are donated, the state has unchanged variables too."""
 
     def __init__(
         self, function: Callable[..., Any], options: Mapping[str, Any]
@@ -132,12 +132,12 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def kept(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable:
-    """Return the function as `InPlace`, or unchanged if it handles its own state."""
+    """Return the function as `InPlace`, or unchanged if it already returns state."""
     return function if _handles_own_state(function) else InPlace(function, options)
 
 
 def as_in_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as `AsInJax`, or unchanged if it handles its own state."""
+    """Return the function as `AsInJax`, or unchanged if it already returns state."""
     return function if _handles_own_state(function) else AsInJax(function)
 
 
@@ -147,15 +147,15 @@ def _handles_own_state(function: Callable[..., Any]) -> bool:
 
 def for_arguments(function: Callable[..., Any], arguments: Any) -> Callable[..., Any]:
     """Return the function to trace for these arguments. If they hold no modules, this
-    is the user's own function, so that JAX can reuse its trace."""
+    is the user's function without a wrapper, so that JAX can reuse a trace of it."""
     if isinstance(function, WithState) and not _modules(arguments):
         return function.__wrapped__
     return function
 
 
 def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
-    """Return a function that calls `run`, which executes a `WithState` of `function`.
-    It writes the state that `run` returns into the modules of its arguments."""
+    """Return a function that calls `run`, which executes a `WithState` of `function`,
+    and then writes the state that `run` returned into the modules of its arguments."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -166,14 +166,14 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 
 def once(function: Callable[..., Any], arguments: Any) -> Any:
-    """Return the arguments; for a `WithState` repeated variables occur only once."""
+    """Return the arguments, as `tied` if `function` is a wrapper that keeps state."""
     own = isinstance(function, WithState) and not isinstance(function, AsInJax)
     return tied(arguments) if own else arguments
 
 
 def settled(found: Any, function: Callable[..., Any], arguments: Any) -> Any:
     """Return the results `found` of a call. If the function is an `InPlace`, write the
-    state among them into the modules of the arguments, and return the other results."""
+    state in `found` into the modules of the arguments, and return only the results."""
     if not isinstance(function, InPlace) or not holds_modules(arguments):
         return found
 
@@ -202,8 +202,8 @@ def _write(state: Mapping[str, Any], signature: Any, arguments: Any) -> None:
 
 
 def _of_nnx_jit(function: Any, *, whole: bool) -> bool:
-    """Return whether a function is one that `nnx.jit` returns (`whole`), or the inner
-    function that `nnx.jit` compiles, which returns the next state (not `whole`)."""
+    """With `whole`, return whether `nnx.jit` has returned the function. Otherwise,
+    return whether the function is the one that `nnx.jit` passes to `jax.jit`."""
     is_made = type(function).__module__.startswith("flax.")
     return is_made and hasattr(function, "jitted_fn") == whole
 
@@ -217,8 +217,8 @@ class _SteppedCall:
         variables: the arrays of the modules after the call, by their paths.
         written: the variables that the function has written.
         returned: the paths of the variables that are also results.
-        rebuilt: the paths of variables that the call has created; if it has changed
-            only the structure of the arguments, the text "what is static" instead.
+        rebuilt: the paths of variables that the call has created. If only the pytree
+            structure of the arguments has changed, one text for the message instead.
     """
 
     result: Any
@@ -278,8 +278,8 @@ class _SteppedCall:
 
 
 def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
-    """Return the modules and variables, by their paths. A bare `nnx.State` is not
-    included, because the function returns its next value."""
+    """Return (path, module or variable) pairs. Variables in an `nnx.State` outside of
+    a module are not included, because the function returns their next values."""
     if not holds_modules(arguments):
         return []
     nnx: Any = sys.modules["flax.nnx"]
@@ -293,14 +293,14 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
 
 
 def holds_modules(arguments: Any) -> bool:
-    """Return whether a pytree holds modules or variables. For fifty arrays this takes a
-    few microseconds; with `is_leaf` it would take a hundred."""
+    """Return whether a pytree holds modules or variables. It runs before every step and
+    therefore does not use `is_leaf`, which would take a hundred microseconds."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return False
     left = [jax.tree.structure(arguments)]
-    for tree in left:  # `left` grows meanwhile
-        kind, _ = tree.node_data() or (nnx.State, None)  # a leaf counts as a state
+    for tree in left:  # the loop appends to `left`
+        kind, _ = tree.node_data() or (nnx.State, None)  # skip leaves and states
         if issubclass(kind, nnx.Pytree | nnx.Variable):
             return True
         if not issubclass(kind, nnx.State) and tree.num_nodes > tree.num_leaves + 1:
@@ -316,7 +316,7 @@ def _variables(arguments: Any) -> dict[tuple, Any]:
     }
 
 
-#: Primitives that call one jaxpr with their own operands and return its results.
+#: Primitives that call one jaxpr with their operands and return its results.
 _CALLS = ("jit", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
@@ -324,7 +324,7 @@ def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
     """Return, for each result of a jaxpr, the first value in the jaxpr that equals it.
 
     A call may pass operands through unchanged, as `nnx.jit` does with variables that
-    are only read, and may return a value twice. Literals are given as text."""
+    are only read, and may return a value twice. A literal is returned as text."""
     if jaxpr in known:
         return known[jaxpr]
     same: dict[Any, Any] = {}
@@ -346,9 +346,9 @@ def _origins(jaxpr: Jaxpr, known: dict[Jaxpr, list[Any]]) -> list[Any]:
 # -- variables that several modules share ----------------------------------------------
 
 # To `jax.jit` a module is a pytree with one leaf for each use of a shared variable
-# (such as a tied embedding), so each use would get a gradient of its own. `tied` keeps
+# (such as a tied embedding), so each use would get a separate gradient. `tied` keeps
 # only the first use in the arguments of a traced function, and `untied` restores the
-# other uses inside it.
+# other uses inside the function.
 
 
 @jax.tree_util.register_static
@@ -383,8 +383,8 @@ def untied(arguments: Any) -> Any:
 
 
 def _is_place(node: Any) -> bool:
-    """Return whether `tied` treats a node as one leaf. A bare state, as `nnx.split`
-    returns it, is one leaf too, so that variables repeated in it stay."""
+    """Return whether `tied` treats a node as one leaf. An `nnx.State` is one leaf, so
+    that `tied` does not replace repeated variables inside it."""
     nnx = sys.modules.get("flax.nnx")
     if isinstance(node, Tie) or nnx is None:
         return isinstance(node, Tie)

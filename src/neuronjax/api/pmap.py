@@ -1,8 +1,8 @@
 """`pmap`, and meshes of emulated devices for `jit`.
 
-A device is one logical NeuronCore, as JAX on Neuron sees it; the target determines how
-many there are. `jax.shard_map` over a mesh of `make_mesh` works in any emulated
-function. `pmap` is made of `jit` and `shard_map`, as JAX's own `pmap` is since 0.8.
+A device is one logical NeuronCore, as for JAX on Neuron; the target determines the
+number of devices. `jax.shard_map` over a mesh of `make_mesh` works in any emulated
+function. `pmap` is made of `jit` and `shard_map`, as is `jax.pmap` since JAX 0.8.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def local_device_count(target: str = "trn2", *, lnc: int | None = None) -> int:
 
 
 def replicate(tree: Any, devices: int | Sequence[int]) -> Any:
-    """Return every array repeated for each device: [devices, *shape] of [*shape].
+    """Repeat every array for each device: [*shape] becomes [devices, *shape].
 
     Args:
         tree: a pytree of arrays and numbers.
@@ -80,7 +80,7 @@ def replicate(tree: Any, devices: int | Sequence[int]) -> Any:
 
 
 def unreplicate(tree: Any) -> Any:
-    """Return the first device's part of every array: [*shape] of [devices, *shape]."""
+    """Return the arrays of the first device: [devices, *shape] becomes [*shape]."""
     return jax.tree.map(lambda x: x[0], tree)
 
 
@@ -169,7 +169,7 @@ def _count(
         if devices != tuple(range(len(devices))):
             raise UnimplementedError(
                 f"{caller} over the devices {devices}",
-                remedy="give only how many: they are always 0, 1, 2, ... in this order",
+                remedy="give only how many devices, an int: they are 0, 1, 2, ...",
             )
         devices = len(devices)
     if None not in (devices, axis_size) and devices != axis_size:
@@ -186,8 +186,8 @@ _WHOLE = object()
 
 @dataclass(frozen=True, kw_only=True)
 class _Mapped:
-    """`function` over global arrays: a shard_map over one axis. The fields are
-    arguments of `pmap`, and `count`, the number of devices, if it was given."""
+    """A function of global arrays that applies `function` with a `shard_map` over one
+    axis. `count` is the number of devices, or None; see `pmap` for the other fields."""
 
     function: Callable[..., Any]
     axis_name: Any
@@ -296,7 +296,7 @@ def _axes_of(name: str, axes: Any) -> Any:
 
 
 def _spread(name: str, axes: Any, tree: Any) -> list[Any]:
-    """Return the axis of every leaf of `tree`, of which `axes` is a prefix."""
+    """Return the axis of every leaf of `tree`; `axes` is a pytree prefix of `tree`."""
     try:
         return jax.tree.leaves(jax.tree.broadcast(_axes_of(name, axes), tree))
     except ValueError as error:

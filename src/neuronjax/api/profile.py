@@ -1,9 +1,8 @@
 """`profile`: where the time of a program goes on a chip, and what would save time.
 
-A thin interface to `timing`, `report` and `diagnostics.limits`: it captures and lowers
-as `jit` does, then schedules the program. Shapes are enough: no value is computed
-unless `Profile.outputs` is read. Times are predictions of a model for one logical
-NeuronCore; `neuronjax constants` lists the measurements on which it is based.
+The program is captured and lowered as by `jit`, then scheduled by `timing`. Shapes are
+enough: no value is computed unless `Profile.outputs` is read. Times are predictions of
+a model for one logical NeuronCore; `neuronjax constants` lists the model's figures.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from neuronjax.timing.schedule import schedule
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-#: Trip counts of loops whose ends depend on values, by "file.py:12" or ordinal.
+#: Trip counts of loops whose ends depend on values. Keys are the source line
+#: ("file.py:12") or the instruction's ordinal.
 Trips = Mapping[str | int, int]
 
 
@@ -120,7 +120,7 @@ def _values(arguments: Any) -> Any:
 def _scaled(
     asked: Asked, args: tuple, kwargs: dict, batch: Sequence[int], factor: float
 ) -> InstructionProgram | None:
-    """Return the program for a batch scaled by `factor`, or None if there is none."""
+    """Return the program for `factor` times the batch size; None if impossible."""
 
     def scaled(leaf: Any) -> Any:
         if not jnp.ndim(leaf):
@@ -138,7 +138,7 @@ def _scaled(
     try:
         return asked.captured(*other, **kwargs).instructions
     except (TypeError, ValueError, NeuronJaxError):
-        return None  # JAX raises these for a program written for one batch size
+        return None  # the program permits only one batch size
 
 
 def _profile(

@@ -105,8 +105,8 @@ class Profile(Displayed):
         if saved > _WORTH_A_NOTE * capacity_bytes(self.core):
             left = binary(self.memory.hbm.bytes - saved)
             yield (
-                f"HBM: {left} if results took the place of arguments of their type; "
-                "name these arguments in donate_argnums"
+                f"HBM: {left} if results reused the memory of arguments of their type; "
+                "name such arguments in donate_argnums"
             )
 
     @cached_property

@@ -30,7 +30,7 @@ from neuronjax.timing.collectives import (
 from neuronjax.timing.evidence import HOW_SURE
 
 CHIPS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 100_000)
-_BACKWARD = 2 / 3  # share of the backward pass: two of three matmuls
+_BACKWARD = 2 / 3  # share of the compute time: two of three matmuls
 _LIMITED = 0.9  # efficiency above which no limit is reported
 
 
@@ -153,9 +153,9 @@ def scaling(
         compute_seconds: compute time of one device per step; None for 6 x parameters x
             tokens operations at `utilization` of the BF16 peak.
         utilization: share of the peak that is reached.
-        chips: numbers of chips, each a multiple or divisor of the target's number; None
-            for the numbers in `CHIPS`, the large ones rounded down to a multiple of the
-            target's chips, that the mesh can fill.
+        chips: numbers of chips, each a multiple or divisor of the target's chips. None
+            for `CHIPS`, in which numbers above the target's chips are rounded down to a
+            multiple of them; numbers that do not suit the mesh are then left out.
         target: an instance or UltraServer.
         tensor: number of tensor-parallel devices; they must fit on a node.
         pipeline: number of pipeline stages.
@@ -173,7 +173,7 @@ def scaling(
         InvalidProgramError: invalid sizes, neither tokens nor `compute_seconds`,
             numbers of chips that target or mesh do not divide, an unknown target or
             dtype.
-        UnsupportedError: more chips than one target has, without a network.
+        UnsupportedError: chips in several targets that no network connects.
     """
     given = dict(locals())
     known = {**given, "target": resolve_target(target)}

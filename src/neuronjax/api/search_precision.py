@@ -1,9 +1,9 @@
 """`search_precision`: the cheapest policy under which a function is accurate enough.
 
-A thin interface to `diagnostics.precision_strategies`: it captures the function once,
-lowers and prices policies without running them, and runs promising ones. Programs run
-op by op, because ops that two policies have in common are then compiled once. The bits
-are those of `neuronjax.jit` under the same policy.
+The function is captured once. `diagnostics.precision_strategies` chooses policies,
+which are lowered and priced; only promising programs run. They run op by op, because
+ops that two policies have in common are then compiled once. The bits are those of
+`neuronjax.jit` under the same policy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from neuronjax.report.progress import SearchProgress
 from neuronjax.report.setting import policy_name, setting_line
 
 NATIVE = "native"
-#: Options of `jit` in a search, which reuses its arguments and measures by itself.
+#: Options of `jit` that a search replaces: every run needs the same arrays again.
 _KEPT = {"donate_argnums": (), "donate_argnames": (), "collect": False}
 #: A search needs at least two runs: the reference and the baseline.
 _FEWEST = 2
@@ -121,7 +121,7 @@ def search_precision(
             reference; the search then stops and returns its best result so far.
         evaluate: a function called as `evaluate(run, *args)` that returns the outputs
             to measure. `run` is the function under a policy and can be called for
-            several steps. It writes into NNX modules, which are copies of yours.
+            several steps. `run` writes into copies of your NNX modules.
         batches: more tuples of positional arguments, of the same types; the worst error
             over all batches counts.
         holdout: tuples of positional arguments that the search does not use. The result
@@ -231,7 +231,7 @@ def _check_pattern(outputs: Chooser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """How the function of a search is run, and which of its outputs are measured."""
+    """The function of a search, its batches, and the measured outputs."""
 
     asked: Asked
     first: tuple[Any, ...]

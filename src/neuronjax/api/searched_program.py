@@ -40,7 +40,7 @@ _MOST_MIXED = 16
 
 @dataclass(frozen=True, kw_only=True)
 class SearchedProgram:
-    """The function captured for the types of its arguments."""
+    """The function of a search, captured for arguments of one type."""
 
     lower: Callable[[Policy], Lowered]
     timing: Mapping[str, Any]  # options of `profile`
@@ -74,17 +74,15 @@ class SearchedProgram:
         )
 
     def price(self, policy: Policy) -> PricedPolicy:
-        """Return the identity and the predicted time of a policy's instructions."""
+        """Return identity and predicted time of the instructions under a policy."""
         lowered = self.lower(policy)
         seconds = profile(lowered, **self.timing)().total_seconds
         return PricedPolicy(program_identity(lowered.captured.instructions), seconds)
 
     def groups(self, candidates: Candidates, by: str | Selection) -> Groups:
-        """Return the groups of ops that candidates can change."""
         return find_groups(self.heard(candidates), by)
 
     def heard(self, candidates: Candidates) -> list[HeardOp]:
-        """Return the ops that candidates can change."""
         listening = ListeningPolicy.like(candidates.policies[-1])
         self.lower(listening)
         heard = [op for op in listening.heard if candidates.can_change(op.op)]
@@ -101,8 +99,8 @@ class SearchedProgram:
     ) -> Candidates:
         """Return the candidates that the target supports for at least one group.
 
-        Refuse a candidate that the target lacks if the caller `named` it. Refuse all
-        candidates if none of them changes any group of the program."""
+        Refuse a candidate that the target lacks if the caller `named` the candidates.
+        Refuse all candidates if none of them changes an instruction."""
         last = len(candidates.names) - 1
         baseline = self._identity(candidates, groups, (last,) * len(groups.groups))
         kept, changes = [], False
@@ -137,9 +135,8 @@ class SearchedProgram:
     def _alone(
         self, candidates: Candidates, groups: Groups, number: int
     ) -> Iterator[str | UnsupportedError]:
-        """Yield, for each group, the identity of the program (or the error that refuses
-        it) in which only this group has candidate `number`, and all others have the
-        baseline."""
+        """Yield, for each group, the identity of the program in which this group has
+        candidate `number` and the other groups the baseline; or the program's error."""
         count, last = len(groups.groups), len(candidates.names) - 1
         for group in range(count):
             assignment = tuple(number if g == group else last for g in range(count))
@@ -155,8 +152,8 @@ class SearchedProgram:
         return program_identity(self.lower(policy).captured.instructions)
 
     def op_by_op(self, policy: Policy, step: Any) -> Callable[..., Any]:
-        """Return the function under a policy, with calls counted from 0. `step` is used
-        for arguments of other types than those of the lowered program."""
+        """Return the function under a policy, with calls counted from 0. Arguments of
+        other types than those of the lowered program are passed to `step`."""
         lowered = self.lower(policy)
         state = CallState("the searched function")
         stochastic = may_round_stochastically(policy)
@@ -177,12 +174,12 @@ class SearchedProgram:
 def fastest_mixture(
     lowered: Lowered, policies: Sequence[Policy], timing: Mapping[str, Any]
 ) -> tuple[Policy | None, float]:
-    """Return the fastest mixture of two policies that a search finds, and its seconds.
+    """Return a fast mixture of two policies, and the program's seconds under it.
 
-    Starting from each of the policies, one module after the other gets the other policy
-    if this is predicted to save time. Modules whose paths differ only in list indices
-    get the same policy. The result's policy is None if one policy alone is fastest;
-    seconds are 0 if there are too many modules or rules cannot express a mixture."""
+    The search starts from each policy, and gives one module after the other the other
+    policy if this is predicted to save time. Modules whose paths differ only in list
+    indices get the same policy. The mixture is None if one policy alone is fastest. The
+    seconds are 0 if there are too many modules or no rules can express a mixture."""
     named = [replace(policy, name=str(n)) for n, policy in enumerate(policies)]
     try:
         program = SearchedProgram.of(Asked.of(lowered), ((), {}), timing)

@@ -1,10 +1,10 @@
 """`study`: one training loop under several policies and seeds, compared.
 
-The loop is the user's generator, `train(jit, seed)`, which yields its measurements
-after every step. `study` passes it a `jit` for each machine (a target and a policy, or
-the host's own `jax.jit`) and keeps the records. Every machine runs the same seeds, so
-differences to the baseline are taken seed by seed. With a folder, every run is a file
-(`diagnostics.run_files`), and a study that was stopped continues with the missing runs.
+The loop is the user's generator `train(jit, seed)`, which yields measurements after
+every step. `study` calls `train` with the `jit` of each machine (a target and a policy,
+or `jax.jit` on the host) and keeps the records. Every machine runs the same seeds, so
+that two machines are compared seed by seed. With a folder, every run is a file
+(`diagnostics.run_files`), and a study that was stopped continues with missing runs.
 """
 
 from __future__ import annotations
@@ -181,10 +181,10 @@ def _rounds(
     until_sure: bool,
     progress: bool,
 ) -> list[Record]:
-    """Run every machine seed by seed, and return the records in the machines' order.
+    """Run all machines with one seed, then the next seed. Return records by machine.
 
-    With `until_sure`, a machine gets no more seeds once its verdict is decided, and the
-    runs end when only the baseline remains."""
+    With `until_sure`, a machine whose verdict is decided runs no further seeds, and the
+    study ends when only the baseline remains."""
     found: dict[StudyMachine, list[Record]] = {machine: [] for machine in machines}
     jits = {machine: StudyJit(machine) for machine in machines}
     left = list(machines)
@@ -208,7 +208,6 @@ def _rounds(
 def _faults_before_divergence(
     every: StudyRuns, machines: Sequence[StudyMachine], found: Study, progress: bool
 ) -> dict[str, str]:
-    """Return, by label, what statistics show before a machine first diverges."""
     verdicts, seen = found.verdicts(), {}
     runs = {m: verdicts[m.label].diverged for m in machines if m.numerics is not None}
     first = {m: min(d.items(), key=lambda run: run[1]) for m, d in runs.items() if d}
@@ -240,8 +239,8 @@ class Study(Displayed):
         numerics: label -> policy; None for the host.
         margin: the `margin` that `study` was given.
         confidence: confidence level of the verdicts' intervals.
-        seen: label of a machine that diverges -> what statistics show in the step
-            before: the first fault, its op and the user's line.
+        seen: label of a machine that diverges -> the first fault in the step of the
+            divergence and the step before: its op and the user's line.
         cost: the cost of reaching the baseline's loss, if `study` was called with `at`.
     """
 
@@ -275,13 +274,13 @@ class Study(Displayed):
     def verdicts(
         self, metric: str | None = None, *, last: int | None = None
     ) -> dict[str, TrainingVerdict]:
-        """Return, by label, whether each machine trains as the baseline does.
+        """Return, by label, the verdict on each machine, compared with the baseline.
 
-        The direction in which the baseline's metric moves counts as better.
+        If the baseline's metric falls, less is better, otherwise more.
 
         Args:
             metric: as `curves`.
-            last: how many last steps a final value averages; None for a tenth of all.
+            last: number of steps whose mean is a final value; None for a tenth of all.
         """
         found = self.curves(metric)
         return training_verdicts(
@@ -300,7 +299,7 @@ class Study(Displayed):
         Args:
             step: a training step of the full-size model; it is not run.
             instance: as `estimate`; policies studied on other chips are left out.
-            keywords: as `estimate`; `steps` or `tokens` are the baseline's.
+            keywords: as `estimate`, with `steps` or `tokens` of the baseline.
 
         Returns:
             A function of the step's arguments (arrays or ShapeDtypeStructs) that
@@ -325,17 +324,17 @@ class Study(Displayed):
         return costed
 
     def final(self, metric: str | None = None, *, last: int | None = None) -> Records:
-        """Return final values by machine, and their differences to the baseline's.
+        """Return final values by machine, and their differences from the baseline's.
 
         Args:
             metric: as `curves`.
-            last: how many last steps a final value averages; None for a tenth of all.
+            last: number of steps whose mean is a final value; None for a tenth of all.
 
         Returns:
-            A dict for each machine: mean and std over seeds, mean and std of the
-            differences to the baseline, seed by seed, and the bounds of their interval
-            ("difference_low"); the ratio of steps to the same value ("steps_ratio") and
-            its interval; the verdict as text and its margin; the number of runs that
+            A dict for each machine: mean and std over seeds; mean, std and confidence
+            interval ("difference_low") of the differences from the baseline, seed by
+            seed; the ratio of steps to the same value ("steps_ratio") and its
+            interval; the verdict as text and its margin; the number of runs that
             "diverged"; and the seeds whose metric ends where it began, within its noise
             ("unmoved").
         """
@@ -360,7 +359,7 @@ class Study(Displayed):
     def plot(
         self, metric: str | None = None, *, band: str = "ci95", smooth: int = 1
     ) -> Figure:
-        """Return a Matplotlib figure of a metric and of differences to the baseline.
+        """Return a Matplotlib figure of a metric, and of differences from the baseline.
 
         Args:
             metric: as `curves`.

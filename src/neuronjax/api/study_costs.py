@@ -1,8 +1,8 @@
-"""What it costs to reach the same loss: a study's ratios of steps on priced instances.
+"""The cost of training to the same loss: steps from a study, prices from an estimate.
 
-A study trains a small model; the cost of the full-size step follows from shapes, as
-in `estimate`. A policy that needs 1.06 times the steps to the baseline's loss is
-charged for 1.06 times the steps of the baseline.
+A study trains a small model; `estimate` predicts the cost of a step of the full-size
+model from shapes. A policy that needs 1.06 times the baseline's steps to reach the
+baseline's loss in the study is charged for 1.06 times the steps of the baseline.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class CostToLoss:
 
     Attributes:
         machine: the instance, or the caller's machine.
-        policy: the study's label; "" for the caller's machine.
-        verdict: the kind of verdict; "given" for the caller's machine.
+        policy: the policy's label in the study; "" for the caller's machine.
+        verdict: `TrainingVerdict.kind`; "given" for the caller's machine.
         words: the verdict in words.
-        steps: optimizer steps to the same loss.
-        step_seconds: seconds of one step, with the 80 % interval of similar programs.
+        steps: optimizer steps to the baseline's loss.
+        step_seconds: seconds of one step, with an 80 % interval from similar programs.
         hours: rented hours.
         dollars: total cost. Its interval combines, in quadrature, the intervals of the
             ratio of steps and of the seconds of a step.
@@ -66,7 +66,7 @@ class CostToLoss:
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class StudyCosts(Displayed):
-    """What reaching the same loss costs, one row for every instance and policy.
+    """The cost of training to the baseline's loss, by instance and policy.
 
     Attributes:
         rows: the rows, in the order of the estimate.
@@ -99,7 +99,7 @@ class StudyCosts(Displayed):
             "baseline's final loss",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
-            caption="steps: the given number, times the measured ratio. one step: "
+            caption="steps: those given, times the measured ratio of steps. one step: "
             "the predicted time. Below each cost is its interval. It combines the "
             f"intervals of the ratio ({100 * self.confidence:.4g} %) and of the time "
             "(80 %) in quadrature.",
@@ -129,8 +129,8 @@ def study_costs(
     baseline: str,
     confidence: float,
 ) -> StudyCosts:
-    """Return, for each row of an estimate, the cost of the steps that its policy needs.
-    `verdicts` has, by policy name, the comparison with the baseline."""
+    """Return, for each row of an estimate, the cost of the steps that the row's policy
+    needs. `verdicts` has, by policy label, the comparison with the baseline."""
     profiles = iter(estimated.profiles)
     rows = []
     for cost in estimated.costs:
@@ -155,8 +155,8 @@ def study_costs(
 
 
 def _seconds(cost: TrainingCost, found: Profile | None) -> Interval:
-    """Return the seconds of a step, with the interval of `found` scaled to them. No
-    step is shorter than a launch, whose time has no interval."""
+    """Return the seconds of a step. Their interval is that of the profile `found`,
+    scaled, without values below the time of a launch."""
     whole, time = cost.step_seconds, cost.time
     if found is None or found.confidence is None:
         return Interval(whole, whole, whole)
@@ -182,7 +182,7 @@ def labelled(
 ) -> dict[str, Policy]:
     """Return the policies that were studied on an instance's chip, by label.
 
-    Each policy is named by its label; a target that all labels share is left out.
+    The name of each policy is its label, without a target that all labels have.
 
     Args:
         numerics: label -> policy; None for the host.

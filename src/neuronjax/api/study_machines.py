@@ -52,7 +52,7 @@ def machines_of(policies: Policies, targets: str | Sequence[str]) -> list[StudyM
         where = [_HOST] if numerics is None else [own_target] if own_target else chips
         for target in where:
             if numerics is not None:
-                resolve_target(target)  # raises for an unknown one, before any run
+                resolve_target(target)  # raises before any run if it is unknown
             if pairs.setdefault((name, target), numerics) != numerics:
                 raise InvalidProgramError(
                     f"two policies are called {name!r}", remedy="give each its own name"
@@ -91,9 +91,9 @@ def _named(policies: Policies) -> Iterator[tuple[str, Policy | None, str]]:
 class StudyJit:
     """The `jit` that `train` uses on a machine. It caches compiled functions.
 
-    It keeps what functions write into modules of Flax NNX: otherwise a study would
-    train nothing. A function that is passed again is not recompiled, but its calls
-    are counted from 0: the random bits of stochastic rounding do not depend on earlier
+    Values that functions write into modules of Flax NNX are kept, since otherwise
+    nothing would be trained. A function that is passed again is not recompiled, but its
+    calls are counted from 0, so that stochastic rounding does not depend on earlier
     runs. With a list `seen`, emulated functions append each call's statistics."""
 
     def __init__(
@@ -142,8 +142,8 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the function that collects no statistics; only copies
-        from `with_amax_history` and `with_rounding_seed` collect them."""
+        """Return an attribute of the function, without statistics. Only the copies that
+        `with_amax_history` and `with_rounding_seed` return collect statistics."""
         if name not in ("with_amax_history", "with_rounding_seed"):
             return getattr(self.collecting.with_options(collect=None), name)
         own = getattr(self.collecting, name)

@@ -1,4 +1,4 @@
-"""The runs of a study: one for each machine and seed, each in its own file."""
+"""The runs of a study: one for each machine and seed, each in a separate file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEYS = ("policy", "target", "seed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyRuns:
-    """The training loop, its options and the folder that all runs share."""
+    """The training loop, options and folder of all runs of a study."""
 
     train: Train
     options: Mapping[str, Any]
@@ -42,7 +42,7 @@ class StudyRuns:
         seeds: Sequence[int],
         if_changed: Literal["error", "rerun"],
     ) -> dict[tuple[StudyMachine, int], tuple[Record, ...]]:
-        """Return the runs that are complete in the folder."""
+        """Return the records of the runs that are complete in the folder."""
         keys = itertools.product(machines, seeds)
         found = {key: self._stored(*key, if_changed) for key in keys}
         return {key: records for key, records in found.items() if records}
@@ -57,8 +57,8 @@ class StudyRuns:
         if stored is None or if_changed == "rerun":
             return ()
         raise InvalidProgramError(
-            f"{path} was made by another train function, other options or another "
-            f"policy {machine.policy!r}",
+            f"{path} was made by another train function, with other options or under "
+            f"another policy called {machine.policy!r}",
             remedy='repeat the run with if_changed="rerun", or use another folder',
         )
 
@@ -90,14 +90,14 @@ class StudyRuns:
         return tuple(found)
 
     def stored_fault(self, machine: StudyMachine, seed: int, step: Any) -> str:
-        """Return what an earlier `fault` stored for this step; "" if there was none."""
+        """Return the text that `fault` stored for this step; "" if there is none."""
         stored = self._stored(machine, f"{seed}-step{step}")
         return str(stored[0]["seen"]) if stored else ""
 
     def fault(
         self, machine: StudyMachine, seed: int, steps: list[Any], bars: StudyProgress
     ) -> str:
-        """Repeat these steps of a run; return what statistics show in the last two."""
+        """Repeat the steps of a run; return the first fault in the last two of them."""
         bars.begin(f"{machine.label} seed {seed}, again", len(steps))
         with self._writer(machine, f"{seed}-step{steps[-1]}") as write:
             found: list[Statistics] = []
@@ -166,8 +166,8 @@ def _number(name: str, value: Any) -> int | float:
 
 
 def _fault_in_words(seen: Mapping[float, Sequence[Statistics]]) -> str:
-    """Return the first fault that may make an Inf or NaN, or else the first underflow:
-    its step, kinds, op and line of the user."""
+    """Return the first fault other than an underflow, or else the first underflow, as
+    text: step, kinds, op and the user's line. `seen` has statistics by step."""
     records = ((n, r) for n, each in seen.items() for s in each for r in s.records)
     found = [(n, record) for n, record in records if record["faults"]]
     loud = [fault for fault in found if {*fault[1]["faults"]} != {"underflow"}]

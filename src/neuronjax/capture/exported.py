@@ -70,7 +70,7 @@ class FlatBuffer:
 
     def slice(self, at: int, length: int) -> bytes:
         if at < 0 or at + length > len(self.data):
-            malformed(f"{length} bytes at {at} are beyond its {len(self.data)} bytes")
+            malformed(f"bytes {at} to {at + length} of {len(self.data)} are missing")
         return self.data[at : at + length]
 
     def text(self, at: int, length: int) -> str:

@@ -235,7 +235,7 @@ def _of_this_host(context: Any, x: Any) -> list[Any]:
     if context.module_context.lowering_parameters.for_export:
         raise UnsupportedError(
             "jax.export cannot write a function in which something is emulated or "
-            "cast: its compiled kernels run only on this machine",
+            "cast: neuronjax's compiled kernels run only on this machine",
             location=program_line(),
             remedy='export it inside "with nj.exportable():", which writes StableHLO '
             "with the same bits; jax.export.export(nj.jit(f)) does not need it",

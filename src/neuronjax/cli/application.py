@@ -27,8 +27,8 @@ COMMANDS: dict[str, str] = {}
 
 
 class _Commands(TyperGroup):
-    """A group of commands, in which the name of a script means `run`. An error of the
-    user's program is shown with its traceback from the user's first line on."""
+    """A group of commands, in which a script in place of a command means `run`. The
+    traceback of an error in the user's program starts at the user's first line."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -59,7 +59,7 @@ class _Commands(TyperGroup):
             message = Text.assemble(("error: ", "bold red"), str(error))
             Console(stderr=True, soft_wrap=True).print(message)
             raise typer.Exit(2) from None
-        except Exception as error:  # of the user's program: show it as Python does
+        except Exception as error:  # an error of the user's program
             trace = error.__traceback__
             while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
                 trace = trace.tb_next

@@ -1,9 +1,9 @@
-"""The commands that ask about a program: `check`, `compare`, `tolerance`,
-`compare-dump` and `search`.
+"""The commands `check`, `compare`, `tolerance`, `compare-dump` and `search`.
 
-All take the program, the target and the arguments in the same options, which the
-decorator `asks` declares. The decorated command receives `ask`, a function that calls
-the verb, and its own options.
+Each calls a public function of neuronjax, its *verb*, on a program. The decorator
+`asks` declares the options for the program, the target and the arguments, which all
+these commands have. The decorated command receives `ask`, a function that calls the
+verb, and the values of the other options.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from neuronjax.cli.sources import (
     program,
 )
 
-#: A function that calls the verb with keywords of the command and returns its result.
+#: A function that calls the verb with keywords, and returns the result of the verb.
 Ask = Callable[..., Any]
 Command = Callable[..., None]
 
@@ -97,8 +97,8 @@ def asks(
     Args:
         verb: the public function.
         *keywords: as in `options_of`.
-        how: the function that reads the program; its options come before and after
-            those of the command.
+        how: the function that reads the program. Its parameters are options of the
+            command too.
         **offers: as in `options_of`.
     """
     shared = dict(inspect.signature(how, eval_str=True).parameters)

@@ -34,7 +34,7 @@ def cc_test(
     ] = 2,
     *,
     constants: Annotated[
-        bool, typer.Option("--constants", help="List the time model's figures instead.")
+        bool, typer.Option("--constants", help="Only list the time model's constants.")
     ] = False,
     as_json: JsonOption = False,
     **keywords: Any,

@@ -14,14 +14,14 @@ from neuronjax.testing import conformance as vectors
 
 def conformance(
     runner: Annotated[
-        str, typer.Argument(help="The runner: neuronjax, ml_dtypes, or module:object.")
+        str, typer.Argument(help="Code to test: neuronjax, ml_dtypes or module:object.")
     ] = "neuronjax",
     folder: Annotated[
-        Path, typer.Option("--vectors", help="The folder of the vectors.")
+        Path, typer.Option("--vectors", help="The folder of the test vectors.")
     ] = vectors.PUBLISHED,
     write: Annotated[
         Path | None,
-        typer.Option("--write", help="Copy the vectors to this folder instead."),
+        typer.Option("--write", help="Only copy the vectors, to this folder."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def ops(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="List only names with this text.")
+        str, typer.Argument(metavar="FILTER", help="A text that names must contain.")
     ] = "",
     missing: Annotated[
-        bool, typer.Option("--missing", help="List only what does not run.")
+        bool, typer.Option("--missing", help="List only names that do not run.")
     ] = False,
     target: TargetOption = "trn2",
     nki: Annotated[
-        bool, typer.Option("--nki", help="List the names of NKI instead.")
+        bool, typer.Option("--nki", help="List the names of NKI, not ops of programs.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -61,7 +61,7 @@ def ls(
 
 
 def _neuron_ls(target: Target) -> dict[str, Any]:
-    """Return what `neuron-ls` prints of an instance; {} for a bare chip."""
+    """Return the data of `neuron-ls` for an instance; {} for a bare chip."""
     if target.instance is None:
         return {}
     devices = [_device(target, index) for index in range(target.instance.chips)]
@@ -85,9 +85,9 @@ def _device(target: Target, index: int) -> dict[str, Any]:
 
 
 def neighbours(topology: Topology, index: int) -> list[int]:
-    """Return the devices to which a device is joined directly.
+    """Return the numbers of the devices with a direct link to the device `index`.
 
-    Along each axis a chain, ring or torus joins neighbours, and a switch joins all.
+    Along each axis, a chain, ring or torus links neighbours; a switch links all.
     """
     devices = set()
     for axis, size in enumerate(topology.shape):
@@ -117,7 +117,7 @@ def _devices_table(target: Target) -> Table:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return "1-3, 7" of 1, 2, 3, 7."""
+    """Return numbers as text: "1-3, 7" for 1, 2, 3, 7."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -148,7 +148,7 @@ def _targets_table() -> Table:
             for name, target in TARGETS.items()
         ),
     )
-    rows.caption = "A device is a logical NeuronCore, as JAX on Neuron counts them."
+    rows.caption = "A device is a logical NeuronCore, as in JAX on Neuron."
     return rows
 
 

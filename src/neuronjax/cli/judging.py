@@ -55,7 +55,7 @@ def judge(
     ] = None,
     target: TargetOption = "trn2",
     *,
-    jobs: Annotated[int, typer.Option(min=1, help="Number of kernels at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Kernels to judge at once.")] = 1,
     serve: Annotated[
         bool, typer.Option(help="Judge the file that each line of stdin names.")
     ] = False,
@@ -107,7 +107,7 @@ def _serve(judged: Callable[[str], KernelVerdict]) -> None:
             answer = json.dumps({"error": str(error)})
         print(answer, flush=True)
         if number % _FORGETS_AFTER == 0:
-            jax.clear_caches()  # compiled kernels that are not used again
+            jax.clear_caches()  # drop compiled kernels: none is used again
 
 
 @options_of(

@@ -1,8 +1,8 @@
-"""Makes options of commands from the signature and docstring of a public verb.
+"""Makes options of commands from signature and docstring of a public function (*verb*).
 
-A command names the keywords of the verb that it offers. Type and default are those of
-the signature, and the help is the first sentence of the keyword's entry under `Args:`;
-the rest of the entry is for callers in Python.
+A command names keywords of its verb, which become options. Type and default are those
+of the signature, and the help is the first sentence of the keyword's entry under
+`Args:`; the rest of the entry is for callers in Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.text import Text
 import neuronjax as nj
 from neuronjax.errors import NeuronJaxError
 
-#: Keywords of every verb, which commands declare themselves.
+#: Keywords whose options are not made here: commands declare them as parameters.
 _SHARED = {"target", "policy"}
 _flags: ContextVar[Mapping[str, str]] = ContextVar("_flags")  # keyword -> option
 _SCALARS = {"int": int, "float": float, "bool": bool}
@@ -32,14 +32,14 @@ _ENTRY = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The ways in which the option for a verb's keyword differs from the usual option.
+    """The differences between an option and the default option for the same keyword.
 
     Attributes:
-        flag: the option; "" for the keyword's name.
+        flag: the option's name; "" for the name of the keyword.
         short: a second name, of one letter.
         metavar: the name of the value in the help.
         help: help for values that are written differently on the command line.
-        repeated: whether it can be given several times.
+        repeated: whether the option can be given several times.
         read: converts the text, or list of texts, to the verb's argument.
     """
 
@@ -54,15 +54,15 @@ class Offer:
 def options_of(
     verb: Callable[..., Any], *keywords: str, **offers: Offer
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator of commands that makes options of a verb's keywords.
+    """Return a decorator that adds options for keywords of a verb to a command.
 
-    The options come before the command's keyword-only parameters. The command gets them
-    as `**keywords`, without those that were not given and have no default.
+    The options come before the command's keyword-only parameters. The command gets
+    their values as `**keywords`, without the options whose value is None.
 
     Args:
         verb: the public function.
-        *keywords: keywords that are offered as the verb has them.
-        **offers: keywords that are offered in another way; they come first.
+        *keywords: keywords that get the default option.
+        **offers: keywords whose option differs from the default; these come first.
     """
     chosen = {**offers, **dict.fromkeys(keywords, Offer())}
 
@@ -100,18 +100,18 @@ def options_of(
 
 
 def in_options(text: str, flags: Mapping[str, str]) -> str:
-    """Return a message with keywords in the form of options, with their values:
+    """Replace keywords in a message by options, with their values:
     "price_per_hour={'trn1.2xlarge': 2}" becomes "--price trn1.2xlarge=2"."""
     for keyword, flag in flags.items():
         text = re.sub(rf"\b{keyword}=(['\"])([\w.,=-]+)\1", rf"{flag} \2", text)
         text = re.sub(rf"\b{keyword}=(?=[\s,;:)]|$)", flag, text)
         text = re.sub(rf"\b{keyword}=\{{'([^']+)': ([^}}]+)\}}", rf"{flag} \1=\2", text)
-        # A call is Python code, which is not written as an option.
+        # A value that is a call, such as policy=Policy(...), stays Python code.
         text = re.sub(rf"\b{keyword}=(?=[^\s(]+(?:[\s,;)]|$))", f"{flag} ", text)
-        # A word such as "steps" may also be prose.
+        # A keyword without "_", such as "steps", may be an ordinary word.
         if "_" in keyword:
             text = re.sub(rf"\b{keyword}\b", flag, text)
-        # "policy=x (--policy x)" is "--policy x (--policy x)" by now.
+        # "policy=x (--policy x)" has become "--policy x (--policy x)": keep one.
         text = re.sub(rf"({flag} \S+) \(\1\)", r"\1", text)
     return text
 
@@ -120,13 +120,13 @@ class CommandConsole(Console):
     """A console that prints a verb's result with options in place of keywords."""
 
     def render_str(self, text: str, **given: Any) -> Text:
-        """Return a string, such as a table's, with options in place of keywords."""
+        """Return the string `text` as a Text, with options in place of keywords."""
         return super().render_str(in_options(text, _flags.get({})), **given)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render anything; in a text, options take the place of keywords."""
+        """Render `renderable`; in a Text, options take the place of keywords."""
         if isinstance(renderable, Text):
             words = in_options(renderable.plain, _flags.get({}))
             if words != renderable.plain:
@@ -156,8 +156,8 @@ def _parameter(
 
 
 def help_of(verb: Callable[..., Any], keyword: str) -> str:
-    """Return the first sentence about a keyword in a verb's docstring. If this says "as
-    `other`", return the sentence of the verb `other`."""
+    """Return the first sentence about a keyword in a verb's docstring. If the entry is
+    "as `other`", return the sentence from the docstring of the verb `other`."""
     section = inspect.cleandoc(verb.__doc__ or "").partition("\nArgs:\n")[2]
     entries = {name: " ".join(text.split()) for name, text in _ENTRY.findall(section)}
     text = entries[keyword]
@@ -165,6 +165,6 @@ def help_of(verb: Callable[..., Any], keyword: str) -> str:
         return help_of(getattr(nj, elsewhere[1]), keyword)
     sentence = re.split(r"(?<=\.) (?=[A-Z])", text)[0]
     sentence = re.sub(r"\bNone (for|means)\b", "default:", sentence)
-    if sentence.startswith("of "):  # the keyword is the missing noun
+    if sentence.startswith("of "):  # the keyword is the noun before "of"
         sentence = f"{keyword.replace('_', ' ')} {sentence}"
     return sentence[0].upper() + sentence[1:]

@@ -21,7 +21,7 @@ ARGUMENTS = "neuronjax.script_arguments"
 
 
 class ScriptCommand(TyperCommand):
-    """A command that leaves arguments after a script's name to the script."""
+    """A command that passes arguments after a script's name to the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         scripts = (n for n, text in enumerate(args, 1) if text.endswith(SUFFIX))
@@ -33,7 +33,7 @@ class ScriptCommand(TyperCommand):
 def run_script(
     path: Path, arguments: Sequence[str], target: str, policy: str | None
 ) -> None:
-    """Run a file as `python path arguments...` does, with its jits emulated.
+    """Run a file like `python path arguments...`, but emulate what it jits.
 
     Raises:
         InvalidProgramError: the file does not exist, or the target or policy is

@@ -33,7 +33,7 @@ def silicon_kit(
 
 
 def silicon_check(
-    folder: Annotated[Path, typer.Argument(help="The results/ that run.py wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that run.py wrote.")],
     as_json: JsonOption = False,
 ) -> None:
     """List which claims of neuronjax a real Trainium confirms or contradicts.

@@ -1,10 +1,10 @@
 """Reads what a user names on the command line: a saved program, or a function in a
 file.
 
-`package.module:function` and `path/to/file.py:function` are functions; everything else
+`package.module:function` and `path/to/file.py:function` are functions; any other text
 is the path of a saved program. Arguments of a function come from `--args` (shapes),
-`--inputs` (an .npz file) or its attribute `example_args`. If only a shape is known,
-values are drawn from a seeded generator: normal floats, integers from 0 to 7.
+`--inputs` (an .npz file) or the function's attribute `example_args`. If only a shape is
+known, values are drawn from a seeded generator: normal floats, integers from 0 to 7.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class SavedSource:
-    """A saved program, which holds the types of its arguments."""
+    """A saved program; the file has the types of the arguments."""
 
     name: str
 
@@ -84,7 +84,7 @@ class SavedSource:
         return Path(self.name)
 
     def arguments(self, shapes: Shapes) -> tuple[Any, ...]:
-        """Return no arguments: the program itself holds their types."""
+        """Return no arguments, since the file has their types."""
         return ()
 
     def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
@@ -108,7 +108,7 @@ class SavedSource:
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A Python function with the name that the user wrote."""
+    """A Python function, and the name that the user has given for it."""
 
     name: str
     function: Callable[..., Any]
@@ -150,7 +150,7 @@ class FunctionSource:
     def _fitting(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             signature = inspect.signature(self.function)
-        except (TypeError, ValueError):  # a callable that hides its parameters
+        except (TypeError, ValueError):  # the parameters are not known
             return arguments
         try:
             signature.bind(*arguments)
@@ -213,7 +213,7 @@ def _saved(source: str) -> FunctionSource | SavedSource:
 
 
 def _functions(module: ModuleType) -> list[str]:
-    """Return the module's public functions, own or imported from the user's files."""
+    """Return the names of public functions that are defined in files of the user."""
     return [
         name
         for name, value in vars(module).items()
@@ -225,7 +225,7 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def _is_own(module: str | None) -> bool:
-    """Return whether a module is the user's, neither Python's nor a library's."""
+    """Return whether a module is a file of the user, not of Python or a library."""
     file = getattr(sys.modules.get(module or ""), "__file__", None)
     if file is None or is_library(file):
         return False
@@ -241,7 +241,7 @@ def _from_file(path: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    # As `python file.py` does: modules beside the file can be imported.
+    # With `python file.py`, modules beside the file can be imported.
     sys.path.insert(0, str(file.resolve().parent))
     with stages.watching(file.name, "loading"):
         spec.loader.exec_module(module)
@@ -249,7 +249,7 @@ def _from_file(path: str) -> ModuleType:
 
 
 def _from_module(name: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())  # as `python -m` does
+    sys.path.insert(0, os.getcwd())  # as with `python -m`
     try:
         with stages.watching(name, "loading"):
             return importlib.import_module(name)
@@ -264,7 +264,7 @@ def _from_module(name: str) -> ModuleType:
 
 
 _SHORT = {
-    "f64": "float64",  # refused later, by an error with this name
+    "f64": "float64",  # a later check refuses it by this name
     **{f.mlir_name.lower(): f.name for f in FORMATS.values() if f.has_dtype},
     "c64": "complex64",
     "pred": "bool",
@@ -315,7 +315,8 @@ def _dtype(name: str) -> np.dtype:
 def with_values(
     types: Sequence[Any], names: Sequence[str], inputs: Path | None, seed: int
 ) -> list[jax.Array]:
-    """Return the arrays of a file, or `types` with a random array for each type.
+    """Return the arrays of the file `inputs`. Without a file, return the arrays in
+    `types`, and a random array for each type in `types`.
 
     Raises:
         InvalidProgramError: an array is missing in the file, or has another shape.
@@ -329,7 +330,7 @@ def with_values(
             for x in types
         ]
     given = read_npz(inputs, "give an .npz file, as np.savez writes it")
-    if "output/0" in given:  # a golden's file
+    if "output/0" in given:  # the arrays of a golden file
         kept = stored_inputs(read(inputs.with_suffix("")))
         given = {f"arr_{n}": array for n, array in enumerate(kept)}
     numbered = enumerate(zip(types, names, strict=True))

@@ -22,7 +22,7 @@ _USUAL = "train"
 
 
 def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
-    """Read "native,bf16" as two policies, and "bf16,rounding=stochastic" as one."""
+    """Return two policies for "native,bf16", one for "bf16,rounding=stochastic"."""
     return [
         policy
         for text in given

@@ -63,7 +63,7 @@ def _turns(text: str) -> tuple[str, int]:
     return line, int(number)
 
 
-#: The ways of grouping the rows of a profile.
+#: The values of --by, which decides what a row of a profile stands for.
 _GROUPS = ("op", "source", "module", "phase")
 
 
@@ -100,7 +100,7 @@ def profile(
     rows: Annotated[int, typer.Option(min=1, help="The largest number of rows.")] = 12,
     metrics: Annotated[
         bool,
-        typer.Option("--metrics", help="Also print figures that AWS's profiler has."),
+        typer.Option("--metrics", help="Also print the metrics of AWS's profiler."),
     ] = False,
     limits: Annotated[
         bool, typer.Option(help="Predict the time that changes would save.")
@@ -252,7 +252,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
         )
     failed = [
         f"80 % interval, {row['target']}: {' to '.join(map(seconds, interval))}"
-        + ("" if row["knows_chip"] else " (no program was measured on this chip)")
+        + ("" if row["knows_chip"] else " (no similar program ran on this chip)")
         for row in known
         if (interval := row["interval_seconds"])
     ]
@@ -265,7 +265,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
 
 def constants(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="List only names with this text.")
+        str, typer.Argument(metavar="FILTER", help="A text that names must contain.")
     ] = "",
     assumptions: Annotated[
         bool, typer.Option("--assumptions", help="List only unpublished figures.")
@@ -297,7 +297,7 @@ def constants(
 
 
 def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
-    """Return figures with their sources."""
+    """Return a table of figures with their sources."""
     rows = table(
         title,
         {

@@ -35,7 +35,7 @@ def quickstart(
     steps: Annotated[
         int | None, typer.Option(min=1, help="The number of steps. Default: 45.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per policy.")] = 3,
     output: Annotated[
         Path, typer.Option(dir_okay=False, help="The file of the plot.")
     ] = Path("neuronjax-quickstart.png"),
@@ -94,7 +94,6 @@ def quickstart(
 
 
 def _checked(text: str) -> str:
-    """Return a text such as "trn2/fp8"; refuse a text without a slash."""
     if "/" not in text:
         raise nj.InvalidProgramError(
             f"{text!r} does not name a target and a policy",

@@ -32,7 +32,7 @@ from neuronjax.testing.golden_file import provenance
 
 Record = Mapping[str, Any]
 _SHOWN = ("rel_l2", "p99", "max", "faults", "predicted_seconds")
-#: Fields that must be equal in records that are compared.
+#: Only records with equal values of these fields are compared.
 _SETTING = ("source", "target", "policy")
 _RULE = re.compile(r"\s*(\S+)\s*>\s*([\d.]+(?:e[+-]?\d+)?)(x?)\s*")
 
@@ -41,13 +41,13 @@ def track(
     source: SourceArgument,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="Repeatable. Default: the function's policy."),
+        typer.Option("--policy", help="A policy. Repeatable. Default: the function's."),
     ] = None,
     target: OwnTargetOption = None,
     shapes: ShapesOption = None,
     append: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Append each record, as JSON, to a file."),
+        typer.Option(dir_okay=False, help="Append each record, as JSON, to this file."),
     ] = None,
     fail_if: Annotated[
         str | None,
@@ -61,7 +61,7 @@ def track(
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure each later commit that has no record in --append's file.",
+            help="Measure every commit since, without those in the file of --append.",
         ),
     ] = None,
     plot: Annotated[
@@ -124,7 +124,7 @@ def track(
 def _measured(
     source: str, target: str | None, policies: Sequence[str | None], shapes: Shapes
 ) -> Iterator[Record]:
-    """Yield a record of the current folder's working tree for each policy."""
+    """Yield, for each policy, a record for the files in the current folder."""
     date, subject = _git("show", "-s", "--format=%cI%n%s", "HEAD").split("\n", 1)
     # "-dirty" marks a tree with edits.
     commit = _git("describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
@@ -138,7 +138,7 @@ def _measured(
             *arguments, **named
         ).summary()
         priced = profile(named_source.function, **setting)(*arguments, **named)
-        # The name as written: a policy with changed fields has no name of its own.
+        # As the user wrote it, because a policy with changed fields has no name.
         written = {"policy": policy} if policy else {}
         time = {"predicted_seconds": priced.total_seconds}
         yield {**about, **errors, **time, **written}
@@ -158,8 +158,8 @@ def _kept(path: Path | None) -> list[Record]:
 
 
 def _refusal(rule: re.Match[str], record: Record, before: Sequence[Record]) -> str:
-    """Return why a rule refuses a record, or "". Earlier records of the same commit,
-    and records of other settings, do not count."""
+    """Return why a rule refuses a record, or "". A ratio is taken to the last record in
+    `before` that has another commit and equal `_SETTING` fields."""
     figure, limit, is_ratio = rule[1], float(rule[2]), bool(rule[3])
     if figure not in record:
         raise InvalidProgramError(
@@ -192,8 +192,8 @@ def _git(*arguments: str) -> str:
 def _backfilled(
     source: str, since: str, options: Mapping[str, Any], kept: Sequence[Record]
 ) -> Iterator[Record]:
-    """Yield records of the commits after a revision that have no kept record. Each is
-    measured in its own worktree and process, by today's neuronjax and JAX. A commit
+    """Yield records of commits after `since` that are not in `kept`. Each commit is
+    measured in a new worktree and process, by the installed neuronjax and JAX. A commit
     that cannot be measured is reported and skipped."""
     command = [sys.executable, "-m", "neuronjax", "track", source, "--json"]
     for option, value in options.items():

@@ -1,8 +1,9 @@
 """A hash of functions and plain values, which detects that their source changed.
 
-The hash of a function covers its bytecode, defaults and closure, and all that it uses
-of its own module. Comments and layout do not count. Objects of other modules count by
-name only. The hash is valid for one Python version, since bytecode is.
+The hash of a function covers its bytecode, defaults and closure, and every object of
+the same module that the function uses. Comments and layout do not count. Functions and
+classes of other modules count by name only. Bytecode makes the hash valid for one
+version of Python.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# Values of these types are written out each time and get no number, because Python's
+# The writer repeats values of these types instead of numbering them, because Python's
 # compiler may make one object of equal values.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
@@ -28,14 +29,14 @@ def code_fingerprint(*things: Any) -> str:
     """Return a hash of functions and plain values, as hexadecimal digits.
 
     Arguments may be functions, numbers, text, arrays, dataclasses, and containers of
-    them. Of any other object only the class counts.
+    them. Any other object counts by its class only.
     """
     text = "\n".join(_CodeWriter().of(thing) for thing in things)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 class _CodeWriter:
-    """A writer of objects as text; a repeated object is written as its number."""
+    """A writer of objects as text; a repeated object is written as a number."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, Any]] = {}

@@ -1,7 +1,7 @@
 """A program's run under its policy, compared op by op with a run under a reference.
 
 Both sides (the program under its policy, and under the reference) are lowered and get
-an executor. The walk executes both sides and measures their distance after each op; the
+an executor. A walk executes both sides and measures their distance after each op; a
 recorder adds up the distances and records the op that first exceeds the tolerance.
 Further runs search for ops that explain this first divergence.
 """
@@ -44,16 +44,16 @@ from neuronjax.report.setting import policy_name
 
 DOUBLES = ("float64", "float64_rounded")
 REFERENCES = ("float32", *DOUBLES)
-#: Tolerated relative L2 error against a reference with other numerics.
+#: Default tolerance: relative L2 error against a reference with other numerics.
 DEFAULT_TOLERANCE = 0.1
 
 
 def float32_policy(policy: Policy) -> Policy:
     """Return the policy of the "float32" reference: FP32, as JAX on a host.
 
-    That policy has the program's own casts, sums in an order that XLA chooses, and the
-    emulator's elementary functions, which both runs thus share. Settings that change no
-    numbers (LNC, host calls, algorithms of collectives) are those of `policy`.
+    The policy has only the program's casts; XLA chooses the order of sums; elementary
+    functions are the emulator's, in both runs. Settings that change no numbers (LNC,
+    host calls, algorithms of collectives) are those of `policy`.
     """
     return dataclasses.replace(
         policy,
@@ -82,7 +82,7 @@ class Setting:
     Attributes:
         program: captured StableHLO without complex numbers.
         call_index: call index for stochastic rounding.
-        amax_history: history of delayed scaling; None for an empty one.
+        amax_history: history of delayed scaling; None for an empty history.
     """
 
     program: Program
@@ -92,7 +92,7 @@ class Setting:
 
     def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
         """Return the side that executes the program under a policy; `obeys_scopes` says
-        whether policies that the program itself sets for its parts apply."""
+        whether policies apply that the program sets for its parts."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
         return Side(program, regions, Emulator(program, context))
@@ -113,7 +113,7 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """Return the side of the reference with which `policy` is compared."""
+        """Return the side of `reference`, with which `policy` is compared."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":
@@ -160,8 +160,9 @@ def _errs(errors: Errors) -> bool:
 
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
-    """Return whether an op exceeds the tolerance. Booleans and casts of booleans exceed
-    only a tolerance of 0: their errors show in the numbers that they select."""
+    """Return whether `errors`, of the op at `path`, exceed the tolerance. Booleans and
+    casts of booleans exceed only a tolerance of 0: a wrong boolean shows in the numbers
+    that it selects."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -249,7 +250,7 @@ class _ReachedError(Exception):
 
 #: An explanation with more causes than this is not useful.
 FEW_CAUSES = 3
-#: Relative error of numbers that are as exact as FP32 allows.
+#: Largest relative error that counts as an ordinary rounding to FP32.
 ORDINARY = 2.0**-18
 
 
@@ -262,7 +263,7 @@ def _explanation(
 ) -> tuple[OpPath, ...]:
     first = recorder.first
     assert first is not None
-    if first.alone:  # the op's own error is the explanation
+    if first.alone:
         return (first.path,)
     suspects = recorder.suspects(setting.program)
     if not suspects:

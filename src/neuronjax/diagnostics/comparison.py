@@ -55,7 +55,7 @@ _NAMES = ("number", "op", "module", "phase", "label", "source")
 _SHOWN_ROWS, _SHOWN_RECORDS = 12, 40
 _SHOWN_CAUSES = 6
 _SHOWN_OUTLIERS = 2
-#: An outlier is printed if its error exceeds this share of the tolerance.
+#: A report shows an outlier if its error exceeds this share of the tolerance.
 _WORTH_A_LINE = 0.1
 
 
@@ -65,9 +65,9 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of the side with which both others are compared, or "".
+        baseline: name of the side with which reference and run are compared, or "".
         tolerance: relative L2 error above which a run has diverged; 0 means that every
-            bit must agree. None if faults are looked for instead.
+            bit must agree. None if faults are searched for instead.
         ops: records in program order.
         first_divergence: None if no op exceeds the tolerance.
         verdict: what is wrong, and its cause; None between two policies.
@@ -128,10 +128,10 @@ class Comparison(Displayed):
         return _worst_first(found, "accumulation")
 
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
-        """Return ops that err more in isolation than others of their kind, worst first.
+        """Return ops that err more in isolation than ops of the same name, worst first.
 
-        The relative L2 error of each exceeds `factor` times the median of all ops of
-        the same name."""
+        The relative L2 error of a returned op exceeds `factor` times the median of all
+        ops of its name."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)
@@ -217,7 +217,7 @@ class Comparison(Displayed):
         return draw_errors(title, self.records, computing, marks)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON value; Inf is None."""
+        """Return a JSON value, with None for Inf."""
         first = self.first_divergence
         return finite(
             {
@@ -365,7 +365,7 @@ FIGURES: Mapping[str, Callable[[np.ndarray], Any]] = {
 
 
 def result_errors(path: str, result: Seen) -> dict[str, Any]:
-    """Return a row of `Comparison.results`."""
+    """Return the row of a result in `Comparison.results`."""
     pair = result.actual, result.reference
     found, wanted = (np.asarray(x, np.float64) for x in pair)
     if not found.size:

@@ -33,8 +33,8 @@ def percent(share: float) -> str:
 
 
 def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
-    """Return the end of a module's path and the pass, "…attn/out bwd" for
-    "params/layers/attn/out"; the whole path is in the table of modules."""
+    """Return the end of a module's path and the pass: for "params/layers/attn/out",
+    "…attn/out bwd". The whole path is in the table of modules."""
     after = f" {SHORT_PHASES[record.phase]}" if record.phase else ""
     width -= len(after)
     kept = record.module
@@ -60,7 +60,6 @@ def _fixed_table(
     numbers: str,
     apart: int = 2,
 ) -> Table:
-    """Return a table 80 characters wide; the column of modules gets what remains."""
     return new_table(
         title,
         {name: WORD | _LOOKS.get(name, {}) for name in names.split("|")}
@@ -74,10 +73,10 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
-#: Source lines are cut to this width before model parts are cut, since only model parts
-#: tell layers apart.
+#: Source lines are shortened to this width before model parts are shortened, since only
+#: model parts tell layers apart.
 _LEAST_LINE = 14
-#: Width that three columns of figures leave for names.
+#: Width that a table with three columns of figures has for names.
 _NAMES_WIDTH = 47
 _LOOKS: dict[str, Look] = {
     "#": RIGHT,

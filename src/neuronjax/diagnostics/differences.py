@@ -1,8 +1,8 @@
 """Equality of two arrays, and their distance in steps of their format.
 
-A ULP is the distance between neighbouring numbers of the array's own dtype, counted as
+A ULP is the distance between neighbouring numbers of the array's dtype, counted as
 steps between bit patterns; both zeros are one number. Equal infinities and NaNs at the
-same position are no difference; a NaN on one side only is infinitely far.
+same position are no difference; a NaN on one side only has an infinite distance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 def ratio(error: float, size: float) -> float:
     """Return an error divided by the size of the reference.
 
-    Return 0 if there is no error, else Inf if the reference is zero.
+    Return 0 if `error` is 0, and otherwise Inf if `size` is 0.
     """
     if error == 0:
         return 0.0

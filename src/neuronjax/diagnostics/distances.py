@@ -2,7 +2,7 @@
 
 A compiled kernel compares finite FP32 numbers in one pass, many times as fast as NumPy.
 NumPy compares all other numbers, and all numbers if there is no kernel, in blocks that
-fit a cache. Several threads share large arrays.
+fit a cache. Several threads work on one large array.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
 class Broken(IntEnum):
-    """Counts of Inf and NaN, which the sums of `Distance` leave out.
+    """Counts of Inf and NaN. The sums of `Distance` leave these numbers out.
 
     `CHANGED` counts elements with an Inf or NaN that differs from the reference,
     `CEASED` elements that are finite on one side only. `KNOWN2` is the sum of squares
@@ -65,7 +65,7 @@ def figures(
         actual: array of the declared dtype.
         reference: array of the same or a wider dtype.
         setting: parameters by name, see `Told`; a figure whose parameter is missing is
-            not computed. Without `PRECISION` a ULP is 1, as for integers.
+            not computed. A ULP is 1 if `PRECISION` is missing, as for integers.
     """
 
     def part(a: np.ndarray, r: np.ndarray) -> Figures:
@@ -86,7 +86,7 @@ def figures(
         return measured_now()
     pair = id(actual), id(reference)
     if pair not in known:
-        # The entry is removed when an array is freed, before a new one can get its id.
+        # The entry is removed when an array is freed, before another can get its id.
         arrays, ended = (actual, reference), lambda _: known.pop(pair, None)
         known[pair] = [], [weakref.ref(x, ended) for x in arrays]
     measured, _ = known[pair]
@@ -98,8 +98,8 @@ def figures(
     return found
 
 
-#: Pairs of large arrays, by identity -> figures of several settings, and weak
-#: references to the arrays. None outside of `remembering`.
+#: Ids of two large arrays -> figures for several settings, and weak references to both
+#: arrays. None outside of `remembering`.
 _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar(
     "known", default=None
 )
@@ -107,9 +107,9 @@ _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Measure each pair of large arrays only once inside this context, in which arrays
-    must not be written to. This helps in loops, which pass most arrays on to the next
-    iteration."""
+    """Measure each pair of large arrays only once inside this context. Arrays must not
+    be written to inside the context. A loop gains from this, since it passes most
+    arrays on to its next iteration."""
     before = _KNOWN.set({})
     try:
         yield
@@ -136,7 +136,7 @@ def distances(
 ) -> Mapping[Distance, float] | None:
     """Return the kernel's figures of flat arrays, or None if the kernel does not apply.
 
-    Missing parameters of the kernel are 0."""
+    A parameter that is missing in `setting` is 0."""
     if actual.dtype != np.float32 or reference.dtype.kind != "f":
         return None
     if not choice.usable():
@@ -206,9 +206,9 @@ def _of_block(
 def _finite(
     a: np.ndarray, r: np.ndarray, found: dict[Distance | Broken, float]
 ) -> tuple[np.ndarray, ...]:
-    """Count Inf and NaN in `a` and `r`, store the counts in `found`, and return arrays
-    with zeros instead. The first array is `r` with zeros where `r` is not finite. The
-    others are `a`, `r` and `a - r`, with zeros where `a` or `r` is not finite."""
+    """Count Inf and NaN in `a` and `r`, store the counts in `found`, and return four
+    arrays with zeros: `r`, with zeros where `r` is not finite; and `a`, `r` and their
+    difference, with zeros where `a` or `r` is not finite."""
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
     counted = {
@@ -226,8 +226,8 @@ def _finite(
 def _different(
     actual: np.ndarray, reference: np.ndarray
 ) -> tuple[Distance, np.ndarray]:
-    """Return the figure that counts elements whose bits differ, and their mask. If the
-    reference has another dtype, values are compared. Two NaNs are equal."""
+    """Return the `Distance` that counts elements whose bits differ, and their mask. If
+    the reference has another dtype, values are compared. Two NaNs are equal."""
     if actual.dtype == reference.dtype:
         figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
     else:
@@ -239,8 +239,8 @@ def _different(
 
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
     """Return the spacing of a format at the larger of two magnitudes. The spacing is
-    2^(exponent - mantissa_bits), but not less than at the smallest normal number. A
-    float64 number whose sign and mantissa fields are cleared is a power of two."""
+    2^(exponent - mantissa_bits), but not less than at the smallest normal number.
+    Clearing sign and mantissa of a float64 number leaves a power of two."""
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD
     power, other = power.view(np.float64), other.view(np.float64)
@@ -253,7 +253,7 @@ def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.
 def _range(
     a: np.ndarray, r: np.ndarray, size: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return the counts of zeros and of numbers outside of the format's range."""
+    """Return the largest `size`, and counts of zeros and numbers outside the format."""
     is_zero, limit = a == 0, setting[Told.LARGEST]
     found: dict[Distance | Broken, float] = {
         Distance.SIZE_MOST: float(size.max(initial=0.0)),
@@ -293,8 +293,7 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
 def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
     """Return the results of a function on flat parts of large arrays, in order.
 
-    Threads call the function in the NumPy error state of the caller, which they do not
-    inherit.
+    Every thread sets the caller's NumPy error state, because threads do not inherit it.
     """
     flat = [np.asarray(x).reshape(-1) for x in arrays]
     if flat[0].size <= PART_ELEMENTS:

@@ -2,9 +2,9 @@
 
 An executor runs instructions one at a time. Instructions with equal `identity` compute
 the same function, so that its result for the same arrays is computed once. `Emulator`
-executes as the chip does; `reference64` has the executor in double precision. `enter`
-converts arrays of the declared dtype to the executor's (wider floats if `is_wide`),
-`leave` converts back.
+executes with the chip's arithmetic; `reference64` has the executor in double precision.
+`enter` converts arrays of the declared dtype to the executor's (wider floats if
+`is_wide`), `leave` converts back.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature, with the key's path if random numbers are drawn."""
-        if i.blocks or isinstance(i, Call):  # its blocks belong to this program
+        """Return the signature of `i`; if `i` draws numbers, also the key's path."""
+        if i.blocks or isinstance(i, Call):  # the blocks of `i` belong to one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
             return i.signed, i.ordinal, key.path

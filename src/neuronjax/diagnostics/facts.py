@@ -228,7 +228,7 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison, equal if the operands' bounds decide it."""
+    """Return bounds of a comparison's result; they are equal if `facts` decide it."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):
@@ -239,7 +239,7 @@ def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds with the dividend's sign and a magnitude below the divisor's."""
+    """Return bounds of a remainder, from the dividend's sign and the divisor's size."""
     x, y = facts
     most = max(abs(y.low), abs(y.high)) - 1
     low = max(x.low, -most) if x.low < 0 else 0

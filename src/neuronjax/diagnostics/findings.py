@@ -56,7 +56,7 @@ class Finding:
         location: the user's line, "model.py:12", or "" if unknown.
         scope: the JAX name stack of the first occurrence.
         count: number of occurrences at this line.
-        source: the document that says so.
+        source: the document that describes this behaviour.
     """
 
     rule: str

@@ -40,7 +40,7 @@ def smallest_set(
     `candidates` begin with the most suspicious. If a set passes `explains`, all larger
     sets are assumed to pass too. Return () if the set of all candidates fails.
     """
-    left = itertools.count(MOST_TRIALS, -1)  # at 0, all further trials fail
+    left = itertools.count(MOST_TRIALS, -1)  # trials left; from 0 on, all fail
 
     def trial(chosen: Sequence[Hashable]) -> bool:
         return next(left) > 0 and explains(chosen)

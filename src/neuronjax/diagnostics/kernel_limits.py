@@ -47,11 +47,11 @@ def profiler(
 
     Raises:
         InvalidProgramError: a policy was given; in the returned function, the kernel
-            does not fit PSUM, which running refuses too.
+            does not fit PSUM; a run refuses it too.
     """
     if policy is not None:
         raise InvalidProgramError(
-            "a policy for an NKI kernel, whose dtypes are written in it",
+            "a policy for an NKI kernel, which states its own dtypes",
             remedy="profile it without policy=",
         )
     target = options["target"]
@@ -63,9 +63,9 @@ def profiler(
         schedule = schedule_kernel(
             program, machine, lnc=options["lnc"], trips=options["trips"]
         )
-        roofs(schedule.core, options["peak"])  # refuses an unknown peak
+        roofs(schedule.core, options["peak"])  # raises for an unknown peak
         if "PSUM" in schedule.found.short:
-            from neuronjax.nki.limits.addresses import peak_bytes  # kernels import it
+            from neuronjax.nki.limits.addresses import peak_bytes
 
             peak_bytes(program, spills=chosen.older, memories=("psum",))
         timeline = kernel_timeline(schedule)

@@ -2,8 +2,8 @@
 
 Lanes with the same array have no error, and arrays with equal bits become one array. An
 op that only repeats all elements equally often has the errors of its operand. Against a
-wider reference, an op that changes no bit has no error of its own, and is not executed
-in the lanes that get the reference's result.
+wider reference, an op that changes no bit has no error in isolation, and is not
+executed in the lanes that get the reference's result.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LaneErrors:
         isolated: the actual program on the reference's values.
         baseline: the lane with which `reference` and `actual` are compared.
         perturbed: the reference on perturbed data.
-        memory: results of earlier work on the same arrays.
+        memory: cached results of computations on the same arrays.
     """
 
     reference: Lane
@@ -147,8 +147,8 @@ class LaneErrors:
         return total._replace(device=self.reference.device)
 
     def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
-        """Return the isolated errors of an op that only moves numbers. `own` are the
-        errors of its result in the whole run."""
+        """Return the errors in isolation of an op that only moves numbers. `own` are
+        the errors of its result in the run."""
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))

@@ -83,7 +83,7 @@ class Change:
 
     @property
     def speedup(self) -> float:
-        """Return the time now over the time after; infinite if that is zero."""
+        """Return `before_seconds / seconds`; infinite if `seconds` is 0."""
         return self.before_seconds / self.seconds if self.seconds else float("inf")
 
 
@@ -147,7 +147,7 @@ def _precisions(subject: Subject) -> Iterator[Change]:
         try:
             lowered = lower(subject.program, target=subject.target, policy=policy)
         except NeuronJaxError:
-            continue  # the chip does not support it
+            continue  # not supported by the chip
         timeline = subject.price(lowered, subject.core)
         what = f'policy="{name}"'
         yield _change(subject, "precision", what, timeline.total_seconds)
@@ -203,7 +203,7 @@ def _batches(subject: Subject) -> Iterator[Change]:
 
 
 def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
-    """Return the time with `factor` times the batch, or None without such a program."""
+    """Return the time with `factor` times the batch; None if no program has it."""
     assert subject.with_batch is not None
     instructions = subject.with_batch(factor)
     if instructions is None:

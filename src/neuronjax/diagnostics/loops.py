@@ -81,7 +81,7 @@ def _producer(region: Region, value: Value) -> Op | None:
 
 
 def _constant(region: Region, value: Value, kept: Mapping[Value, Fact]) -> Any:
-    """Return the value of a scalar computed from constants in the region, or None."""
+    """Return a scalar computed from constants of the region or from `kept`, or None."""
     if value in kept:
         return kept[value].scalar
     op = _producer(region, value)

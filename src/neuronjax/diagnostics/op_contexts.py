@@ -50,7 +50,7 @@ class Settings:
                 self.program, target=self.target, policy=self.policy
             )
         except NeuronJaxError:
-            return {}  # the report has its own finding for the error
+            return {}  # the report has a finding for the error
         return contraction_casts(regions)
 
 

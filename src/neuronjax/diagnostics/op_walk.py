@@ -150,7 +150,7 @@ class ParallelWalk(OpWalk):
         return lanes
 
     def leader(self, name: str) -> str:
-        """Return "reference" if lane `name` gets its values, otherwise `name`."""
+        """Return "reference" if lane `name` follows the reference, otherwise `name`."""
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
@@ -161,8 +161,8 @@ class ParallelWalk(OpWalk):
         return int(value)
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
-        """Report an error of the op if actual run and reference differ in the number of
-        trips or in the branch."""
+        """Record an error of the op if run and reference take different branches, or
+        repeat a loop a different number of times."""
         by_name = {lane.name: n for lane, n in reversed([*decisions.items()])}
         if "actual" not in by_name or "reference" not in by_name:
             return
@@ -204,7 +204,7 @@ class ParallelWalk(OpWalk):
         moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
         for name, row in rows.items():
             if (repeats or moves) and name in ("rounded", "isolated"):
-                continue  # "rounded" and "isolated" get the reference's result
+                continue  # their result is the reference's
             self._execute_row(row, path, spans, views, keys)
         for bundle in bundles:
             own = [lane for lane in bundle if lane in lanes]
@@ -340,7 +340,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # its buffer is that of another value
+                if at[value] not in written:  # another value has this buffer
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:

@@ -99,10 +99,10 @@ def reveal_order(
 ) -> SummationTree:
     """Return the summation tree of a function that adds the elements of an array.
 
-    This takes from `addends - 1` calls (a left fold) to addends^2 / 2. A dot works too:
-    close over an operand of ones. Narrow operands whose products are added in a wider
-    format need a probe of their own, such as `SummationProbe(240.0, 2.0**-9, 2**24)`
-    for FP8 products in FP32.
+    The number of calls is between `addends - 1` (for a left fold) and addends^2 / 2. A
+    dot works too: close over an operand of ones. Narrow operands whose products are
+    added in a wider format need another probe, such as `SummationProbe(240.0, 2.0**-9,
+    2**24)` for FP8 products in FP32.
 
     A compensated sum has the tree of the plain sum. A further call with three addends
     detects a compensated sum, if the tree has two consecutive additions that round to
@@ -141,10 +141,10 @@ class _Prober:
     probe: SummationProbe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """Return the subtrees with the given leaves that are children of a node of
-        `limit` leaves. Leaves whose smallest common subtree has `limit` leaves are in
-        different children. If `limit` is None, return one child: the tree of the
-        leaves."""
+        """Return the subtrees with the given leaves that are children of one node; the
+        node has `limit` leaves. Two leaves are in different children if their smallest
+        common subtree has `limit` leaves. If `limit` is None, return one child: the
+        tree of the leaves."""
         first, *others = leaves
         node: Node = first
         rest: list[int] = []
@@ -185,9 +185,10 @@ class _Prober:
         return int(count)
 
     def is_compensated(self, root: Node) -> bool:
-        """Return whether the result has units that a plain sum in this order loses. A
-        unit is half a step at `exact_units` units. A plain sum that rounds to nearest
-        even or toward zero loses it, and loses a second unit that is added later."""
+        """Return whether the sum keeps units that a plain sum in this order loses. The
+        test adds two units to the number `exact_units * unit`, one after the other.
+        Each unit is half a ULP, so a plain sum that rounds to nearest even or toward
+        zero loses both."""
         large = self.probe.unit * self.probe.exact_units
         chosen = _one_after_the_other(root)
         if chosen is None or large > self.probe.huge:
@@ -206,7 +207,7 @@ class _Prober:
 
 
 def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
-    """Return a leaf of each of a, b, c for some (a + b) + c in the tree, or None."""
+    """Return a leaf of a, of b and of c for any (a + b) + c in the tree, or None."""
     waiting: list[tuple[Node, int | None]] = [(root, None)]
     while waiting:
         node, outside = waiting.pop()
@@ -251,7 +252,7 @@ def _text(node: Node) -> str:
 
 
 def _spine(node: Node) -> list[Node]:
-    """Return a, b, c of (a + b) + c, descending into the child with more leaves."""
+    """Return the terms a, b, c of (a + b) + c, descending into the larger child."""
     added: list[Node] = []
     sizes = _sizes(node)
     while not isinstance(node, int) and len(node) == 2:
@@ -281,7 +282,6 @@ def _key(node: Node) -> Any:
 
 
 def _is_falling(spine: Sequence[Node]) -> bool:
-    """Return whether the first leaves are like 2, 3, 1: a range if reordered."""
     first = spine[:3]
     if len(first) < 3 or not all(isinstance(node, int) for node in first):
         return False
@@ -304,7 +304,6 @@ def _runs(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _counting(nodes: Sequence[Node], step: int) -> int:
-    """Return the length of the leading run of leaves that differ by `step`."""
     if not isinstance(nodes[0], int):
         return 0
     pairs = zip(nodes, itertools.count(nodes[0], step), strict=False)

@@ -1,4 +1,4 @@
-"""Findings of what the chip's own compiler would refuse or change in a program.
+"""Findings of what the chip's compiler would refuse or change in a program.
 
 `examine` applies the rules of `rules/` to a captured program, and lowers the program,
 so that the report has what the emulator refuses. Nothing is run or compiled. Ops of a
@@ -138,7 +138,7 @@ def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
 def _lowering_findings(
     program: Program, target: Target, policy: Policy, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return what the emulator refuses, except for ops with an error in `found`."""
+    """Return what the emulator refuses; omit ops that have an error in `found`."""
     try:
         lower(program, target=target, policy=policy)
     except NeuronJaxError as error:
@@ -154,7 +154,7 @@ def _lowering_findings(
 
 
 class _Kind(NamedTuple):
-    """The finding for an error of capture or lowering whose text matches a pattern."""
+    """A pattern of error messages of capture and lowering, and their finding."""
 
     pattern: str
     rule: str
@@ -172,7 +172,7 @@ _KINDS = (
 
 
 def from_error(error: NeuronJaxError) -> Finding:
-    """Return the finding for an error of capture or lowering, of severity "error"."""
+    """Return the finding, of severity "error", for an error of capture or lowering."""
     text = f"{error.op or ''} {error.what}"
     kind = next((k for k in _KINDS if re.search(k.pattern, text)), None)
     missing = isinstance(error, UnimplementedError)

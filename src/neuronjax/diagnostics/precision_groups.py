@@ -3,8 +3,8 @@
 The lowering reports the texts that rules match: an op's name, the parameter paths from
 which its operands derive, its name stack and source line. A group is a set of
 selectors. An op is in the last group that matches it, as in `Policy`, or else in the
-group `REST`, which follows the policy's own fields. Layers stacked in one scan are one
-op and one group.
+group `REST`, which gets the policy's fields. Layers stacked in one scan are one op and
+one group.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HeardOp(NamedTuple):
 
 
 class ListeningPolicy(Policy):
-    """A policy that records every op for which lowering reads it, and changes nothing.
+    """A policy that changes nothing and records each op that the lowering looks up.
 
     `heard` has the ops in the order of lowering."""
 
@@ -117,7 +117,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
         )
     key, pattern = _KINDS[by]
     keys = {op: key(op) or None for op in ops}
-    # A rule for "block" comes before that for "block/mlp".
+    # "block" precedes "block/mlp", since the last rule that matches an op counts.
     names = sorted(
         filter(None, dict.fromkeys(keys.values())), key=lambda n: n.count("/")
     )
@@ -129,8 +129,8 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the op's last parameter path, preferring paths inside a pytree. The last
-    path is the right operand's: the weight in `x @ w`."""
+    """Return the last parameter path of the op, preferring paths with a "/". The last
+    path belongs to the right operand: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
     return next(reversed(inside or op.params), None)
 
@@ -189,7 +189,7 @@ def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
 
 
 def explained(shown: Sequence[OpGroup], groups: Sequence[OpGroup]) -> Iterator[str]:
-    """Yield lines of a caption that explain unusual names of groups."""
+    """Yield the caption's lines on groups whose names do not explain themselves."""
     if shown and shown[0].selectors is None:
         yield f"{REST}: ops that are in none of the other groups"
     names = [group.name for group in groups]

@@ -1,7 +1,7 @@
 """Metrics of outputs against those of the reference: one number, 0 if equal.
 
-Arrays of a pytree are measured one by one, and the worst error counts. A number that is
-finite on one side only is an infinite error; two NaNs are equal.
+Arrays of a pytree are measured one by one, and the worst error counts. An element that
+is finite on one side only has an infinite error; two NaNs are equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Metric = Callable[[Any, Any], float]
 
 
 class OutputError(NamedTuple):
-    """An error, and the path of the worst array; "" for the caller's own metric."""
+    """An error, and the path of the worst array; "" for a metric that is a function."""
 
     error: float
     array: str = ""
@@ -63,7 +63,7 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
 
     Raises:
         InvalidProgramError: the caller's metric returned a NaN, a negative number or no
-            number, for outputs that are as finite as the reference's.
+            number, for outputs with the same NaN and Inf as the reference.
     """
     if isinstance(metric, str):
         leaves = jax.tree.leaves_with_path(reference)

@@ -116,8 +116,8 @@ class Candidates:
         return dataclasses.replace(base, rules=tuple(rules), name=name)
 
     def _overrides(self, policy: Policy, base: Policy) -> dict[str, Any]:
-        """Return a policy's fields that differ from `base`, without the types of casts
-        if the policy has no casts."""
+        """Return the fields of `policy` that differ from `base`; omit the types of
+        casts if `policy` has no casts."""
         names = [n for n in self.differing if getattr(policy, n) != getattr(base, n)]
         if policy.auto_cast == "none":
             names = [name for name in names if name not in _OF_CASTS]

@@ -74,8 +74,8 @@ class PrecisionSearch(Displayed):
         held_out_error: the policy's worst error on held-out batches, or None.
         elements: number of measured numbers per batch.
         worst_where: path of an output -> number of programs whose error exceeded the
-            tolerance and was largest there, in falling order; "" for a function as
-            metric.
+            tolerance and was largest in this output, in falling order; "" for a
+            function as metric.
         compilations, compile_seconds: XLA's compilations during the search.
     """
 
@@ -250,7 +250,7 @@ class PrecisionSearch(Displayed):
             seen = "errors on other data may be larger; pass other data"
             yield f"{seen} as batches= or holdout= of nj.search_precision"
         for path, times in [*self.worst_where.items()][:1]:
-            if path:  # a function as metric has none
+            if path:  # "" if the metric is a function
                 total = sum(self.worst_where.values())
                 yield f"in {times} of {total} programs beyond the tolerance,"
                 yield f"  the error is largest in {path}; outputs= selects outputs"
@@ -358,8 +358,8 @@ class PrecisionSearch(Displayed):
         return f" x {self.margin:g}" if self.margin != 1 else ""
 
     def decisions_table(self, rows: int | None = _SHOWN_DECISIONS) -> Table:
-        """Return a table of the decisions for which a program was run, the last `rows`
-        or all (None)."""
+        """Return a table of the decisions for which a program was run: the last `rows`,
+        or all if `rows` is None."""
         run = [n for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
         title = f"{len(shown)} of {len(run)} decisions that were measured"

@@ -169,11 +169,11 @@ class Search:
         moves = self._moves(candidate)
         self._alone(candidate, [g for g in moves if g not in self._sensitivity])
         known = {g: self.trials.known_error(self._with([g], candidate)) for g in moves}
-        # Groups that no run has shown to exceed the tolerance.
+        # Groups for which the candidate has not been seen to exceed the tolerance.
         hopeful = [g for g, e in known.items() if e is None or self.goal.allows(e)]
         order = sorted(hopeful, key=lambda g: (self._sensitivity[g], g))
         kept, bound = 0, len(order) + 1
-        size = len(order)  # first try all
+        size = len(order)  # begin with all groups
         while kept < size < bound:
             chosen = tuple(order[:size])
             assignment = self._with(chosen, candidate)
@@ -185,7 +185,7 @@ class Search:
             size = (kept + bound) // 2
 
     def _moves(self, candidate: int) -> list[int]:
-        """Return groups for which the candidate is worth a run."""
+        """Return the groups for which a run with the candidate is worthwhile."""
         earlier = self.goal.objective == "preference"
         groups = [
             group
@@ -217,8 +217,8 @@ class Search:
     def _is_worth(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Return whether an assignment is worth a run; record why it is not. A run is
-        worthwhile if the program is new, legal on the target and faster."""
+        """Return whether an assignment is worth a run; if not, record the reason. A
+        program is worth a run if it is legal, new and, if time is the goal, faster."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -274,7 +274,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Make the best assignment of one group the state if that is better."""
+        """Set `state` to the best assignment that changes one group, if better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -284,7 +284,7 @@ class Search:
 
     def _confirm(self) -> None:
         """Go back to the last kept state within the tolerance on held-out batches. If
-        only the baseline is left, try the uniform candidates not yet tried."""
+        only the baseline is left, try further uniform candidates."""
         baseline, *found = self._kept
         if any(self._holds(*state) for state in reversed(found)):
             return
@@ -323,14 +323,14 @@ class Search:
 def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...]:
     """Return the numbers of the decisions that lead from the baseline to the result."""
     path: list[int] = []
-    free: frozenset[int] = frozenset()  # groups that a later decision changes
+    free: frozenset[int] = frozenset()  # groups changed by the next step of the path
     for number, d in reversed(tuple(enumerate(decisions))):
         pairs = enumerate(zip(d.assignment, result, strict=True))
         agree = all(a == b for group, (a, b) in pairs if group not in free)
         if d.outcome == "kept" and agree:
             path.append(number)
             result, free = d.assignment, frozenset(d.groups)
-            if d.stage == "uniform":  # changes all groups of the baseline
+            if d.stage == "uniform":  # a step that starts from the baseline
                 result, free = decisions[0].assignment, frozenset()
     return tuple(reversed(path))
 

@@ -111,7 +111,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return path of an array -> number of refused programs that err most in it."""
+        """Return {path of an array: number of refused programs that err most in it}."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 

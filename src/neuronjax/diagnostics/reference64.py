@@ -2,7 +2,7 @@
 
 Every float is held as float64, whatever dtype the program declares, so the results are
 those of (nearly) real arithmetic. With `rounds`, results are rounded to the declared
-format if that is narrower than float32, so the program's own casts take effect.
+format if that is narrower than float32, so the casts of the program take effect.
 Arithmetic is NumPy's and SciPy's, so nothing is compiled for it; the engines' code
 moves elements. If an instruction has no rule in this module, the emulator executes it
 in FP32, and `kept_in_float32` records it. No chip computes like this.
@@ -96,7 +96,7 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the emulator's identity, marked if the instruction has floats."""
+        """Return the emulator's identity, with a mark if the instruction has floats."""
         identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
@@ -193,7 +193,7 @@ def _rule(i: Instruction) -> Rule | None:
 # -- arithmetic ------------------------------------------------------------------------
 
 
-#: Instructions with one result, as one expression.
+#: Rules of instructions with one result; each rule is one expression.
 _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     TensorTensor: lambda i, x: BINARY[i.op](*x),
     TensorScalar: lambda i, x: BINARY[i.op](*x),
@@ -281,7 +281,7 @@ def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: ReduceBlock, x: Arrays) -> Sequence[Any]:
-    """Execute a left fold, with the body applied to all results at once."""
+    """Reduce element after element, with the block applied to all results at once."""
     n = (len(x) - i.captures) // 2
     kept = [d for d in range(x[0].ndim) if d not in i.axes]
     shape = [x[0].shape[d] for d in kept]

@@ -47,7 +47,7 @@ def read_run(path: Path) -> StoredRun | None:
     if not path.exists():
         return None
     try:
-        # Text after the last line break is incomplete: its process was killed.
+        # Text after the last line break is incomplete: the writing process was killed.
         lines = path.read_text().split("\n")[:-1]
         found = list(map(json_object, lines))
         ended = len(found) > 1 and found[-1] == _END

@@ -49,8 +49,7 @@ class Memory:
     def once(
         self, key: Hashable, arrays: Sequence[Any], make: Callable[[], Any]
     ) -> Any:
-        """Return the cached result of the computation `key` on these input arrays; call
-        `make` if there is none."""
+        """Return the result of computation `key` on `arrays`, cached or by `make`."""
         whole = (key, *map(id, arrays))
         found = self._now.get(whole)
         if found is None:

@@ -52,9 +52,9 @@ class OpWalk(abc.ABC):
         self.position = Position()
         self.calls: tuple[Op, ...] = ()
         self.on_mesh = False
-        # Whether the lanes are those of all devices of a mesh.
+        # Whether the lanes being executed are those of all devices of a mesh.
         self._is_joint = False
-        # Device -> its lanes, by name.
+        # Device -> name of a lane -> the lane.
         self._devices: dict[int, dict[str, Lane]] = {}
 
     # -- methods of subclasses ---------------------------------------------------------
@@ -80,7 +80,7 @@ class OpWalk(abc.ABC):
     def joined(
         self, values: Sequence[Any], join: Callable[[Sequence[Any]], np.ndarray]
     ) -> Any:
-        """Return one value, joined from several by a function of arrays."""
+        """Return one value, joined from `values` by `join`, a function of arrays."""
 
     @abc.abstractmethod
     def on_device(self, device: int) -> Iterable[Lane]:
@@ -169,7 +169,7 @@ class OpWalk(abc.ABC):
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return the lanes by decision; all devices follow the first device."""
+        """Return lanes by what `decide` returns; devices follow the first device."""
         first = {lane.name: lane for lane in reversed(lanes)}
         decided = {name: decide(lane) for name, lane in first.items()}
         groups: dict[int, list[Lane]] = {}
@@ -260,9 +260,9 @@ class OpWalk(abc.ABC):
     def _scatter(
         self, i: Spmd, lane: Lane, own: Lanes, cut: dict[tuple[int, Split], dict]
     ) -> None:
-        """Store every device's parts of the operands in its lane. Equal parts are one
-        array. `cut` has the parts of earlier lanes, by the identity of the value and
-        its split."""
+        """Store each device's parts of the operands in the device's lane. Devices with
+        equal parts get one array. `cut` has the parts made for earlier lanes, by the id
+        of the value and its split."""
         for value, buffer, split in zip(
             lane.read(i.operands), i.body.arguments, i.splits, strict=True
         ):
@@ -295,7 +295,7 @@ class OpWalk(abc.ABC):
         return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
 
     def own_key(self, lane: Lane, keys: Keys) -> RoundingKey:
-        """Return the key of an instruction of one device."""
+        """Return the key for one device's instruction, from the `keys` of all sides."""
         key = keys[lane.side]
         return self._folded(lane.side, key, lane.device) if self._is_joint else key
 
@@ -341,7 +341,7 @@ def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
 
 
 def count_ops(side: Side, block: Block) -> int:
-    """Return the largest number of ops that a walk may execute, running loops once."""
+    """Return the number of ops that a walk executes at most, if each loop runs once."""
     controls = [_control(span) for span in side.spans(block)]
     inside = (
         count_ops(side, entry.block)

@@ -23,7 +23,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "fp8_double_row": "two FP8 products per array cell and clock cycle [A3, ISA]",
         "mx_matmul": "`nc_matmul_mx` [A4, ISA]",
         "quantize_mx": "`quantize_mx` on the vector engine [ISA]",
-        "sparse_matmul": "sparse stationary operand, up to 4 of 16 kept [A3, C3, C4]",
+        "sparse_matmul": "stationary operand with up to 4 non-zeros of 16 [A3, C3, C4]",
         "bf16_psum": "PSUM accumulates in BF16, RNE or stochastic [A4]",
         "exact_transpose": "the array transposes bits, NaN and Inf included [A3]",
         "quarter_tiling": "array tiles of 32 rows or columns, not only 64 [ISA]",
@@ -44,7 +44,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "scalar_bias": "a number as the bias of `activation`, not only a vector [ISA]",
         "scalar_engine_alu": "`tensor_scalar` with any operators on the scalar engine "
         "[A4, ISA]",
-        "accumulate_onto_values": "matmuls add to PSUM that other engines wrote [ISA]",
+        "accumulate_onto_values": "matmuls add to other engines' values in PSUM [ISA]",
         "nonzero_with_count": "`nonzero_with_count` on GpSimd [ISA]",
         "gpsimd_random": "`rng` and generator states on GpSimd [ISA]",
         "native_int64": "64-bit integers, selected by a compiler flag [CLI, DT]",

@@ -123,8 +123,8 @@ def _several(target: Target, name: str, count: str) -> Target:
     if target.instance is None or target.instance.efa_bits_per_second is None:
         joined = (n for n, i in INSTANCES.items() if i.efa_bits_per_second)
         raise InvalidProgramError(
-            f"target {name!r}: no published network joins several of {target.name}",
-            remedy=f"use several of: {', '.join(joined)}",
+            f"target {name!r}: no published network joins {target.name} instances",
+            remedy=f"use instances of one of: {', '.join(joined)}",
         )
     return dataclasses.replace(
         target, name=f"{target.name}:{instances}", instances=instances

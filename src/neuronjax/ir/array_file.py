@@ -104,7 +104,7 @@ def check_unpacked(archive: zipfile.ZipFile) -> None:
     size = archive.fp.seek(0, io.SEEK_END)
     claimed = sum(info.file_size for info in archive.infolist())
     if claimed > UNPACKED_RATIO * size + UNPACKED_BYTES:
-        raise ValueError(f"{size} bytes would unpack to {claimed}, which is too much")
+        raise ValueError(f"{size} bytes would unpack to {claimed} bytes: too many")
 
 
 def _of_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, np.ndarray]]:

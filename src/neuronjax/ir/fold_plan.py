@@ -44,7 +44,7 @@ class Stage:
         if self.width < 2 or self.hop < 1 or self.width % self.hop:
             raise InvalidProgramError(
                 f"a stage cannot have width {self.width} and hop {self.hop}",
-                remedy="use a width of 2 or more and a hop that divides it",
+                remedy="use a width of 2 or more and a hop that divides the width",
             )
 
     @property

@@ -176,7 +176,7 @@ _MOVEMENT = (
         tensor("src", OFF_PSUM, text="may be gathered by a vector of indices"),
         note(
             "axes",
-            "None, or the order above that src's dimensions allow",
+            "None, or of these orders the one with as many axes as src",
             "Sequence[int] | None",
         ),
         _DGE,
@@ -212,7 +212,7 @@ _MOVEMENT = (
         "dst, src, shuffle_mask, name=None",
         "Within each quadrant of 32 partitions, dst[p] = src[shuffle_mask[p]].",
         out(dtype_of="src"),
-        tensor("src", text="of dst's dtype, with as many elements per partition"),
+        tensor("src", text="of dst's dtype, as many elements per partition as dst"),
         note(
             "shuffle_mask",
             "32 integers from 0 to 31; 255 leaves a partition of dst unchanged",
@@ -265,11 +265,11 @@ _MOVEMENT = (
             "dst",
             SBUF,
             dtypes=("int32",),
-            text="one element more per partition than src; other partitions are kept",
+            text="one element more per partition than src; the rest is unchanged",
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),
-        integer("padding_val", "fills dst from the last index to the final count"),
+        integer("padding_val", "fills dst between the last index and the count"),
         capability="nonzero_with_count",
         reads="part",
         reads_outputs=True,
@@ -279,7 +279,7 @@ _MOVEMENT = (
         "topk",
         "gpsimd",
         "val_dst, idx_dst, src, n, name=None",
-        "The k largest elements of each 16 partitions, ascending, with their indices.",
+        "The k largest elements of every 16 partitions, ascending, and their indices.",
         out("val_dst", SBUF, dtypes=("bfloat16",), text="(partitions, k)"),
         out("idx_dst", SBUF, dtypes=("uint32",), like="val_dst"),
         tensor(
@@ -288,9 +288,7 @@ _MOVEMENT = (
             dtypes=("bfloat16",),
             text="elements 0 to 15 are column 0 of 16 partitions, and so on",
         ),
-        note(
-            "n", "how many elements of each 16 partitions are used, 8 to 65,535", "int"
-        ),
+        note("n", "elements to search in every 16 partitions, 8 to 65,535", "int"),
         reads="part",
     ),
     lanes(
@@ -422,11 +420,11 @@ _SEQUENCERS = (
         ),
         note("send_to_rank", "0 or 1", "int"),
         note("recv_from_rank", "0 or 1", "int"),
-        note("pipe_id", "both cores give the same numbers in the same order", "int"),
+        note("pipe_id", "both cores must pass the same ids in the same order", "int"),
         note(
             "dma_engine",
-            "`dma`, or `gpsimd_dma` for up to 1024, 512 or 256 bytes "
-            "per partition of elements of 32, 16 or 8 bits",
+            "`dma`, or `gpsimd_dma` for up to 1024, 512 or 256 bytes per partition, if "
+            "elements have 32, 16 or 8 bits",
         ),
         capability="core_barrier",
         reads="part",

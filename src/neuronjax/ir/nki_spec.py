@@ -215,7 +215,7 @@ def pattern() -> tuple[OperandSpec, ...]:
         integer("channel_multiplier", "added for each further partition"),
         integer(
             "pattern",
-            "one to four [step, count]; the counts multiply to the elements per "
+            "one to four pairs [step, count]; counts multiply to the elements per "
             "partition of dst",
             "Sequence[Sequence[int]]",
         ),

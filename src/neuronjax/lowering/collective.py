@@ -138,7 +138,7 @@ def _groups_of_axes(op: Op, context: Context, found: AxisGroups) -> Groups:
     except KeyError as error:
         raise op.error(
             InvalidProgramError,
-            f"its groups are along {error}, no axis of the mesh {dict(mesh.axes)}",
+            f"its groups are along {error}, which the mesh {dict(mesh.axes)} lacks",
             "use axes of the mesh",
         ) from error
 

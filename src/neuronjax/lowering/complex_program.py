@@ -93,8 +93,8 @@ def _check(program: Program, sdk: str) -> None:
             f"the compiler of Neuron SDK {sdk} has no complex64",
             op=name,
             location=source,
-            remedy=f"use a policy with sdk={FIRST_SDK!r}, the first that has it, or a "
-            "pair of float32 arrays",
+            remedy=f"use a pair of float32 arrays, or a policy with sdk={FIRST_SDK!r}, "
+            "the first with complex64",
         )
 
 

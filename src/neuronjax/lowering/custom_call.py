@@ -251,7 +251,7 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
         if not is_legal:
             raise _invalid(op, f"{field}={config.get(field)!r}", f"use {_LEGAL[field]}")
     if source.type.dtype.name not in ON_DEVICE_INPUTS:
-        raise _invalid(op, f"input {source.type.dtype}", "use bfloat16 or float16")
+        raise _invalid(op, f"a {source.type.dtype} input", "use bfloat16 or float16")
     blocks = microscaling.quantized(
         context,
         MatrixView(source, axis % rank),

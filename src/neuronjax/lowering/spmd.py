@@ -200,7 +200,7 @@ def _larger(target: Target, devices: int, lnc: int | None) -> str:
     same = [name for name in enough if INSTANCES[name].chip == target.chip]
     if not enough:
         largest = max(cores, key=lambda name: cores[name])
-        return f"use fewer devices; the largest target is {largest} ({cores[largest]})"
+        return f"use at most {cores[largest]} devices: {largest} is the largest target"
     named = (f"{name} ({cores[name]})" for name in same or enough)
     return f"use a target with more cores: {', '.join(named)}; or fewer devices"
 

@@ -53,18 +53,18 @@ OPERATORS = frozenset({"add", "minimum", "maximum"})
 _described = describer(
     srcs="one tensor in HBM",
     dsts="one tensor in HBM; elements that no chunk covers are unchanged",
-    dsts_by_channel="the same shapes",
-    replica_group="the members of the rings",
+    dsts_by_channel="tensors of the same shapes as the sources",
+    replica_group="the groups of ranks that form rings",
     collective_dim="0",
     op="nl.add, nl.minimum or nl.maximum",
-    priority="class of service of the DMA, 0 to 3, on NeuronCore-v4",
+    priority="class of service of the DMA, 0 (highest) to 3, on NeuronCore-v4",
     name="label of the instruction",
 )
 
 
 @_described(
     srcs="tensors in HBM, or one tensor in SBUF",
-    dsts="tensors of the same shapes and dtypes",
+    dsts="tensors of the shapes and dtypes of srcs",
     replica_group="the groups of ranks that reduce together",
 )
 def all_reduce(
@@ -86,7 +86,7 @@ def all_reduce(
 
 @_described(
     srcs="tensors in HBM, or one tensor in SBUF",
-    dsts="tensors whose first size is that of srcs / the members of a group",
+    dsts="tensors whose first size is that of srcs / number of ranks in a group",
     replica_group="the groups of ranks that reduce together",
 )
 def reduce_scatter(
@@ -139,9 +139,9 @@ def _operator(where: str, op: Any, srcs: Tensors) -> str:
 
 @_described(
     srcs="tensors in HBM, or one tensor in SBUF of two dimensions",
-    dsts="tensors whose size in collective_dim is that of srcs x the members",
+    dsts="as srcs, but as many times larger in collective_dim as a group has ranks",
     replica_group="the groups of ranks that gather together",
-    collective_dim="the dimension to gather along: 0, for tensors in SBUF also 1",
+    collective_dim="the dimension to gather along: 0; in SBUF 0 or 1",
 )
 def all_gather(
     srcs: Tensors,
@@ -170,7 +170,7 @@ def all_gather(
 
 @_described(
     srcs="tensors in HBM",
-    dsts="tensors in HBM, of the same shapes",
+    dsts="tensors in HBM, of the shapes of srcs",
     replica_group="the groups of ranks that exchange data",
 )
 def all_to_all(
@@ -194,7 +194,7 @@ def all_to_all(
 
 
 @_described(
-    dsts="of the same shape; unchanged on a rank that is no target (ASSUMPTION)",
+    dsts="of srcs' shape; unchanged on a rank that is no target (ASSUMPTION)",
     source_target_pairs="(source, target) ranks; no two have equal sources or targets",
 )
 def collective_permute(
@@ -314,11 +314,10 @@ def _register(
 @_described(
     replica_group="groups of 4 ranks; the launch has a grid of two (both are the "
     "vendor's limits)",
-    metadata_tensor="uint32 [3, 4] in HBM or [1, 3, 4] in SBUF; column 0 of rows 0 and "
-    "1 has the number and the offset of the elements to send. Row 2 receives the "
+    metadata_tensor="uint32 [3, 4] in HBM or [1, 3, 4] in SBUF. In column 0, row 0 is "
+    "the number and row 1 the offset of the elements to send. Row 2 receives the "
     "number of elements from each member",
-    recv_counts_known="whether the caller knows these numbers, so that row 2 is not "
-    "written",
+    recv_counts_known="whether row 2 has these numbers already and is not written",
     has_rdispls="must be False; the vendor's library refuses True too",
 )
 def all_gather_v(
@@ -417,9 +416,9 @@ def _emit(
     core = trace.core
     if priority is not None:
         if "dma_priority" not in core.capabilities:
-            refuse(where, f"priority={priority} on {core.name}", "use trn3, or None")
+            refuse(where, f"priority={priority} on {core.name}", "use target trn3")
         if priority not in range(4):
-            refuse(where, f"priority={priority}", "use 0, the highest, to 3")
+            refuse(where, f"priority={priority}", "use 0 (highest) to 3")
     attributes = {**attributes, "priority": -1 if priority is None else priority}
     make = functools.partial(
         emit,

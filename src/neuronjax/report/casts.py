@@ -1,9 +1,8 @@
 """The time that casts of a policy take, which explains why fewer bits may be slower.
 
-The array reads FP32 operands as TF32 at the rate of 16-bit operands (`CoreSpec.bf16`),
-while for BF16 an engine casts them first. For FP8 every operand is also scaled by its
-largest magnitude, which is known only once the operand is complete, so it is read
-again.
+With TF32 the array reads FP32 operands without a cast, at the rate of 16-bit operands
+(`CoreSpec.bf16`). With BF16 an engine casts them first. With FP8 every operand is also
+scaled by its largest magnitude, for which the whole operand is read an additional time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from neuronjax.timing.work import QUEUES, Core, Transfer, Work
 
 AS_FAST_AS_TF32 = ("bf16", "fp16")
 """Values of `auto_cast_type` with which TensorE is only as fast as with TF32."""
-NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, and FP32 operands are then not cast"
+NO_FASTER_THAN_TF32 = "TensorE is as fast in TF32, which needs no cast of FP32 operands"
 
 _KINDS = {
     "tensor_reduce": "largest magnitudes",
@@ -34,8 +33,8 @@ _WORTH_A_NOTE = 0.03
 
 
 def operand_seconds(timeline: Timeline) -> Mapping[tuple[str, str], float]:
-    """Return how many seconds all queues together prepare operands of matmuls, by (kind
-    of work, module or source line)."""
+    """Return the seconds that all queues together spend on preparing operands of
+    matmuls, by (type of work, module or source line)."""
     products = {i.location for i in timeline.instructions if isinstance(i, NcMatmul)}
     spent: dict[tuple[str, str], float] = defaultdict(float)
     for event in timeline.events:
@@ -65,7 +64,7 @@ def _turns(source: Work | Transfer) -> bool:
 
 
 def cast_notes(timeline: Timeline, policy: Policy, core: Core) -> Iterator[str]:
-    """Yield a note on the time of a policy's casts, if it is a notable share."""
+    """Yield a note on the time of a policy's casts, if its share is above 3 %."""
     to, spent = policy.auto_cast_type, operand_seconds(timeline)
     whole = sum(timeline.busy_seconds(queue) for queue in QUEUES)
     kinds: dict[str, float] = defaultdict(float)

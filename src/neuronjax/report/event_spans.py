@@ -20,7 +20,7 @@ MOST_SPANS = 32
 def spans(event: Event) -> list[Span]:
     """Return start and end of an event's pieces, in the first iteration of a loop.
 
-    More than `MOST_SPANS` pieces are merged into that many longer pieces."""
+    If there are more than `MOST_SPANS` pieces, they are merged into `MOST_SPANS`."""
     busy = event.queue_seconds
     whole = event.end_seconds - event.start_seconds
     count = min(event.pieces, MOST_SPANS)

@@ -1,7 +1,7 @@
 """The claims of docs/exactness.md: what is exact, what is modelled, what the host does.
 
-The page is made from the claims in docs/made, and the wheel contains it. Its tables are
-read here, for the command line and for `check_silicon`.
+The page is generated from data in docs/made, and is part of the wheel. This module
+reads the tables of the page, for the command line and for `check_silicon`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def page() -> str:
 
 @functools.cache
 def sections() -> Mapping[str, Sequence[Row]]:
-    """Return heading -> rows of the table below it, without backticks around code."""
+    """Return heading -> rows of the table below the heading, without backticks."""
     found: dict[str, list[Row]] = {}
     heads: list[str] = []
     rows: list[Row] = []
@@ -51,5 +51,5 @@ def meanings() -> Mapping[str, str]:
 
 
 def claims(label: str) -> Sequence[Row]:
-    """Return the claims of a label: what, rule, source, switch, tests."""
+    """Return the rows of claims with a label: what, rule, source, switch, tests."""
     return sections()[label.capitalize()]

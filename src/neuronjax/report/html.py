@@ -1,7 +1,7 @@
 """HTML of Rich drawings: tables, folded details, and the colours of the page's theme.
 
 There is no style sheet and no script, so that saved notebooks, nbconvert, VS Code and
-Colab show it too. A colour is a variable of the front end, or else the text's colour.
+Colab show it. A colour is a variable of the front end, or else the text's colour.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rich.style import Style
 from rich.table import Column, Table
 from rich.text import Text
 
-#: Width in text columns.
+#: Width in characters.
 WIDTH = 80
-#: The colour of errors, and that of less important text. Other colours only repeat what
-#: the words say, and are left out.
+#: The colour of errors, and that of less important text. HTML shows no other colours,
+#: since the text has the same information.
 COLOURS = {
     "red": "var(--jp-mirror-editor-string-color,var(--vscode-errorForeground,inherit))",
     "dim": "var(--jp-content-font-color2,inherit)",
@@ -98,10 +98,10 @@ def _row(tag: str, columns: Sequence[Column], cells: Iterable[Any]) -> str:
 
 
 def _block(part: Any) -> str:
-    """Return a text as a block that wraps and is indented, a table as it is printed."""
+    """Return a text as an indented block that wraps, other parts without wrapping."""
     if isinstance(part, Text):
         indent = len(part.plain) - len(part.plain.lstrip(" "))
-        # Sanitizers of untrusted notebooks keep lengths in em.
+        # The length is in em, which sanitizers of untrusted notebooks permit.
         look = f"white-space:pre-wrap;margin-left:{indent / 2:g}em"
         return f'<div style="{look}">{_inline(part[indent:])}</div>'
     return f'<pre style="font-family:{_FONT};line-height:1.15">{_inlines(part)}</pre>'

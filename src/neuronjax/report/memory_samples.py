@@ -1,8 +1,8 @@
 """The use of SBUF and HBM over time, from a timeline and a memory plan.
 
 The plan has units, the timeline has events: each unit is shown until its last event. A
-call or an Spmd is shown as the units inside it, since a jitted step is one call; a loop
-is one unit. Times are in seconds, bytes of one core.
+call or an Spmd is shown as the units inside it, since a whole jitted step may be one
+call; a loop is one unit. Times are in seconds, bytes are those of one logical core.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def _stages(
 
 
 def _is_called(unit: Unit) -> bool:
-    """Return whether a unit is a function that runs once."""
     steps = unit.region.steps
     return bool(unit.inner) and isinstance(steps[0].instruction, Call | Spmd)
 
@@ -62,9 +61,9 @@ def stage_edges(
 ) -> np.ndarray:
     """Return the times between which each stage is shown [s].
 
-    A stage ends with its last event, over all iterations of loops, and never before the
-    previous stage; the next stage begins then. If several calls of a function show an
-    instruction in several stages, its events are divided among them in program order.
+    A stage ends with its last event, over all iterations of loops, but not before the
+    previous stage ends; the next stage begins at this time. If an instruction is in
+    several stages (calls of one function), its events are divided among these stages.
     """
     if isinstance(memory, KernelMemory):
         return np.array(memory.edges)
@@ -89,7 +88,7 @@ def stage_edges(
 
 
 def _instructions(unit: Unit) -> Iterator[Instruction]:
-    """Yield the instructions of a unit, including blocks of control flow."""
+    """Yield the instructions of a unit, including those in blocks of control flow."""
     for step in unit.region.steps:
         yield from (step.instruction, *step.members)
     for plan in unit.inner:

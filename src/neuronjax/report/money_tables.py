@@ -84,7 +84,7 @@ def _table(
     )
 
 
-# Explains `timing.collectives.queued_launch_seconds`.
+# The explanation of `timing.collectives.queued_launch_seconds`.
 _LAUNCH = (
     "wait: how long the chips wait in each step, because the launch (the start of the "
     "next call) takes longer than the step; the steps of one jax.lax.scan need only "

@@ -64,10 +64,10 @@ class KernelOperation:
 
     Attributes:
         name: "nc_matmul".
-        group: the package that has it.
+        group: the package that has the name.
         kind: "instruction"; "function", executed as instructions or while tracing; or
             "constant", also for a class or dtype.
-        front_end: whether the package has it here.
+        front_end: whether neuronjax has the name.
         semantics: whether the emulator runs it; None if there is nothing to run.
         cost: whether its time is known; None if it takes no time.
         engines: the letters of engines that can execute it: T tensor, V vector, S
@@ -88,7 +88,7 @@ class KernelOperation:
 
     @property
     def missing(self) -> bool:
-        """Return whether a kernel that uses it does not run, or has no time."""
+        """Return whether a kernel that uses the name does not run, or has no time."""
         return not self.front_end or self.semantics is False or self.cost is False
 
     def as_dict(self) -> dict[str, Any]:

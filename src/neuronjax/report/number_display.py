@@ -1,7 +1,7 @@
-"""Tables of number formats, and of MX and sparse arrays, as notebooks show them.
+"""Tables of number formats, and of MX and sparse arrays, for notebooks and terminals.
 
-For an array the title has its format and size; for a concrete array the first blocks or
-groups are drawn. `formats` has every format of the engines by name.
+The title of an array's table has its format and size. If the array has values (it is no
+tracer), the first blocks or groups are drawn. `formats` has all formats by name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Formats(Displayed, Mapping[str, FloatFormat | IntFormat | MXFormat]):
     Keys are the names of `ml_dtypes`, "tfloat32", and those of the MX formats."""
 
     def __getitem__(self, name: Any) -> FloatFormat | IntFormat | MXFormat:
-        """Return the format of a name or dtype.
+        """Return the number format with the name or dtype `name`.
 
         Raises:
             InvalidProgramError: no such format; the message lists the nearest names.
@@ -203,7 +203,7 @@ def _sparse_table(array: SparseArray) -> RenderableType:
 
 
 def _groups(tags: np.ndarray, array: SparseArray) -> str:
-    """Return a line's first groups: a square for a kept element, a dot for others."""
+    """Return a row's first groups: a square for a kept element, a dot for another."""
     kept, group = array.pattern.kept, array.pattern.group
     count = _GROUP_COLUMNS // (group + 1)
     drawn = ""
@@ -230,7 +230,8 @@ def _last(array: Any, axis: int) -> np.ndarray:
 
 
 def _place(index: tuple[Any, ...], axis: int) -> str:
-    """Return an index as text, in the order of the axes; `index` has `axis` last."""
+    """Return an index as text, in the order of the axes. In `index` the position along
+    `axis` is last."""
     *others, own = index
     others.insert(len(others) + 1 + axis, own)
     return f"[{', '.join(map(str, others))}]"

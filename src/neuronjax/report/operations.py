@@ -27,7 +27,7 @@ MEANINGS: dict[Status, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """The execution of an op for one kind of dtype.
+    """The execution of an op for floats, integers, bools or complex numbers.
 
     Attributes:
         engines: the engines that execute it, in order of first use; empty if none is
@@ -46,8 +46,8 @@ class Operation:
     Attributes:
         name: "stablehlo.add".
         status: see `MEANINGS`.
-        uses: by kind of dtype ("float", "integer", "bool", "complex"); unsupported
-            kinds are absent.
+        uses: by class of dtype ("float", "integer", "bool", "complex"); unsupported
+            classes are absent.
         note: why it is refused, or what is special.
     """
 
@@ -57,7 +57,7 @@ class Operation:
     note: str = ""
 
     def dtypes(self, target: Target) -> tuple[str, ...]:
-        """Return the dtypes of the target's engines whose kinds are in `uses`."""
+        """Return the dtypes of the target's engines whose classes are in `uses`."""
         names = dict.fromkeys(
             name
             for engine in target.core.engines

@@ -1,4 +1,4 @@
-"""A timeline as a trace of Perfetto (ui.perfetto.dev), in its own protobuf format.
+"""A timeline as a trace of Perfetto (ui.perfetto.dev), in Perfetto's protobuf format.
 
 A trace has one process for the logical core, a track for each of its queues and one for
 loops, a slice for each event, and counters of memory. Timestamps are whole nanoseconds,

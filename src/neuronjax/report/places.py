@@ -1,7 +1,7 @@
 """Source locations of ops as reports show them: `model.py:12`, `In[3]:12`.
 
 Notebook cells are compiled from temporary files with meaningless names; IPython knows
-the cell of each file. This is for display only: rules and records keep the file itself.
+the cell of each file. This is for display only: rules and records keep the file's name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def place(source: str) -> str:
 
 
 def places(sources: Iterable[str]) -> dict[str, str]:
-    """Return `place` of each source, with as few folders as make the places differ."""
+    """Return `place` of each source, with as many folders as are needed to distinguish
+    equal file names."""
     shown = {source: place(source) for source in sources}
     parts = 1
     while len({*shown.values()}) < len(shown):

@@ -30,8 +30,8 @@ _MARKS = (":", "--", "-.", (0, (1, 4)))
 _DECADES = 1e-5
 _EMPTY = 1e-12, 1.0  # limits if no op has an error
 _KINDS = (
-    ("accumulation", _ACCUMULATION, "in the run (inherited too)", 7),
-    ("isolation", _ISOLATION, "in isolation (its own)", 16),
+    ("accumulation", _ACCUMULATION, "in the run (own and inherited)", 7),
+    ("isolation", _ISOLATION, "in isolation (own only)", 16),
 )
 
 Row = Mapping[str, Any]
@@ -80,7 +80,7 @@ def _limits(errors: Sequence[float]) -> tuple[float, float]:
         return _EMPTY
     ordered = np.sort(errors)
     below = np.searchsorted(ordered, ordered * _DECADES)
-    held = np.arange(1, len(ordered) + 1) - below  # ops within five decades below
+    held = np.arange(1, len(ordered) + 1) - below  # ops in five decades
     most = len(held) - 1 - int(np.argmax(held[::-1]))
     top = ordered[-1 if 2 * held[-1] >= len(held) else most]
     inside = ordered[(top * _DECADES <= ordered) & (ordered <= top)]

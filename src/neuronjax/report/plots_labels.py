@@ -17,8 +17,8 @@ SMALL = 7.5
 """The smallest text of a picture, in points."""
 _MARGIN = 3.0
 _GAP = 5.0
-#: Positions of a label relative to its mark: the offset, in gaps beyond the mark's
-#: edge, and the alignment.
+#: Positions of a label beside a mark: offset, in units of the mark's radius plus
+#: `_GAP`, and alignment.
 _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
     ((1, 0), "left", "center"),
     ((-1, 0), "right", "center"),
@@ -34,7 +34,8 @@ _PLACES: Sequence[tuple[tuple[float, float], str, str]] = (
 def write_within(
     axes: Axes, texts: Iterable[str], start: float, end: float, y: float, ink: str
 ) -> Text | None:
-    """Write the first text that fits between two x positions, if one does, centred."""
+    """Write the first text that fits between `start` and `end`, centred. Return it, or
+    None if no text fits."""
     (left, _), (right, _) = axes.transData.transform([(start, y), (end, y)])
     centred = {"fontsize": SMALL, "ha": "center", "va": "center"}
     for text in texts:
@@ -49,10 +50,10 @@ def write_within(
 def write_beside(
     axes: Axes, text: str, at: tuple[float, float], taken: list[Bbox], radius: float
 ) -> bool:
-    """Write a text beside a mark, where it overlaps none of the boxes in `taken`.
+    """Write a text beside the mark at `at`, where it overlaps no box in `taken`.
 
-    `radius` is the mark's, in points. The text's box is added to `taken`. Return False
-    if there is no room within the axes."""
+    `radius` is the mark's radius in points. The text's box is added to `taken`. Return
+    False if no position within the axes is free."""
     inside = axes.get_window_extent()
     for (x, y), ha, va in _PLACES:
         written = axes.annotate(
@@ -70,7 +71,7 @@ def write_beside(
 
 
 def box_around(axes: Axes, at: tuple[float, float], points: float) -> Bbox:
-    """Return the box of a mark with a radius in points."""
+    """Return the box around the mark at `at`, whose radius is `points`."""
     x, y = axes.transData.transform(at)
     radius = points * axes.figure.dpi / 72
     return Bbox.from_extents(x - radius, y - radius, x + radius, y + radius)

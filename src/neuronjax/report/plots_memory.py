@@ -21,7 +21,7 @@ from neuronjax.timing.memory_plan import CATEGORIES, Category, MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-# The Okabe-Ito colours, which stand for engines in pictures that show engines.
+# Okabe and Ito's colours. In pictures of engines they stand for engines instead.
 _COLOURS = ("#0072B2", "#F0E442", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
 CATEGORY_COLOURS: Mapping[Category, str] = dict(zip(CATEGORIES, _COLOURS, strict=True))
 _FOR_LEGEND = 1.45  # height of the axis, relative to the data
@@ -49,7 +49,7 @@ def draw_sbuf(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) ->
 
 
 def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> None:
-    """Draw HBM over time: the arguments, with everything else on top."""
+    """Draw the bytes in HBM over time: the arguments, above them all other data."""
     shown = stages(memory)
     held = _held(memory, shown)
     edges = _edges(axes, timeline, memory, shown)
@@ -127,7 +127,7 @@ def _held(
 def _edges(
     axes: Axes, timeline: Timeline, memory: MemoryPlan, shown: Sequence[MemoryStage]
 ) -> np.ndarray:
-    """Return the limits of the stages in the unit of the time axis, and label it."""
+    """Label the time axis; return the limits of the stages in the unit of the axis."""
     unit, name = time_unit(timeline.total_seconds)
     axes.set_xlim(0, timeline.total_seconds / unit or 1)
     axes.set_xlabel(f"time [{name}]")

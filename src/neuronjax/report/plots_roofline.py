@@ -1,11 +1,12 @@
-"""The roofline of a profile: every op between the memory's roof and the engines'.
+"""The roofline of a profile: every op below the limits of HBM and of the engines.
 
 Filled circles are matmuls: their x is operations of the array per byte of the op's HBM
 traffic, their y operations per second. Open circles are all other ops: they count one
 operation per element, and their roof is VectorE's. An op without traffic is at the
 right edge, an op far slower than all others at the bottom. A circle's area is the op's
-share of the queues' time; ops of one name at one place of the picture, as of equal
-layers, are one circle. Left of the dotted line HBM is the limit, right of it the array.
+share of the queues' time; ops with one name and nearly equal positions, such as those
+of equal layers, are one circle. Left of the dotted line HBM is the limit, right of the
+line the array.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _LEAST_SHARE = 0.001
 _WORDS = (
     "FLOP of a matmul, or elements of another op, per byte of HBM traffic\n"
     "memory bound: HBM is the limit; compute bound: an engine is; "
-    "dotted: balance of BF16"
+    "dotted line: where both limits meet in BF16"
 )
 _ROOF_LINE = 0.032
 _LEAST_AREA = 26.0
-_IN_A_DECADE = 12  # distinct places per decade
+_IN_A_DECADE = 12  # positions per decade that count as different
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,10 @@ class Point:
     """An op in the roofline.
 
     Attributes:
-        queue: the queue that it occupies longest, which decides its colour.
+        queue: the queue that the op occupies longest, which decides the colour.
         is_matmul: whether TensorE executes its operations.
         operations: number of operations, over all iterations of loops.
-        hbm_bytes: the bytes that are read and written.
+        hbm_bytes: bytes that are read from and written to HBM.
     """
 
     name: str
@@ -74,12 +75,12 @@ class Point:
 
 
 def points(timeline: Timeline) -> tuple[Point, ...]:
-    """Return a point for every instruction with time and elements."""
+    """Return a point for every instruction that takes time and has elements."""
     used = by_instruction(timeline)
     trips = {event.instruction: event.count for event in timeline.events}
     whole = sum(each.busy_seconds for each in used.values())
-    # A kernel's transfers are separate ops, so its matmuls share all bytes that it
-    # moves, and the time that this takes.
+    # A kernel's transfers are separate ops. Every matmul therefore gets all bytes that
+    # the kernel moves, and the time of all transfers.
     of_kernel = isinstance(timeline.memory, KernelMemory)
     moved = sum(each.hbm_bytes for each in used.values()) if of_kernel else 0
     moving = timeline.busy_seconds("dma") if of_kernel else 0.0
@@ -157,13 +158,13 @@ def _tops(core: Core) -> Iterator[tuple[str, float]]:
 
 
 def _name_tops(axes: Axes, tops: dict[str, float]) -> None:
-    """Write the names of horizontal roofs right of the picture, without overlap."""
+    """Write the names of horizontal roofs right of the axes, without overlap."""
     bottom, top_of_axes = map(math.log10, axes.get_ylim())
     height, above = top_of_axes - bottom, math.inf
     for name, top in sorted(tops.items(), key=lambda item: -item[1]):
         place = min((math.log10(top) - bottom) / height, above - _ROOF_LINE)
         if place < 0:
-            continue  # below the picture
+            continue  # below the axes
         above = place
         beside = {"transform": axes.transAxes, "va": "center", "fontsize": 7.5}
         unit = "elem/s" if name.startswith("VectorE") else "FLOP/s"
@@ -191,7 +192,7 @@ def _draw_balance(axes: Axes, balance: float) -> None:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A point in the picture: a circle, or at the edge an arrow to an op outside."""
+    """A point and its position: a circle, or an arrow at the edge if it is outside."""
 
     point: Point
     at: Place
@@ -208,7 +209,7 @@ class _Mark:
 
 
 def _joined(marks: Sequence[_Mark]) -> list[_Mark]:
-    """Return the marks, largest first; marks of one op at one place are merged."""
+    """Return the marks, largest first. Marks of one name and position are merged."""
     found: dict[tuple, _Mark] = {}
     for mark in sorted(marks, key=lambda mark: -mark.point.share):
         point = mark.point
@@ -249,7 +250,7 @@ def _draw_mark(axes: Axes, mark: _Mark) -> None:
 def _name_largest(
     axes: Axes, placed: Sequence[_Mark], lines: Iterable[tuple[Place, Place]]
 ) -> None:
-    """Name the ops of the largest share, each name once, where there is room."""
+    """Write the names of the ops with the largest shares, if there is room."""
     taken = [box_around(axes, mark.at, mark.radius) for mark in placed]
     taken += [text.get_window_extent() for text in axes.texts]
     taken += [box for line in lines for box in boxes_along(axes, *line)]
@@ -279,7 +280,7 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
     names = "marker", "markerfacecolor", "markeredgecolor", "label"
     axes.legend(
         handles=[Line2D([], [], ls="", **dict(zip(names, look))) for look in looks],
-        title="busiest queue of an op; area: its time",
+        title="busiest queue of an op; area: time of the op",
         title_fontsize=SMALL,
         alignment="left",
         loc="upper left",

@@ -24,7 +24,7 @@ _KINDS = (
     (False, _BEYOND, "x", "tried, beyond the tolerance"),
 )
 _LONGEST_NAME = 34
-#: The limit of the axis if there is no error and the tolerance is 0.
+#: An error that sets the limits of the axis if all errors and the tolerance are 0.
 _UNMEASURABLE = 1e-9
 
 
@@ -101,7 +101,7 @@ def draw_search(
     axes.scatter(*_places([found], size, scale), zorder=4, linewidths=0, **look)
     _draw_limit(axes, "tolerance", scale.place(tolerance), "bottom")
     if margin > 1 and tolerance:
-        name = f"tolerance / margin of {margin:g}"
+        name = f"tolerance / {margin:g} (margin)"
         _draw_limit(axes, name, tolerance / margin, "top")
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.set_xlabel(f"predicted time, {unit}")
@@ -121,7 +121,7 @@ def _name(
     size: float,
     scale: _Scale,
 ) -> None:
-    """Name the trials for which there is room, each place and each name once."""
+    """Write the names of trials if there is room, each position and name once."""
     trials = [*path, *tried]
     places = [*zip(*_places(trials, size, scale), strict=True)]
     taken = [box_around(axes, at, 5) for at in places]
@@ -131,7 +131,7 @@ def _name(
     done: set[object] = set()
     for trial, at in zip(trials, places, strict=True):
         name = trial.name
-        if len(name) > _LONGEST_NAME:  # the end of a path is more specific
+        if len(name) > _LONGEST_NAME:  # the end of the name says most
             name = f"…{name[1 - _LONGEST_NAME :]}"
         if name and not done & {name, at} and write_beside(axes, name, at, taken, 5):
             done |= {name, at}

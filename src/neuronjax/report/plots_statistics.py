@@ -83,7 +83,7 @@ def _draw_sizes(axes: Axes, statistics: Statistics, records: Sequence[Record]) -
         label = "the format's largest"
         axes.scatter(*_columns(limits), s=40, marker="_", color=_LIMIT, label=label)
     axes.set_ylabel("largest number")
-    plain(axes, f"{len(records)} results: how large they were")
+    plain(axes, f"magnitudes of {len(records)} results")
 
 
 def _draw_lost(

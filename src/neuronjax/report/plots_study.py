@@ -18,7 +18,7 @@ from neuronjax.report.study_verdicts import half_width
 COLOURS = (INK, "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "--", "-.", ":")
 
-#: The meaning of each kind of band, which decides its distance from the mean.
+#: The bands that can be drawn around a mean, and what each of them shows.
 BANDS = {
     "ci95": "95 % confidence interval of the mean",
     "std": "one standard deviation",

@@ -1,8 +1,8 @@
 """Helpers of all pictures: display in notebooks, colours, axes of time, panels.
 
 A picture has no background, and its ink is readable on light and dark pages. It is a
-pyplot figure if pyplot shows figures, so that a notebook displays it wherever in a cell
-it is made, with the notebook's resolution and formats.
+pyplot figure if pyplot shows figures, so that a notebook displays it even if it is not
+the value of the cell, with the notebook's resolution and formats.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Picture(Figure):
     """A figure that a notebook shows once."""
 
     def _ipython_display_(self) -> None:
-        """Show it in the notebook's formats, and not again below the cell."""
-        from IPython.display import display  # IPython calls this
+        """Show the figure in the notebook's formats, and not again below the cell."""
+        from IPython.display import display  # only IPython calls this method
 
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             pyplot.close(self)
@@ -75,7 +75,7 @@ def pictured(
 
             make = functools.partial(pyplot.figure, FigureClass=Picture)
         figure = make(layout="constrained", facecolor="none")
-        with mpl.rc_context(_STYLE):  # pyplot's first figure sets parameters that stay
+        with mpl.rc_context(_STYLE):  # pyplot's first figure sets global parameters
             draw(figure, *args, **kwargs)
         return figure
 
@@ -83,13 +83,13 @@ def pictured(
 
 
 #: Shaded phases: name, opacity and label. A gap in a phase that is narrower than the
-#: share `_NARROW` of the program does not split it.
+#: share `_NARROW` of the program is shaded too.
 _SHADES = (("backward", 0.3, "backward pass"), ("optimizer", 0.12, "optimizer"))
 _NARROW = 0.02
 
 
 def shade_phases(axes: Axes, phases: Sequence[str]) -> None:
-    """Shade the phases after the forward pass; `phases` are those at x = 0, 1, ..."""
+    """Shade backward pass and optimizer; `phases` has the phase at x = 0, 1, ..."""
     for phase, alpha, label in _SHADES:
         spans: list[list[float]] = []
         for place, each in enumerate(phases):
@@ -131,9 +131,9 @@ def axis_floor(
 ) -> float:
     """Return the smallest of the positive values that the axis shows.
 
-    It is the smallest of all, unless values of at most a tenth of the weight lie below
-    a gap of more than a factor `_GAP`: then it is the first value above the gap, so
-    that outliers do not stretch a logarithmic axis."""
+    It is the smallest of all, unless there is a gap of more than a factor `_GAP`, and
+    the values below the gap have at most a tenth of the weight. It is then the first
+    value above the gap, so that outliers do not stretch a logarithmic axis."""
     weights = [1.0] * len(values) if weights is None else weights
     pairs = sorted(
         (v, w) for v, w in zip(values, weights, strict=True) if 0 < v < math.inf

@@ -42,13 +42,13 @@ _BAND_STEP = 0.55
 #: Colours that differ from those of phases.
 _AROUND: Mapping[str, Any] = {"color": "#C8B58A", "linewidth": 0}
 _LOOP: Mapping[str, Any] = {"color": FAINT, "alpha": 0.18, "linewidth": 0}
-#: A run is named if its queue is busy in at least the first share of the run, and the
-#: run takes at least the second share of the whole time.
+#: A run is named if its queue is busy for the share `_FILLED` of the run, and the run
+#: takes the share `_NAMED_SHARE` of the whole time.
 _FILLED, _NAMED_SHARE = 0.75, 0.01
 #: Text is written where more than `_HIGH` of the lane's height is filled, and less than
 #: `_LOW` of it with another colour.
 _HIGH, _LOW = 0.5, 0.1
-_WHOLE = 0.9  # a run filled to this share shows its count
+_WHOLE = 0.9  # the number of events is shown if this share of a run is filled
 _MOST_LOOPS = 8
 _IDLE = 1e-6  # smaller sums of spans are rounding errors
 _LEAST_LANE = 1e-3  # queues with a smaller share have no lane
@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class _TimelineRows:
-    """The lanes and rows of a timeline, and their heights."""
+    """The lanes and rows of a timeline, and their vertical positions."""
 
     timeline: Timeline
     unit: float
@@ -195,7 +195,8 @@ def _is_spill(event: Event) -> bool:
 
 
 def phase_runs(timeline: Timeline) -> list[Run]:
-    """Return runs in which one phase works most, in order; [] for no backward pass.
+    """Return runs of phases in order of time; [] if there is no backward pass. The
+    phase of a time is the one in which most engines work.
 
     A phase that is too short to be seen becomes part of its neighbour."""
     works = {e.instruction for e in timeline.events if isinstance(e.source, Work)}
@@ -223,8 +224,8 @@ def phase_runs(timeline: Timeline) -> list[Run]:
 def _shares(
     timeline: Timeline, of: Mapping[int, str], phase: str, edges: np.ndarray
 ) -> np.ndarray:
-    """Return how much the engines work for a phase, summed over queues. Transfers do
-    not count, since loads run before the work that needs them."""
+    """Return the busy shares of the engines for a phase, summed over queues. Transfers
+    are left out, since loads run before the work that needs them."""
 
     def belongs(event: Event) -> bool:
         return isinstance(event.source, Work) and of.get(event.instruction) == phase
@@ -234,7 +235,7 @@ def _shares(
 
 
 def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
-    """Return the index of each column's largest row; idle columns repeat the last."""
+    """Return the busiest phase of each time, or the last one if none is working."""
     places = np.where(working, np.arange(len(working)), -1)
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()
@@ -274,8 +275,8 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
 
 
 def _fullest(timeline: Timeline, queue: Queue, run: Run) -> Run:
-    """Return the longest part of a run in which its lane is high and of its own colour,
-    so that a text does not cover gaps."""
+    """Return the longest part of a run in which the lane is filled with the colour of
+    the run, so that a text does not cover gaps."""
     edges = np.linspace(0, timeline.total_seconds, _STRETCHES + 1)
     spills = busy_shares(timeline, queue, edges, only=_is_spill)
     shares = busy_shares(timeline, queue, edges)
@@ -296,7 +297,7 @@ def _spills(run: Run) -> bool:
 
 
 def _legend(axes: Axes, rows: _TimelineRows) -> None:
-    """Explain colours within rows, and the greys; lanes are named beside the axis."""
+    """Draw a legend of phases, loops and spills. The axis has the names of lanes."""
     present = {run.name for run in rows.phases}
     looks: dict[str, Mapping[str, Any]] = {
         p: {"color": grey} for p, grey in PHASE_COLOURS.items() if p in present

@@ -3,8 +3,8 @@
 Columns that the vendor's profiler has are named as in its tables `Instruction` and
 `DmaPacketAggregated`. Timestamps are nanoseconds from the start of the program, with
 fractions. An event in a loop is one row, for the first iteration; `count` is the number
-of iterations. `duration_ns` is how long it occupies its queue: less than from start to
-end if other events run between its `pieces`.
+of iterations. `duration_ns` is the time for which the event occupies its queue: less
+than from start to end if other events run between the event's `pieces`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ def _when(event: Event) -> dict[str, Any]:
 
 
 def _what(event: Event) -> dict[str, Any]:
-    """Return the columns for what an event does in one iteration of its loops."""
     if isinstance(event.source, Transfer):
         return _NO_WORK | {
             "hbm_read_bytes": event.source.hbm_read_bytes,

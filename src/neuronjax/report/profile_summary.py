@@ -52,7 +52,7 @@ class Roofs:
 def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     """Return the peak rates of a core.
 
-    MFU refers to `peak`: a class of dtypes, or TFLOPS of one logical core.
+    MFU refers to `peak`: a class of dtypes, or a number of TFLOPS of one logical core.
 
     Raises:
         InvalidProgramError: an unknown class, or a class that the chip does not have.
@@ -61,8 +61,8 @@ def roofs(core: Core, peak: str | float = "bf16") -> Roofs:
     bf16 = peak_flops_per_second(core, "bf16")
     assert bf16 is not None
     # A stack serves as many cores as the largest logical core has [LNC]: on trn2 each
-    # of four stacks serves two cores, on trn1 each of two serves one. "For LNC1 and
-    # LNC2 the same" [PS].
+    # of four stacks serves two cores, on trn1 each of two serves one. The rate is the
+    # same for LNC 1 and LNC 2 [PS].
     stacks = chip.cores_per_chip // max(chip.lnc_options)
     return Roofs(
         peak_flops=_peak(core, peak),
@@ -174,7 +174,7 @@ class Metric:
     Attributes:
         unit: "s", "B", "FLOP", "percent" (a fraction from 0 to 1), "count", "cycles",
             "FLOP/B".
-        is_vendor: whether the vendor's profiler has it under this name.
+        is_vendor: whether the vendor's profiler has the figure under this name.
     """
 
     unit: str
@@ -207,7 +207,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "FLOP/B", "below this intensity, HBM is the limit"
         ),
         "mfu_max_achievable_estimated_percent": Metric(
-            "percent", "MFU at this intensity with HBM always busy"
+            "percent", "MFU if HBM were always busy, at the program's intensity"
         ),
         **_engine_metrics(),
         "matmul_instruction_count": Metric("count", "tiles of moving operands"),
@@ -221,7 +221,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "dma_efficiency_percent": Metric(
             "percent", "of the DMA engines' practical rate, while active", False
         ),
-        "mbu_estimated_percent": Metric("percent", "HBM traffic / one stack's rate"),
+        "mbu_estimated_percent": Metric("percent", "HBM traffic / a stack's HBM rate"),
         "hbm_read_bytes": Metric("B", "by the DMA engines"),
         "hbm_write_bytes": Metric("B", "by the DMA engines"),
         "spill_save_bytes": Metric("B", "intermediates that SBUF has no room for"),

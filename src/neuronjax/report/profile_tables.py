@@ -76,7 +76,7 @@ def headline_table(title: str, figures: Mapping[str, float]) -> Table:
 def queues_table(
     figures: Mapping[str, float], bound: Queue | Literal["waiting"]
 ) -> Table:
-    """Return a table of how long each queue works, titled with the program's limit."""
+    """Return a table of how long each queue works, titled with the bottleneck."""
     limit = "queues that wait" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
@@ -117,7 +117,7 @@ def _memory_row(
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ShownMemory(Displayed, MemoryPlan):
-    """A `MemoryPlan` that is displayed as a logical core's peaks of HBM and SBUF."""
+    """A `MemoryPlan` whose display has the peaks of HBM and SBUF of a logical core."""
 
     core: Core
 
@@ -143,7 +143,7 @@ class ShownMemory(Displayed, MemoryPlan):
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ShownKernelMemory(ShownMemory, KernelMemory):
-    """The displayed memory of a kernel, with PSUM."""
+    """A `KernelMemory` whose display also has the peak of PSUM."""
 
     @property
     def _rows(self) -> tuple[tuple[str | Text, ...], ...]:
@@ -153,14 +153,14 @@ class ShownKernelMemory(ShownMemory, KernelMemory):
 
 
 def shown_memory(memory: MemoryPlan, core: Core) -> ShownMemory:
-    """Return a memory plan that can be displayed."""
+    """Return `memory` as an object that can be displayed."""
     shown = ShownKernelMemory if isinstance(memory, KernelMemory) else ShownMemory
     return shown(core=core, **{f.name: getattr(memory, f.name) for f in fields(memory)})
 
 
 def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
-    """Return a table of the measured times nearest to a program, titled with the
-    interval of its predicted time."""
+    """Return a table of the measured programs that are most similar to a program. The
+    title has the interval of the program's predicted time."""
     low, high = seconds(found.low_seconds), seconds(found.high_seconds)
     title = (
         f"How sure: {low} to {high} (80 %), "
@@ -218,10 +218,10 @@ def _figure(value: float, unit: str) -> str:
 def parts_that_hold(
     groups: Mapping[str, Usage], limit: int
 ) -> tuple[dict[str, Usage], str]:
-    """Return parts of a model, merged into the part that contains them, and a note.
+    """Return parts of a model, merged into the parts that contain them, and a note.
 
-    Weights are merged into their layers, and layers into their blocks, until `limit`
-    rows have half of the time."""
+    Weights are merged into layers, and layers into blocks, until the first `limit` rows
+    have half of the time."""
     whole = total(groups.values()).busy_seconds
     deepest = depth = max((key.count("/") + 1 for key in groups), default=1)
     found = dict(groups)
@@ -234,7 +234,7 @@ def parts_that_hold(
 
 
 def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:
-    """Merge parts by the pass and the first `depth` names of the path."""
+    """Merge parts that have equal passes and equal first `depth` names of the path."""
     held: dict[str, list[Usage]] = {}
     for key, used in groups.items():
         path, bracket, phase = key.partition(" (")
@@ -284,9 +284,10 @@ def groups_table(
     *,
     limit: int = 12,
 ) -> Table:
-    """Return a table of the usage of groups, with one row for all after `limit` rows.
+    """Return a table of the usage of groups; the last row adds up all after `limit`.
 
-    Seconds are those of queues, which work in parallel: not shares of the wall time."""
+    The seconds are busy times of queues, which work in parallel. Their sum may exceed
+    the time of the program."""
     shown = dict(list(groups.items())[:limit])
     whole = total(groups.values())
     rest = list(groups.values())[limit:]
@@ -310,7 +311,6 @@ def groups_table(
 
 
 def _of_none(shown: Mapping[str, Usage], heading: str) -> str:
-    """Return a note that explains the row without a name."""
     if NONE not in shown:
         return ""
     moved = "transfers of constants, and of tensors that leave SBUF to make room"

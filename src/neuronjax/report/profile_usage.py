@@ -1,8 +1,8 @@
 """The resources that events use, and their division among ops, lines and modules.
 
 Resources are engine seconds, floating-point operations and bytes, over all iterations
-of loops. The seconds of a group are those of its engines, which work in parallel: the
-groups of a profile add up to the engines' busy times, not to its wall time.
+of loops. Engines work in parallel, so the seconds of all groups of a profile add up to
+the engines' busy times, not to the wall time of the program.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Usage(dict[str, float]):
         return busiest if self.seconds.get(busiest, 0.0) > 0 else None
 
     def told(self) -> Usage:
-        """Fill the dict with the figures, for a data frame, and return self."""
+        """Copy the figures into the dict, for a data frame, and return this object."""
         names = ("hbm_read_bytes", "hbm_write_bytes", *_SUMMED)
         self["busy_seconds"] = self.busy_seconds
         self.update({f"{queue}_seconds": s for queue, s in self.seconds.items()})
@@ -137,7 +137,7 @@ def usage(events: Iterable[Event]) -> Usage:
 
 
 def total(parts: Iterable[Usage]) -> Usage:
-    """Return a `Usage` that only has the busy times of several groups together."""
+    """Return a `Usage` with the sums of the busy times of `parts`, and nothing else."""
     found = Usage()
     for part in parts:
         for queue, spent in part.seconds.items():
@@ -150,9 +150,9 @@ NONE = "(none)"
 
 
 def grouped(timeline: Timeline, key: Key) -> dict[str, Usage]:
-    """Return usage by a property of the instruction, the busiest first.
+    """Return usage by the `key` of instructions, the busiest first.
 
-    `NONE` has the instructions without the property, and events without an instruction
+    `NONE` has the instructions whose key is "", and the events without an instruction
     (such as loads of constants). A group that takes no time is left out."""
     names = [key(instruction) for instruction in timeline.instructions]
     found: Mapping[str, Usage] = defaultdict(Usage)

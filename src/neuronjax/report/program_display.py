@@ -1,8 +1,8 @@
 """The instructions of a program as a table: result, instruction, label, source line.
 
 The label is "exact", "modelled", "checked on silicon" or "host". Blocks of control flow
-are indented, callees follow. `ir.text` has every attribute; the table has those that
-change numbers.
+are indented, and callees come last. The table has only attributes that change numbers;
+`ir.text` has all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STYLES: dict[Label, str] = {
     "modelled": "yellow",
     "host": "red",
 }
-#: Attributes that say what an instruction does, beyond its name.
+#: Attributes that say more exactly than the name what an instruction does.
 _KINDS = ("op", "function", "kind", "direction", "callee", "format", "pattern")
 #: Attributes that change numbers, with the usual value, which is not shown.
 _USUAL: dict[str, Any] = {
@@ -97,7 +97,7 @@ def _block(block: Block, depth: int) -> Iterator[Row]:
 
 
 def _told(i: Instruction) -> str:
-    """Return an instruction's operation, unusual attributes and operands."""
+    """Return operation, unusual attributes and operands of an instruction as text."""
     values = {
         **i.attributes(),
         "rounding": i.rounding,

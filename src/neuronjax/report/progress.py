@@ -1,8 +1,8 @@
 """Progress bars on the standard error, or below a notebook's cell.
 
-In a notebook they are HTML that is replaced during the work, as results are: Rich's own
-display needs widgets, which a saved notebook loses. A process has one live display:
-a compilation while a bar is shown shows its stages in that bar.
+In a notebook the bars are HTML that is replaced during the work, because the bars of
+Rich need widgets, which a saved notebook loses. A process has only one live display. If
+a bar is shown during a compilation, the bar shows the stages of the compilation.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from neuronjax.report.tables import as_text
 VARIABLE = "NEURONJAX_PROGRESS"
 _REDRAW_SECONDS = 0.2  # between two updates in a notebook
 
-#: How progress is shown: in one replaced place, as lines, or not at all.
+#: How progress is shown: as text that is replaced, as lines of a log, or not at all.
 Way = Literal["live", "log", "none"]
 
 
 def way(console: Console) -> Way:
-    """Return how progress is shown on a console; in a log only on demand."""
+    """Return how progress is shown on a console; in a log only if `VARIABLE` is 1."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "0":
         return "none"
@@ -56,8 +56,8 @@ def kind_of(stage: str) -> str:
 class WorkBars:
     """Progress bars, with the compilation stages of the current program.
 
-    Inside their `with` block they are the display of the process; inside another
-    display they show nothing."""
+    The bars are shown in their `with` block, unless the process already shows another
+    display."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class WorkBars:
         return self._at
 
     def stage(self, name: str) -> None:
-        """Show a stage at the current bar."""
+        """Show a stage of compilation beside the current bar."""
         self._show(self._at, stage=kind_of(name))
 
     def _show(self, bar: TaskID, **changes: Any) -> None:
-        """Change a bar, and draw it in a notebook; Rich itself draws in a terminal."""
+        """Change a bar. Draw it if this is a notebook; in a terminal Rich draws it."""
         self._bars.update(bar, **changes)
         if self._page is not None:
             self._page.draw(self._bars.get_renderable())
@@ -120,7 +120,7 @@ class WorkBars:
         stages.end(self)
 
     def end(self) -> None:
-        """Draw for the last time, if anything was drawn."""
+        """Draw the bars for the last time, if they are shown."""
         if self._way == "live":
             self.stage("" if sys.exc_info()[0] is None else "stopped")
             self._bars.stop()
@@ -135,9 +135,9 @@ class WorkBars:
 
 
 class StudyProgress(WorkBars):
-    """Two bars for a study, of runs and the current run's steps, and a line per run.
+    """Two bars, for the runs of a study and for the steps of a run; a line per run.
 
-    The number of a run's steps is taken from the previous run."""
+    The expected number of steps is that of the previous run."""
 
     def __init__(self, runs: int, *, done: int = 0, shown: bool = True) -> None:
         super().__init__(
@@ -152,8 +152,8 @@ class StudyProgress(WorkBars):
         self._what, self._status, self._begun, self._count = "", "", 0.0, 0
 
     def begin(self, what: str, steps: int | None = None) -> None:
-        """End the previous run, and begin one of `steps` steps (None: as many
-        again)."""
+        """End the previous run, and begin a run of `steps` steps. None expects as many
+        steps as in the previous run."""
         self._end_run()
         self._steps = steps or self._steps
         self._what, self._count, self._begun = what, 0, time.perf_counter()
@@ -223,7 +223,7 @@ class CaseProgress(WorkBars):
 
 
 class Page:
-    """A display below a notebook's cell that can be replaced."""
+    """A display below a notebook's cell, whose content can be replaced."""
 
     def __init__(self) -> None:
         from IPython.display import display  # only notebooks need IPython

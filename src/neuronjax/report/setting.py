@@ -44,8 +44,8 @@ def numerics_of(policy: Policy) -> str:
 
 
 def policy_name(policy: Policy) -> str:
-    """Return a policy's own name, or else that of a preset with the same settings apart
-    from the SDK, or else "custom"."""
+    """Return the name of a policy. Without one, return the name of a preset with equal
+    settings (the SDK may differ), or "custom"."""
     if policy.name:
         return policy.name
     presets = (Policy.preset(name) for name in PRESETS)

@@ -3,7 +3,7 @@
 Runs are paired by seed. A run's *final value* is the mean of its metric over the last
 steps. The difference of two final values has Student's t interval over the seeds. Two
 runs are also compared by the numbers of steps in which they reach the worse of their
-two final values; the logarithm of the ratio of these numbers has such an interval too.
+two final values; the logarithm of the ratio of these numbers has a t interval too.
 The *margin* is the largest acceptable difference: a share of the baseline's improvement
 in training, but never less than the scatter of its final values over the seeds.
 """
@@ -23,17 +23,17 @@ from neuronjax.report.study_curves import Curve, Curves
 
 Kind = Literal["baseline", "like", "slower", "worse", "diverges", "undecided"]
 
-#: The most seeds that are proposed.
+#: The largest number of seeds that a verdict proposes.
 _MOST_SEEDS = 100
 #: A machine that needs this many times the baseline's steps is "worse", not "slower".
 _MANY_TIMES = 4.0
-#: The most that the baseline's final values may scatter, as a share of its improvement.
+#: The largest scatter of the baseline's final values, as a share of its improvement.
 _SHARE_OF_SCATTER = 0.25
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its confidence interval, which is NaN to NaN for one seed."""
+    """An estimate with its confidence interval, whose bounds are NaN for one seed."""
 
     estimate: float
     low: float
@@ -48,13 +48,13 @@ class Interval:
         return Interval(factor * self.estimate, *ends)
 
     def shown(self, sign: str = "", most: int = 7) -> str:
-        """Return `estimate ± half width`, with one or two digits of the width, at most
-        `most` after the decimal point. If `sign` is "+", positive numbers have a
-        sign."""
+        """Return "estimate ± half width" as text, with one or two significant digits of
+        the half width, and at most `most` digits after the decimal point. If `sign` is
+        "+", a positive estimate has a sign."""
         half = (self.high - self.low) / 2
         known = math.isfinite(half) and half > 0
         smallest = half if known else abs(self.estimate)
-        # A width of 0.0196 has two digits, 0.020, a width of 0.0212 has one.
+        # A half width of 0.0196 is shown as 0.020, and one of 0.0212 as 0.02.
         leading = math.floor(math.log10(smallest / 2)) if 0 < smallest < math.inf else 0
         digits = min(max((0 if known else 3) - leading, 2), most)
         text = f"{self.estimate:{sign}.{digits}f}"
@@ -63,7 +63,7 @@ class Interval:
     def times(self, other: Interval) -> Interval:
         """Return the interval of a product of independent positive estimates.
 
-        The relative widths are added in quadrature, each side by itself."""
+        The logarithms of the relative bounds are added in quadrature."""
         value = self.estimate * other.estimate
         low, high = (
             math.hypot(*(math.log(getattr(i, end) / i.estimate) for i in (self, other)))
@@ -73,7 +73,7 @@ class Interval:
 
 
 def mean_interval(values: np.ndarray, confidence: float) -> Interval:
-    """Return the mean of values [n] with Student's t interval (n - 1)."""
+    """Return the mean of values [n] with Student's t interval."""
     mean, count = float(values.mean()), len(values)
     if count < 2:
         return Interval(mean, math.nan, math.nan)
@@ -93,22 +93,21 @@ def _quantile(confidence: float, count: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingVerdict:
-    """The training of a machine, compared with the baseline's.
+    """The comparison of a machine's training with the baseline's.
 
     Attributes:
         kind: "like" the baseline, "slower" (to the same value), "worse", "diverges",
             "undecided", or the "baseline" itself.
         seeds: the number of compared pairs of runs: those that diverge in neither run.
         difference: the machine's final values minus the baseline's.
-        steps_ratio: steps to the same value, relative to the baseline's; None if
-            "worse": the metric has stopped falling, or many times the steps are not
-            enough.
+        steps_ratio: steps to the same value, divided by those of the baseline; None if
+            `kind` is "worse", since the metric no longer falls, or falls too slowly.
         margin: the largest difference that passes as "like".
         diverged: by seed, the first step at which the metric is not finite, or after
             which it stays above its start.
-        more_seeds: how many more seeds would decide, with the same scatter; None if
-            they would be more than 100, or do not help.
-        reason: why more seeds do not help; "" if they may.
+        more_seeds: how many more seeds would decide, if the scatter stays the same;
+            None if more than 100 seeds are needed, or if seeds cannot decide.
+        reason: why more seeds cannot decide; "" if they can.
     """
 
     machine: str
@@ -145,7 +144,7 @@ class TrainingVerdict:
 
 
 def last_steps(found: Curves, given: int | None) -> int:
-    """Return how many last steps make a final value: `given`, or a tenth of all."""
+    """Return how many last steps are averaged: `given`, or a tenth of all steps."""
     return given or max(1, min(len(curve.steps) for curve in found.values()) // 10)
 
 
@@ -154,9 +153,9 @@ def training_verdicts(
 ) -> dict[str, TrainingVerdict]:
     """Return the verdict on every machine, by label, from its curve and the baseline's.
 
-    The direction in which the baseline's metric moves is the better one. `margin` is a
-    share of the baseline's improvement from first step to final value; `last` is the
-    number of steps whose mean is a final value; `confidence` is 0.95 for 95 %."""
+    If the baseline's metric falls, less is better, otherwise more. `margin` is a share
+    of the baseline's improvement from first step to final value; `last` is the number
+    of steps whose mean is a final value; `confidence` is 0.95 for 95 %."""
     reference = found[baseline]
     sign = 1.0 if _fall(reference, last) >= 0 else -1.0
     runs = {x: replace(curve, values=sign * curve.values) for x, curve in found.items()}
@@ -177,7 +176,8 @@ def _fall(curve: Curve, last: int) -> float:
 
 @dataclass(frozen=True)
 class _Judge:
-    """The baseline's runs, times `sign` so that less is better, and the criteria."""
+    """The baseline's runs and the criteria. All values are multiplied by `sign`, so
+    that less is better."""
 
     reference: Curve
     baseline: str
@@ -210,7 +210,7 @@ class _Judge:
     def _compared(
         self, judged: TrainingVerdict, own: Curve, reference: Curve
     ) -> TrainingVerdict:
-        """Return the verdict from runs of equal seeds, all of them finite."""
+        """Return `judged` with the verdict from pairs of runs that do not diverge."""
         differences = ends_of(own, self.last) - ends_of(reference, self.last)
         worse = mean_interval(differences, self.confidence)
         logs = np.log(_steps_ratios(own, reference, self.last))
@@ -275,10 +275,10 @@ class _Judge:
         return ""
 
     def _divergences(self, curve: Curve) -> dict[int, int]:
-        """Return the step at which each diverging run diverges, by seed.
+        """Return, by seed of each run that diverges, the step at which it diverges.
 
-        It is the first step that is not finite. For a run that ends above its start by
-        more than the margin, it is the step from which its moving mean stays there."""
+        This is the first step that is not finite. A finite run diverges if its moving
+        mean stays above its start by more than the margin, from the returned step."""
         found = {}
         for seed, row in zip(curve.seeds, curve.values, strict=True):
             finite = np.isfinite(row)
@@ -293,7 +293,8 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return, by seed, the ratio of own to reference steps to the worse final value."""
+    """Return, by seed, the steps of `own` divided by the steps of `reference`, each to
+    the worse of the two final values."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]
@@ -304,7 +305,7 @@ def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
 
 
 def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean over the last `window` steps at each step, fewer at the start."""
+    """Return, for each step, the mean of the last `window` steps up to this step."""
     sums = np.concatenate(([0.0], np.cumsum(row)))
     ends = np.arange(1, len(row) + 1)
     starts = np.maximum(ends - window, 0)
@@ -312,8 +313,8 @@ def _moving_mean(row: np.ndarray, window: int) -> np.ndarray:
 
 
 def _first_at(mean: np.ndarray, value: float, window: int) -> float:
-    """Return how many steps a moving mean takes to fall to a value. A window counts as
-    its middle step; between two windows the number is interpolated."""
+    """Return the number of steps after which a moving mean falls to `value`. A mean
+    counts at the middle of its window; between two means, steps are interpolated."""
     ends = np.arange(1, len(mean) + 1)
     middles = ends - (np.minimum(ends, window) - 1) / 2
     index = int(np.argmax(mean <= value))

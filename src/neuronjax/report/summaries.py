@@ -10,12 +10,12 @@ Scalar = str | int | float | bool
 
 
 class Summarised:
-    """A mix-in of result objects, which define `as_dict`."""
+    """A mix-in for classes of results, which define `as_dict`."""
 
     __slots__ = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; results that are only drawn have none."""
+        """Return plain data for JSON; {} for results that are only displayed."""
         return {}
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -30,7 +30,7 @@ class Summarised:
         """Return one flat dict of scalars, for a logger: `wandb.log(found.summary())`.
 
         A nested figure is named "metrics/mfu_estimated_percent", a figure of an output
-        "outputs/grads/w/rms". Other tables only give their number of rows."""
+        "outputs/grads/w/rms". Of other tables, only the number of rows is given."""
         return dict(_scalars("", self.as_dict()))
 
 

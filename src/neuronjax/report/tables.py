@@ -1,7 +1,7 @@
 """The renderer of tables: from rows to text of 80 columns, colours, or HTML.
 
-A class of results defines its look once, in `__rich__`; `print` shows that as text of
-80 columns, Rich in a terminal in colours, and Jupyter as HTML.
+A class of results defines its display once, in `__rich__`. `print` shows the display as
+text of 80 columns, Rich in a terminal in colours, and Jupyter as HTML.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def new_table(
         "min_width": min(WIDTH, len(title)),
         "pad_edge": False,
     }
-    # Without a caption the box itself ends with a blank line.
+    # Without a caption, the table's box ends with a blank line.
     caption = f"{escape(caption)}\n" if caption else None
     table = PlainTable(title=escape(title), caption=caption, **(usual | style))
     for heading, look in (columns or {}).items():
@@ -80,14 +80,14 @@ def one_line(*parts: str | tuple[str, str], style: str | Style = "") -> Text:
 def as_text(drawn: RenderableType) -> str:
     """Return plain text, with lines of at most `WIDTH` and no trailing blanks."""
     out = io.StringIO()
-    # In a notebook Rich would display by itself.
+    # In a notebook Rich would also display the text.
     console = Console(file=out, width=WIDTH, color_system=None, force_jupyter=False)
     console.print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 class Displayed(Summarised, abc.ABC):
-    """A mix-in of result objects, which define `__rich__`."""
+    """A mix-in for classes of results, which define `__rich__`."""
 
     @abc.abstractmethod
     def __rich__(self) -> RenderableType:
@@ -104,7 +104,7 @@ class Displayed(Summarised, abc.ABC):
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))  # else IPython prints the parts of a tuple
+        printer.text(str(self))  # otherwise IPython prints the parts of a tuple
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Work is shown after two seconds in a terminal or a notebook, and in a log (a file, a
 pipe, CI) if NEURONJAX_PROGRESS is 1; 0 shows nothing anywhere. A log gets a line for
-each kind of stage, a terminal and a notebook one line that is replaced. The last line
+each type of stage, a terminal and a notebook one line that is replaced. The last line
 says how long the work took, or when it stopped.
 """
 
@@ -28,7 +28,7 @@ WORTH_SAYING_SECONDS = 0.1
 class Waiting:
     """The stages of one program, shown from another thread.
 
-    It only writes to the standard error, so it cannot make the compilation fail.
+    The thread only writes to the standard error and does not affect the compilation.
     """
 
     def __init__(self, name: str, console: Console) -> None:
@@ -108,8 +108,8 @@ def summary(
     end: float,
     error: type[BaseException] | None = None,
 ) -> str:
-    """Return the total time, the time of each stage, and the stage in which an error
-    stopped the work, as text. `stages` are names and start times."""
+    """Return, as text, the total time, the time of each stage, and the stage in which
+    an error stopped the work. `stages` has (name, start time) pairs."""
     ends = [*[begin for _, begin in stages[1:]], end]
     spent: dict[str, float] = {}
     for (stage, begin), until in zip(stages, ends, strict=True):

@@ -218,9 +218,7 @@ def _check_legal(
         bounds = legal_results(program, **setting)(*inputs)
         illegal = bounds.check(list(outputs[: len(bounds.outputs)]))
     if not illegal:
-        head = (
-            f"neuronjax.tolerance does not allow the results: {illegal.worst.as_text()}"
-        )
+        head = f"results beyond neuronjax.tolerance's bounds: {illegal.worst.as_text()}"
         raise GoldenMismatch(
             "program", change_text(report, head), report.leaves, change=report.change
         )

@@ -100,8 +100,8 @@ class Leaf:
             return compared(self.path, array, expected)
         differing = compared(self.path, array.reshape(-1)[at], self.array(kept))
         if differing is None:
-            what = f"the hash of {self.size} elements differs, but no sample"
-            return LeafDifference(path=self.path, what=f"{what} of {SAMPLES} does")
+            what = f"the hash of all {self.size} elements differs, but none of"
+            return LeafDifference(path=self.path, what=f"{what} {SAMPLES} samples")
         index = np.unravel_index(int(at[differing.index[0]]), self.shape)
         return dataclasses.replace(differing, index=tuple(int(i) for i in index))
 

@@ -107,13 +107,13 @@ THROTTLE_SECONDS = Constant(
     3e-6, "s", "TensorE goes from half to full rate in this time after a pause [GL]"
 )
 THROTTLE_LIMIT = Constant(
-    0.5, "fraction", "TensorE's lowest rate; the rate falls while use is below it [GL]"
+    0.5, "fraction", "TensorE's least rate; the rate falls while use is below this [GL]"
 )
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "per second TensorE loses this times (THROTTLE_LIMIT - use) s of THROTTLE_SECONDS;"
-    " use is 0 if idle, else rate x share of rows; that rows count is undocumented",
+    "per second TensorE loses this number x (THROTTLE_LIMIT - use) of THROTTLE_SECONDS;"
+    " use is 0 if idle, else rate x share of rows; the factor for rows is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -125,8 +125,8 @@ MINIMUM_INTERVAL = Constant(
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
-    "an instruction's accesses to SBUF or PSUM whose start, 60 cycles, does not overlap"
-    " with the instruction before; starts overlap partly [A2]",
+    "how many of an instruction's accesses to SBUF or PSUM start (60 cycles) only after"
+    " the instruction before ended; starts overlap partly [A2]",
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
@@ -143,7 +143,7 @@ STRIDE_BYTES = Constant(
 STRIDED_ACCESS = Constant(
     2,
     "cycles/element",
-    "elements at a stride of STRIDE_BYTES [A2]; later guides do not mention a change",
+    "time at a stride of STRIDE_BYTES [A2]; guides to later cores state no other time",
 )
 DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "copy from a dynamic address [V26]")
 RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
@@ -199,7 +199,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by this number, which would speed up larger ones",
+    " narrow dtypes; V26 divides by e, so that larger e would be faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -373,7 +373,7 @@ LINK_SHARE = assumed(
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
-    "the part of a core's DMA rate for a channel; a collective has two channels, or"
+    "a channel's part of a core's DMA rate; a collective has two channels, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
     fitted_to="T2: 2 ranks, 16 MiB to 1 GiB: 56.8 GB/s for additional bytes",
 )

@@ -216,7 +216,7 @@ def _remedies(plan: MemoryPlan, room: int) -> str:
         left = _size(split / ways + rest)
         found.append(
             f"sharding parameters, optimizer state and outputs over {ways} devices "
-            f"reduces the need to {left} on each"
+            f"reduces the need to {left} per device"
         )
     other = totals["activations"] + totals["workspace"] + totals["inputs"]
     if other and half:

@@ -139,7 +139,7 @@ def _throttled(run: _Scheduling) -> list[str]:
         return []
     return [
         f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: products of "
-        "half the array's rows or fewer, or gaps, keep TensorE at half its rate"
+        "half the array's rows or fewer, or pauses, keep TensorE at half its rate"
     ]
 
 

@@ -74,7 +74,7 @@ def test_safetensors_without_tensors_bytes_and_scalars(tmp_path):
         ({"shape": "34"}, "not whole numbers"),
         ({"shape": [2**62, 2**62]}, "has 48 bytes"),
         ({"data_offsets": [0, 47]}, "has 47 bytes"),
-        ({"data_offsets": [48, 0]}, "has bytes 48 to 0"),
+        ({"data_offsets": [48, 0]}, "claims bytes 48 to 0"),
         ({"data_offsets": [0, 2**63]}, "bytes"),
         ({"data_offsets": [0]}, "not whole numbers"),
         ({"data_offsets": [0, 12], "shape": [3]}, "hole"),

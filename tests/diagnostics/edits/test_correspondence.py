@@ -108,7 +108,7 @@ def test_sums_over_devices_are_the_sums_of_the_whole():
     found, page = compared(sharded(ratio_of_sums), loss, *BATCHED, tolerance=1e-5)
     assert found.first is None
     assert found.compared > 20
-    assert "values of both programs compared" in page
+    assert "pairs of values were compared" in page
 
 
 def test_a_fault_in_what_every_device_does_is_after_the_last_equal_value():

@@ -2,7 +2,7 @@
 
 Tokens are the bytes of UTF-8, so there is no vocabulary to build and nothing is
 downloaded. The text differs between Python versions; everything else is a function of
-the seed. The last tenth is held out for evaluation.
+the seed. The last tenth of the text is used only for evaluation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A small GPT in Flax NNX: the model of the quickstart.
 
 Pre-norm decoder: RMSNorm, rotary position embedding, causal multi-head attention,
-SwiGLU, and an output head tied to the embedding, in float32. Nothing here knows about
-neuronjax: it is the program a user would bring. The functions at the end are pure, of
-(graphdef, params, tokens), so any JAX transformation applies to them.
+SwiGLU, and an output head tied to the embedding, in float32. This file does not use
+neuronjax: it is an example of a user's program. The functions at the end are pure
+functions of (graphdef, params, tokens), so any JAX transformation applies to them.
 
 Shapes: B sequences, T tokens each, H heads, D the width of the residual stream, and
 V the vocabulary.

@@ -1,7 +1,7 @@
 """Trains a Flax model with Optax: a user's program, with `jit` as an argument.
 
-A `TrainingRecipe` holds model, optimizer and sizes, and no machine. The defaults train
-1,037,696 parameters on 8 x 64 characters per step, long enough to see learning.
+A `TrainingRecipe` has model, optimizer and sizes, but no machine. By default it trains
+1,037,696 parameters on 8 x 64 characters per step, for enough steps to lower the loss.
 `neuronjax.study` gives `train` a `jit` for each machine, and `jax.jit` for the host.
 """
 
@@ -66,7 +66,7 @@ TINY = TrainingRecipe(
 """Learns nothing; tries every part in seconds."""
 
 
-#: The size that is priced: 124 million parameters, 8 x 1,024 tokens for each copy.
+#: The model that is priced: 124 million parameters, 8 x 1,024 tokens for each copy.
 REAL = TrainingRecipe(
     model=GPTConfig(vocab_size=50_304, layers=12, heads=12, width=768, hidden=2048),
     batch=8,

@@ -3,7 +3,7 @@
 The program runs on values with error bounds. Each saved tensor is compared with the
 bounds of its value and then replaces the value, so later values are computed from the
 device's own numbers. The first tensor outside its bounds therefore points to the ops
-between this tensor and the saved tensors before it.
+between this tensor and the saved tensors from which it is computed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS
 from neuronjax.report.places import OpPlace
 
-#: The tensors and arguments from which a value is computed, and the ops on that path.
+#: The tensors and arguments from which a value is computed, and the ops in between.
 _Origin = tuple[tuple[str, ...], tuple[OpPlace, ...]]
 
 
@@ -49,7 +49,7 @@ class _Waypoint:
 @dataclass
 class DumpWalk:
     """A run of a program whose values are compared with the tensors of a dump. `side`
-    is the lowered program; `samples` is that of `nj.tolerance`."""
+    is the lowered program; `samples` is the argument of `nj.tolerance`."""
 
     program: Program
     side: Side
@@ -177,8 +177,8 @@ class _Behind:
         self._arguments = dict(zip(arguments, program.argument_names, strict=True))
 
     def look(self, key: Key) -> _Origin:
-        """Return the nearest saved tensors and arguments on which a value depends, and
-        the ops in between that compute, in program order."""
+        """Return the nearest saved tensors and arguments on which the value `key`
+        depends, and the computing ops in between, in program order."""
         _, value = key
         since: dict[str, None] = {}
         ops: dict[Op, int] = {}

@@ -27,10 +27,10 @@ class DumpedTensor:
 
     Attributes:
         tensor: its name in the dump.
-        name: what the program calls the value.
+        name: the name of the value in the program.
         how: how it was matched: "given", by "name", or by a "shape" that is unique.
         place: the op that makes it; None for an argument.
-        checked: which elements are not legal, and how far they are outside.
+        checked: which elements are outside their bounds, and how far.
         since: the tensors and arguments from which the emulator computed the value.
         ops: the ops that compute the value from `since`, in program order; one of these
             is wrong if the tensor is not legal.

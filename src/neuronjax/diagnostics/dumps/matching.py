@@ -31,7 +31,7 @@ class NamedValue:
         key: the value and the calls that lead to it.
         path: the op that makes it; None for an argument.
         names: its names, the plainest first.
-        computes: whether its op computes, rather than moves numbers.
+        computes: whether its op computes; False if the op only moves numbers.
     """
 
     key: Key
@@ -55,9 +55,9 @@ def normal(name: str) -> tuple[str, ...]:
 def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
     """Return every value that runs once, in the order of execution, with its names.
 
-    Arguments have the program's names, outputs their paths. Other values are named by
-    module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second value of
-    this name; or by the op alone where the program names no modules. The last value
+    Arguments are named as in the program, outputs by their paths. Other values are
+    named by module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second
+    value of this name; or by the op alone if the program has no modules. The last value
     that a module computes also has the name of the module.
     """
     body = program.entry.body
@@ -216,8 +216,8 @@ def _fits(array: np.ndarray, value: NamedValue) -> bool:
 
 
 def _by_name(name: tuple[str, ...], values: Sequence[NamedValue]) -> list[NamedValue]:
-    """Return the value called `name`; if there is none, the values whose name ends in
-    `name`, or is the end of `name`."""
+    """Return only the value called `name`; if there is none, the values whose name ends
+    in `name`, or is the end of `name`."""
     ends: list[NamedValue] = []
     for value in values:
         for own in map(normal, value.names):

@@ -29,8 +29,8 @@ def read_dump(source: Dump) -> dict[str, np.ndarray]:
             without the ending.
 
     Raises:
-        InvalidProgramError: the file is missing, of an unknown kind or malformed, or
-            something is no array of numbers.
+        InvalidProgramError: the file is missing, malformed or of an unknown format, or
+            a value is no array of numbers.
     """
     if isinstance(source, Mapping):
         source_name = "the mapping"

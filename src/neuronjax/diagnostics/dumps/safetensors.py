@@ -21,7 +21,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.json_text import json_object
 
 _PREFIX = 8
-_LONGEST_HEADER = 100_000_000  # the limit of the format's own readers
+_LONGEST_HEADER = 100_000_000  # the limit of the safetensors library
 #: The most dimensions of a NumPy array, and the largest size of a dimension.
 _MOST_DIMENSIONS, _LARGEST = 64, 2**63 - 1
 _DTYPES: dict[str, Any] = {
@@ -90,7 +90,7 @@ def _span(
         raise _broken(path, f"{name!r} lacks one of {', '.join(keys)}")
     word, shape, offsets = (entry[key] for key in keys)
     if not isinstance(word, str) or word not in _DTYPES:
-        raise _broken(path, f"{name!r} has dtype {word!r}")
+        raise _broken(path, f"{name!r} has dtype {word!r}, which is unknown")
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise _broken(path, f"shape or offsets of {name!r} are not whole numbers")
     if len(shape) > _MOST_DIMENSIONS or max(shape, default=0) > _LARGEST:
@@ -99,7 +99,7 @@ def _span(
     dtype = np.dtype(_DTYPES[word])
     needed = math.prod(shape) * dtype.itemsize
     if not begin <= end <= size:
-        raise _broken(path, f"{name!r} has bytes {begin} to {end} of only {size}")
+        raise _broken(path, f"{name!r} claims bytes {begin} to {end} of {size}")
     if end - begin != needed:
         what = f"{word}{shape} takes {needed} bytes"
         raise _broken(path, f"{name!r} has {end - begin} bytes; {what}")

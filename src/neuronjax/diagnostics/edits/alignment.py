@@ -96,7 +96,7 @@ def flat(program: Program) -> FlatProgram:
 def fingerprint(path: OpPath) -> str:
     """Return a hash of what an op computes, and of its name stack.
 
-    The module is left out, since it may follow from the ops around this one."""
+    The op's module is not hashed: it may be derived from the ops around this op."""
     scope = path.scope
     names = "/".join(read_name_stack(scope).names)
     backward = str(is_cotangent_scope(scope))
@@ -106,7 +106,7 @@ def fingerprint(path: OpPath) -> str:
 # -- pairs ----------------------------------------------------------------------------
 
 _Way = tuple[Callable[[FlatOp], Hashable], str]
-#: (key, kind of pair): two ops make a pair of this kind if their keys are equal.
+#: (key, how): ops with equal keys make an `AlignedPair` with this `how`.
 _WAYS: tuple[_Way, ...] = (
     (lambda o: o.fingerprint, "same"),
     (lambda o: o.kind, "changed"),
@@ -184,8 +184,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
 def _pairs(
     left: Sequence[FlatOp], right: Sequence[FlatOp], ways: Sequence[_Way]
 ) -> Iterator[tuple[FlatOp, FlatOp, str]]:
-    """Yield the pairs of two lists by the first of `ways`; then pair the ops between
-    these pairs by the next way, and so on."""
+    """Yield the pairs of two lists for the first entry of `ways`; pair the ops between
+    these pairs by the next entry, and so on."""
     if not ways:
         return
     key, how = ways[0]
@@ -218,7 +218,7 @@ def common(
     for i in range(start, len(left) - end):
         for j in reversed(places[left[i]]):
             n = bisect.bisect_left(ends, j)
-            if ends[n : n + 1] != [j]:  # else the earlier pair stays
+            if ends[n : n + 1] != [j]:
                 ends[n : n + 1] = [j]
                 links[n + 1 : n + 2] = [(i, j, links[n])]
     link = links[-1]

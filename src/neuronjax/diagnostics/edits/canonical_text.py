@@ -43,7 +43,7 @@ def op_text(op: Op) -> str:
     """Return the canonical text of an op by itself, with the types of its operands.
 
     The scalar body of an op such as a reduction is included; ops that a call, loop or
-    branch runs, and names of functions, are not."""
+    branch runs, and names of functions, are not included."""
     writer = _Writer({}, _digest)
     lines = [writer.op(op, NAMES)]
     if op.name not in CONTROL:
@@ -109,12 +109,12 @@ class _Writer:
         self._count = 0
 
     def program(self, program: Program) -> Iterator[tuple[str, str]]:
-        """Yield each line of the entry and its callees, and its op's "file:line"."""
+        """Yield all lines of entry and callees, each with its op's "file:line"."""
         for name in sorted(program.meshes):
             yield f"mesh {program.meshes[name]!r}", ""
         self._numbers = {program.main: 0}
         written = 0
-        while written < len(self._numbers):  # grows in the loop
+        while written < len(self._numbers):  # the loop adds functions
             name = list(self._numbers)[written]
             yield f"function {written}", ""
             self._values, self._count = {}, 0

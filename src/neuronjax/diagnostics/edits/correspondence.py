@@ -32,7 +32,7 @@ class ComparedValue:
     """The values of an op compared with their partners, over all executions.
 
     Attributes:
-        before, after: the first pair that differs; if none does, the first pair.
+        before, after: the first pair that differs; the first pair if all are equal.
         beside: the comparison of this pair.
         errors: the errors of all executions, added up.
         differs: whether any execution differs.

@@ -43,7 +43,7 @@ class Edit:
             "removed".
         before: the op in the function; None if it was added.
         after: the op in `against`; None if it was removed.
-        differs: whether the values of the two ops differ; None if none are compared.
+        differs: whether the values of the two ops differ; None if not compared.
         what: the change, "value 1e-05 -> 1e-06"; the value of a constant that was added
             or removed; or "".
     """
@@ -82,16 +82,16 @@ class FirstDifference:
         before, after: the ops that make it in the two programs.
         output: path of the value if both programs return it; else None.
         type: the type of the whole value, with the parts of devices gathered.
-        is_edit: whether the op or a constant that it reads was edited; else its
+        is_edit: whether the op or a constant that it reads was edited; if False, its
             operands differ.
         iteration: the iterations of the loops around it; () outside of loops.
         device: the first device whose parts differ; None where they are gathered.
-        errors: errors of all its executions in `against`, relative to the function.
+        errors: errors of all executions in `against`, relative to the function.
         index: the index of the element that differs most.
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
-        equal_behind: the nearest equal ops on which the op depends, in both programs.
-        because: the edits on which the value depends; an edit of its op is one.
+        equal_behind: the nearest ops with equal values on which the op depends.
+        because: the edits on which the value depends, including an edit of its op.
     """
 
     before: EditedOp
@@ -250,11 +250,11 @@ class ProgramComparison(Displayed):
         if not self.compared:
             return Text(
                 "no value of one program can be matched with a value of the other: no"
-                " results have equal names and types, and no values come from one line",
+                " results have equal names and types, none are made by the same line",
                 style="bold red",
             )
         limit = "bit" if self.tolerance == 0 else "value"
-        what = f"no {limit} differs: {self.compared} values of both programs compared"
+        what = f"no {limit} differs: {self.compared} pairs of values were compared"
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
@@ -263,7 +263,7 @@ class ProgramComparison(Displayed):
             return
         count = f"ops in both programs: {self.pairs}; edits: {len(self.edits)}"
         if not self.is_edit:
-            yield Text(f"{count}, which are too many to list")
+            yield Text(f"{count}, too many edits to list")
             return
         yield Text(count)
         because = () if self.first is None else self.first.because

@@ -207,12 +207,12 @@ class _Describing:
 def _behind(
     value: RunValue, equal: Container[FlatOp | None]
 ) -> tuple[set[FlatOp | None], list[FlatOp]]:
-    """Return the ops that lead from the last equal values to a value, and the ops that
-    make these equal values, in the order of the program."""
-    way, ends = {value.op}, set[FlatOp]()  # None stands for the arguments
+    """Return the ops from the last equal values to `value`, and the ops that make these
+    equal values, in the order of the program. `equal` are the ops with equal values."""
+    way, ends = {value.op}, set[FlatOp]()  # None is the op of arguments
     values = dict.fromkeys(value.reads)
     left = [*values]
-    for read in left:  # grows in the loop
+    for read in left:  # the loop adds values
         if read.op is not None and read.op in equal:
             ends.add(read.op)
         else:
@@ -249,7 +249,6 @@ def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
     return EditedOp(
         number=shown.number,
         op=_WORDS.get(op.op.name) or op.op.name.rpartition(".")[2],
-        # Without a module, the line already shows the function.
         module=location.label if location.module else TOP,
         source=location.source,
         result=", ".join(op.types),

@@ -54,8 +54,8 @@ class RunValue:
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """Return a key of what the op computes: its name, the ops inside it and its
-        attributes that are words, but no shapes."""
+        """Return a key of what the op computes: its name, the names of ops inside it,
+        and its attributes that are text. Shapes do not count."""
         if self.op is None:
             return ()
         op = self.op.op
@@ -85,8 +85,8 @@ class RunValue:
 
     @property
     def is_distinctive(self) -> bool:
-        """Return whether an equal value is probably related to this one; false for a
-        scalar that is a whole number, and for an array of one repeated number."""
+        """Return whether an equal value probably means the same; False for a scalar
+        that is a whole number, and for an array of one repeated number."""
         array = self.parts[0]
         if array.size == 1:
             return array.dtype.kind not in "biu" and array.item() % 1 != 0
@@ -178,7 +178,7 @@ class ProgramRun(Witness):
         return self._holders[_at(array)][1]
 
     def hold(self, array: np.ndarray, value: RunValue) -> None:
-        """Record which value an array holds, as a whole or in part."""
+        """Record that `array` holds `value`, or a device's part of it."""
         self._holders[_at(array)] = (array, value)
 
     def saw(

@@ -3,8 +3,8 @@
 `get_inputs()` draws arguments from NumPy's global generator, which the judge seeds;
 `forward(*inputs)` computes the correct results in NumPy. If the kernel has other
 layouts, `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
-expected)` convert them. The file is the user's own and is trusted. The candidate is not
-trusted and never sees the file.
+expected)` convert them. The user's file is trusted. The candidate is not trusted and
+never sees the file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FOR, WHILE = "_for_of_the_judge", "_while_of_the_judge"
 
 
 class _Asking(ast.NodeTransformer):
-    """A transformer of loops, which then call `FOR` or `WHILE`."""
+    """A transformer of syntax trees that makes loops call `FOR` or `WHILE`."""
 
     def visit_For(self, node: Any) -> Any:
         self.generic_visit(node)
@@ -73,7 +73,7 @@ class ReferenceFailed(InvalidProgramError):
 
 @contextlib.contextmanager
 def _reference_runs(path: Path) -> Iterator[None]:
-    """Name the reference and its line in exceptions raised in the block."""
+    """Raise the block's exceptions as `ReferenceFailed`, with the reference's line."""
     try:
         yield
     except NeuronJaxError:
@@ -93,7 +93,7 @@ class ReferenceCase:
 
     path: Path
     module: ModuleType
-    # Results of the newest seed, kept because drawing may take longer than a kernel.
+    # The newest seed's inputs and results, since drawing inputs may take long.
     _newest: dict[str, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -142,7 +142,7 @@ class ReferenceCase:
         return self._newest[what][1]
 
     def is_large(self, seed: int, most: int = LARGE_INPUTS) -> bool:
-        """Return whether the reference's inputs have more than `most` elements."""
+        """Return whether the inputs of `seed` have more than `most` elements."""
         return sum(np.size(x) for x in self.drawn(seed)) > most
 
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
@@ -159,7 +159,8 @@ class ReferenceCase:
         return self.answer(self.inputs(seed))
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-        """Return the reference's results for `inputs`, which it may change."""
+        """Return the reference's results for `inputs`; the reference may change
+        `inputs`."""
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 
@@ -174,8 +175,8 @@ class ReferenceCase:
         second seed, fewer drawn runs suffice.
         Raises:
             UnimplementedError: a function of the reference has no rule.
-            InvalidProgramError: the reference uses a number of its arrays without its
-                error, as `float(x[0])` does.
+            InvalidProgramError: the reference uses a number of its arrays without the
+                error, such as `float(x[0])`.
         """
         if relative is not None:
             return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))

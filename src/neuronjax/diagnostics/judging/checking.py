@@ -67,10 +67,10 @@ def ignored_arguments(
 
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:
-    """Return positions of the arguments on which no result depends. A storage is
-    assumed to depend on all that any write to it depends on, even a later write. So the
-    returned arguments surely have no effect; other arguments may have no effect
-    either."""
+    """Return positions of the arguments on which no result depends. The order of
+    instructions is ignored: a storage depends on the operands of every instruction that
+    writes it. So the returned arguments surely have no effect. Other arguments may also
+    have no effect."""
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
     reached = _reached(sources, {a.storage for a in program.results})
@@ -85,8 +85,8 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Record what every storage and register depends on. `around` has the registers
-    that decide how often the block runs, on which all depend."""
+    """Record what every storage and register depends on. Everything in the block also
+    depends on the registers `around`, which decide how often the block runs."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around
@@ -127,7 +127,7 @@ def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
     other[number] = case.inputs(seed + 1)[number]
     try:
         after = case.answer(other)
-    except ReferenceFailed:  # the reference's inputs depend on each other
+    except ReferenceFailed:  # the argument must fit the others
         return True
     return any(
         not np.array_equal(b, a, equal_nan=True)

@@ -48,11 +48,11 @@ def compared(
 def decided(
     done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
 ) -> tuple[bool | None, str]:
-    """Return whether every seed is right, and "". If the tolerance cannot decide,
-    return None and the reason."""
+    """Return whether every seed is correct, and "". If the tolerance is too wide to
+    decide, return None and the reason."""
     if not all(s.correct for s in done):
         return False, ""
-    # An error above the allowed error comes from elements without a bound.
+    # Only elements without a bound can make an accepted error exceed the allowed error.
     most = max(max(s.allowed, s.relative_l2) for s in done)
     if most > DECIDES:
         return None, (
@@ -76,7 +76,7 @@ def decided(
 def _to_show(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
-    """Return the result and index of the element to show, and what is wrong."""
+    """Return which result and which element to show, and what is wrong."""
     number, found = next(((n, j) for n, j in enumerate(judged) if not j), (0, None))
     if found is not None:
         which = f"result {number}: " if len(judged) > 1 else ""

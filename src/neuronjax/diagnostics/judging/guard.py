@@ -124,9 +124,9 @@ class Guard:
         raise ForbiddenError(f"a kernel that {what}: no kernel needs that")
 
 
-@functools.lru_cache(1024)  # a candidate may raise events of any name
+@functools.lru_cache(1024)  # a candidate may invent names of events
 def _refused(event: str) -> str:
-    """Return the name of the forbidden action that an event is, or ""."""
+    """Return what an event does, if that is forbidden; otherwise ""."""
     return next((what for e, what in _REFUSED.items() if event.startswith(e)), "")
 
 

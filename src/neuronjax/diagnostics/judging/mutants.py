@@ -1,10 +1,10 @@
-"""Wrong kernels that test a tolerance: which of them would it have caught?
+"""Wrong kernels, tried to see whether a tolerance would refuse them.
 
 The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
-an input. Others are runs of the reference with one change. In these runs, arrays
-(`_Heard`) intercept every NumPy function, so that one place of the source computes
-something else: a sum drops its last term, an addition becomes a subtraction, or a loop
-omits its last iteration. One more kind of mutant replaces an input by its mean.
+an input. In others, one input is replaced by its mean. The rest are runs of the
+reference with one change. In these runs, arrays (`_Heard`) intercept every NumPy
+function, so that one line of the source computes something else: a sum drops its last
+term, an addition becomes a subtraction, or a loop omits its last iteration.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from neuronjax.diagnostics.tolerance import Tolerance
 from neuronjax.diagnostics.tolerance.fresh import names_changed
 from neuronjax.diagnostics.tolerance.judged import flat_blocks
 
-#: Largest number of runs of a reference, and largest number of array elements that all
-#: runs together read. A reference with inputs above `case.LARGE_INPUTS` is not run.
+#: Largest number of runs of a reference, and of array elements that the runs read in
+#: total. A reference with inputs above `case.LARGE_INPUTS` is not run.
 _MOST_RUNS = 24
 _MOST_READ = 1 << 30
 
@@ -35,7 +35,7 @@ Results = Sequence[np.ndarray]
 
 
 class _Site(NamedTuple):
-    """A place of the source where a mutant differs: the change, and where it is."""
+    """A change, and the instruction of the source that a mutant changes."""
 
     what: str
     line: int
@@ -114,7 +114,7 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 def _wrong(
     case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
-    """Yield mutants, alternating between the kinds."""
+    """Yield (change, results) of changed runs, in rotation over the changes."""
     kinds: dict[str, list[Any]] = {}
     for number, x in enumerate(inputs):
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
@@ -135,15 +135,16 @@ def _wrong(
 
 
 class _ChangedRun:
-    """One run of a reference, with a change at one place or none.
+    """One run of a reference, with one change or without a change.
 
-    `usual` is `turns` of the unchanged run; it is empty for the unchanged run itself.
+    `changed` is the change, or None. `usual` has the `turns` of the unchanged run; it
+    is empty for the unchanged run itself.
 
     Attributes:
-        turns: number of executions of each place that a mutant can change, in the order
-            of first execution.
-        read: how many numbers its functions read; a product reads each number as often
-            as it multiplies it.
+        turns: for each instruction that a mutant can change, the number of executions;
+            in the order of first execution.
+        read: number of array elements read; a product reads an element once for each
+            multiplication.
     """
 
     def __init__(
@@ -173,8 +174,8 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Count and return the place of the reference that now makes the change `what`
-        possible; return None if the call does not come from the reference."""
+        """Return the calling instruction of the reference as a site of the change
+        `what`, and count it. Return None if no code of the reference calls."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
@@ -185,7 +186,7 @@ class _ChangedRun:
         return site
 
     def _for(self, over: Iterable[Any]) -> Iterator[Any]:
-        """Yield the values of a loop, without the last value in the changed place."""
+        """Yield the values of `over`; a changed loop omits the last value."""
         turns, is_changed = iter(over), False
         for turn in turns:
             for following in turns:
@@ -197,8 +198,8 @@ class _ChangedRun:
 
     def _while(self, condition: Any) -> Any:
         """Return whether a loop goes on; end a changed loop before its last iteration.
-        The number of iterations is known from the unchanged run. A loop that the change
-        makes endless is ended by an error."""
+        The unchanged run tells the number of iterations. Raise an error if a change
+        makes a loop run more than twice as often."""
         site = self._noted(_SHORT_LOOP) if condition else None
         if site is None:
             return condition
@@ -229,7 +230,7 @@ class _ChangedRun:
 
 
 class _Heard(np.ndarray):
-    """An array that passes calls of NumPy functions to its run."""
+    """An array that passes calls of NumPy functions to its `_ChangedRun`."""
 
     run: _ChangedRun
 

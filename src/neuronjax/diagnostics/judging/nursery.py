@@ -1,8 +1,8 @@
 """A process that imports what children need and forks for every candidate.
 
 The imports take a second or two, a fork some milliseconds. The process itself runs only
-trusted code: each candidate has a fork of its own, and its changes end with the fork.
-Run as `python -m` with the number of a socket, on which `sandbox` sends requests.
+trusted code: every candidate runs in a new fork. `sandbox` runs this module by `python
+-m`, gives it the file descriptor of a socket, and sends requests on the socket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-# Needed to trace any candidate. A child that computes values imports its own modules.
+# Needed to trace any candidate. Children that compute values import more modules.
 import neuronjax.diagnostics.judging.tracing_child  # noqa: F401
 from neuronjax.diagnostics.judging.sandbox import SEPARATOR, WORD
 
@@ -40,7 +40,6 @@ def main() -> None:
 
 
 def _become(folder: str, out: int, wire: socket.socket) -> None:
-    """Give this process its own process group, folder and output."""
     os.setpgid(0, 0)
     wire.close()
     nothing = os.open(os.devnull, os.O_RDONLY)

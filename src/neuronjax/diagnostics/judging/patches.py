@@ -1,6 +1,6 @@
 """Functions that a candidate replaces: in NumPy, neuronjax or the builtins.
 
-The judge runs in another process and is not affected. But a kernel that brings its own
+The judge runs in another process and is not affected. But a kernel that replaces
 `numpy.allclose` intends to deceive.
 """
 
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGES = ("builtins", "numpy", "numpy.testing", "numpy.random", "neuronjax")
-#: The name of the candidate's own module.
+#: The name of the candidate's module.
 CANDIDATE = "candidate"
 Held = dict[tuple[str, str], Any]
 

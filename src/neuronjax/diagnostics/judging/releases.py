@@ -71,7 +71,6 @@ def reported(
 
 
 def _counted(problems: list[Problem]) -> Iterator[Problem]:
-    """Yield each problem once, at its first line, with the number of its lines."""
     lines = Counter((p.rule, p.message) for p in problems)
     first = {(p.rule, p.message): p for p in reversed(problems)}
     for key in lines:
@@ -85,11 +84,11 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return the kind of problem that `m` is ("limits", "hazards" or "advice"), and the
-    problem, or None."""
+    """Return the field of the verdict for `m` ("limits", "hazards" or "advice"), and
+    the problem, or None if `m` is no problem."""
     d = m.difference
     if m.holds_in(release):
-        emulated = m.older and OLDER in release.styles  # by the rules of `release`
+        emulated = m.older and OLDER in release.styles  # `release`'s rules are emulated
         if d.effect == "order" and emulated:
             return "advice", None
         return _KINDS[d.effect], _problem(m, RULE, d.remedy)

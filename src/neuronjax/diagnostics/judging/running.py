@@ -87,10 +87,10 @@ def seeds(
     """Return a comparison for every seed up to the first that fails, and any problem.
 
     `allow` is called in a thread while the kernel runs for the first time. It returns
-    the allowed relative L2 error; None derives tolerances from the reference. Programs
-    that may not end get `seconds` s. If the program may read memory that it has not
-    written, the first seed runs a second time, in other memory. If a result differs
-    then, it depends on the memory's earlier content.
+    the allowed relative L2 error; None derives tolerances from the reference. `seconds`
+    limits the time of programs that may not end. If the program may read memory that it
+    has not written, the first seed runs a second time, in other memory. If the results
+    differ, they depend on what the memory held before.
     """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program

@@ -25,7 +25,7 @@ from neuronjax.ir.json_text import json_object
 
 #: The module that forks; it is not imported here.
 _MODULE = "neuronjax.diagnostics.judging.nursery"
-#: A message of `_MODULE`: a child's process id; later its status as of `os.waitpid`.
+#: Format of a message of `_MODULE`: a child's process id, or its `os.waitpid` status.
 WORD = struct.Struct("=i")
 #: A request to `_MODULE` consists of a child's module, this separator and a folder.
 SEPARATOR = b"\0"
@@ -120,7 +120,7 @@ class _Nursery:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, str(theirs.fileno())],
-                cwd=os.sep,  # so that it blocks no folder from removal
+                cwd=os.sep,  # so that any other folder can be removed
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

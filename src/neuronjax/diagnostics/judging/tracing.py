@@ -52,9 +52,9 @@ def trace(
     limits: Limits,
 ) -> TracedCandidate:
     """Trace a kernel of a file in a child; a `kernel` of None stands for the usual
-    names. Only the types of `arguments` are passed on; None stands for the arguments of
-    the candidate's own `get_inputs()`. `hidden` maps files that the candidate may not
-    read to their names in a verdict.
+    names. Only the types of `arguments` are passed on; None stands for the results of
+    the candidate's `get_inputs()`. `hidden` maps files that the candidate may not read
+    to their names in a verdict.
     Raises:
         CandidateRefused: it cannot be traced, or does what no kernel needs.
     """

@@ -101,7 +101,7 @@ def _module(path: Path) -> types.ModuleType:
 
 
 def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
-    """Return the kernel `wanted`. If None, look for a usual name or a single kernel."""
+    """Return the kernel `wanted`; if None, the first of `NAMES`, or the only kernel."""
     held = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
     names = [wanted] if wanted else [n for n in NAMES if hasattr(module, n)]
     if not names and len(held) == 1:
@@ -119,7 +119,6 @@ def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
 
 
 def _made(function: Callable[..., Any]) -> Kernel:
-    """Return a kernel from a plain function, in the NKI style that its file imports."""
     older = any(
         getattr(v, "__name__", "").startswith("neuronjax.nki.legacy")
         for v in getattr(function, "__globals__", {}).values()
@@ -148,7 +147,6 @@ def _refused(error: NeuronJaxError) -> dict[str, Any]:
 
 
 def _raised(error: BaseException, candidate: str) -> dict[str, Any]:
-    """Return the failure for a candidate's exception, at its innermost line."""
     text = str(error).partition("\n")[0]
     message = f"{type(error).__name__}: {text}"
     return _failure("raised", message, line_in(candidate, error) or "")

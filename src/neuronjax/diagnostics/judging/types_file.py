@@ -17,8 +17,8 @@ NO_TYPES = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
 def described(tree: Any) -> Any:
-    """Return a tree of arrays, slots and plain values as JSON, with types in place of
-    arrays.
+    """Return a tree of arrays, slots (numbered leaves) and plain values as JSON, with
+    types in place of arrays.
 
     Raises:
         InvalidProgramError: the tree has a value of another type.

@@ -35,7 +35,7 @@ class ValuesRun(NamedTuple):
 
 
 def executed(block: KernelBlock) -> int:
-    """Return the number of executed instructions; unknown loops count one iteration."""
+    """Count executed instructions; a loop of unknown length counts one iteration."""
     total = 0
     for item in block.items:
         if isinstance(item, KernelInstruction):
@@ -66,10 +66,9 @@ def _may_not_end(block: KernelBlock) -> Iterator[str]:
 def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
-    """Yield the kernel's results in every run. `seconds` is the time limit of all runs
-    together, if they may not end. The call takes the first of `runs` at once, and each
-    other when its results are needed; if a child executes the runs, the call takes all
-    at once.
+    """Yield the kernel's results in every run. `seconds` limits the time of all runs
+    together if a child executes them, since one may not end or is long. Otherwise each
+    run is executed when its results are needed.
     Raises:
         EndlessError: the runs did not end in time.
         NeuronJaxError: a run breaks a limit.

@@ -121,7 +121,7 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """Return the slopes of a remainder: infinite where it may jump."""
+    """Return a remainder's slopes in both operands: infinite where it may jump."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
     return jumps, np.where(r[1] > 0, np.inf, np.abs(low))
@@ -207,7 +207,7 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Cast an operand without an error as the chip does; bound any other cast."""
+    """Cast an exact operand as the chip casts; bound the error of any other cast."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
         results = of_exact(i, x, at)
@@ -227,7 +227,7 @@ def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
     if not isinstance(x_, Tracked) or x_.dtype.kind in "iub":
         x_ = _of_integers(held, at.model)
     result = written(x_, i)
-    if result.hard is None:  # nothing was rounded
+    if result.hard is None:
         result.hard = held.hard
     return [result]
 

@@ -64,7 +64,7 @@ def exchanged(
 
 
 def correlated(held: Held) -> Held:
-    """Return a value whose errors count as correlated with those of other values."""
+    """Return `held` with errors that count as correlated with those of other values."""
     x = held.x
     if not isinstance(x, Tracked) or x.is_exact:
         return held

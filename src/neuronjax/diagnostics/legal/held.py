@@ -83,8 +83,8 @@ def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
     """Return a value with one draw of the errors that it may have.
 
     `is_drawn` says whether the operands of the value had drawn errors. The result's
-    `is_drawn` is true if they had or if an error is drawn here: a later cast then draws
-    its rounding error too.
+    `is_drawn` is True if `is_drawn` is, or if this call draws an error. If a value's
+    `is_drawn` is True, a later cast draws its rounding error too.
     """
     x = held.x
     if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:
@@ -177,8 +177,8 @@ def rounded(
     """Add the error of rounding to `format` to the errors of `x`, and return `x` and
     its error bound; None as bound if the format is not narrower than FP32.
 
-    The values are kept: the order of addition or a table may decide to which neighbour
-    in the format a value is rounded.
+    The values are not rounded, since the order of addition or a table may decide to
+    which neighbour in the format a number is rounded.
     """
     model = x.model
     if format.unit <= model.stored.unit:
@@ -201,13 +201,14 @@ UNIFORM = np.float32(3**-0.5)
 
 
 def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
-    """Return half of the distance of neighbours in a format at magnitudes `size`."""
+    """Return half the distance of neighbours in a format at magnitude `size`."""
     _, exponent = np.frexp(size)
     return np.ldexp(np.float32(format.unit), exponent - 1) + np.float32(format.smallest)
 
 
 def without_needless_errors(x: Tracked) -> Tracked:
-    """Remove the rounding error where a result of exact operands is an FP32 number."""
+    """Return `x`, a result of exact operands, without the rounding error of elements
+    that FP32 holds exactly."""
     value = x.value
     with np.errstate(all="ignore"):
         held = value.astype(np.float32).astype(value.dtype) == value

@@ -26,7 +26,7 @@ class BoundArray(np.ndarray):
     """Error bounds that `np.testing.assert_allclose` accepts as `atol`.
 
     NumPy formats `atol` as one number and adds it to a flat array. This fails where
-    NumPy has left out NaN or Inf; use `LegalResults.check` there.
+    NumPy has left out NaN or Inf; use `LegalResults.check` for such results.
     """
 
     def __format__(self, spec: str) -> str:
@@ -49,7 +49,7 @@ class LegalOutput:
         path: path in the pytree of the outputs, "grads/w"; "the result" for one array.
         dtype: the dtype that the program declares.
         tolerance: reference and bounds; the next three fields are parts of it.
-        expected: the reference, float64; integers and booleans in their own dtype.
+        expected: the reference, float64; integers and booleans in their dtype.
         atol: absolute bound of every element's error, float64. 0 where only the bits of
             the reference are legal. Inf where nothing is known: the number may
             overflow, or depends on numbers that differ by less than their bounds.

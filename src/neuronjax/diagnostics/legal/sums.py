@@ -182,7 +182,7 @@ _Fold = Callable[..., np.ndarray]
 def _added_up(
     fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
 ) -> Tracked:
-    """Return the sums of an instruction that adds the terms `parts`, with errors.
+    """Return the sums of an instruction that adds the elements of `parts`, with errors.
     `fold` adds up arrays of the parts' shapes; every sum has `counts` terms."""
     value = fold(*(p.value for p in parts))
     squares = fold(*(np.square(p.value) for p in parts))

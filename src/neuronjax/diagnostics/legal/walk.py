@@ -87,7 +87,7 @@ class LegalWalk(OpWalk):
     def leaf(
         self, path: OpPath, spans: Spans, views: Views, keys: Keys, lanes: Lanes
     ) -> None:
-        """Compute an op's results with propagated errors, or with drawn errors."""
+        """Compute the results of an op, and propagate or draw their errors."""
         for i in spans[self._side].instructions:
             try:
                 self._step(i, lanes)

@@ -23,8 +23,8 @@ from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, err
 from neuronjax.diagnostics.tolerance.runs import of_run
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
-#: Factor on bounds from drawn errors of the reference. A kernel may compute in another
-#: way than its reference, in chunks or with other sums.
+#: Factor on bounds from drawn errors of the reference. A kernel may use another
+#: algorithm than its reference, with chunks or other sums.
 _OTHER_WAYS = 2.0
 #: Default number of runs with drawn errors: half of `drawn.SAMPLES`, since a judge has
 #: several seeds. With fewer runs Student's t gives wider bounds.
@@ -57,8 +57,8 @@ def error_bounds(
     broadcasts, contracts or assigns. A kernel with another but mathematically equal
     algorithm is sure to pass only where its roundings are no larger.
 
-    The bound of the norm of all errors is sharper than those of single elements:
-    independent errors add in squares there.
+    The bound of the norm of all errors is sharper than those of single elements: in a
+    norm, independent errors add in squares.
 
     A dropped term goes unnoticed if it is smaller than the bound, as are about 1 % of
     4,096 products of normally distributed numbers.
@@ -89,7 +89,7 @@ def error_bounds(
     Raises:
         UnimplementedError: a function of the reference has no rule.
         InvalidProgramError: an unknown precision, or the reference uses a number of its
-            arrays without its error, as `float(x[0])` does.
+            arrays without the error, such as `float(x[0])`.
 
     Memory: 12 to 16 bytes for every element that the reference holds; none for large
     results of element-wise functions, which are computed in parts (`pending.py`). Time:

@@ -47,7 +47,7 @@ from neuronjax.errors import UnimplementedError, user_line
 CHUNK = 512
 _BLOCK_ELEMENTS = 1 << 20
 _TILE = 1024
-#: Upper bound of what a product of factors below 2 loses by flushing subnormals.
+#: Bound of the error of a product of factors below 2, if subnormal numbers become zero.
 _DROPPED = 2.0**-58
 
 
@@ -131,7 +131,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return a factor's shared error as one of the product, shared along `axis`."""
+    """Return a factor's shared error for the product; it is equal along `axis`."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 
@@ -176,7 +176,7 @@ def _factor(
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
-    """Return products, the scale of their roundings, and propagated operand errors."""
+    """Return products, the scale of their roundings, and errors from the operands."""
     n = a.scaled.shape[-1]
     unit = a.unit * b.unit
     sums = np.float32(model.of_sums(n + min(CHUNK, n)))
@@ -199,9 +199,9 @@ def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
     """Return two errors of scaled values: the part (n u^2 / 3) * Q of the squared
-    rounding error (see above), and the scale of propagated operand errors. If operands
-    have errors, the scale includes the rounding error, and the first result is 0; else
-    the scale may be None."""
+    rounding error (see the module), and the scale of propagated operand errors. If
+    operands have errors, the scale includes the rounding error, and the first result is
+    0; else the scale may be None."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
@@ -235,9 +235,9 @@ def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal(x: np.ndarray) -> np.ndarray:
-    """Return scales, or squares of scales, with zeros in place of subnormal numbers.
-    One subnormal in twenty numbers makes a matrix product ten times as slow. The loss
-    in a product, at most four square roots of 2^-124, is within `_DROPPED`."""
+    """Return `x`, which are scales or their squares, with zeros in place of subnormal
+    numbers: one subnormal in twenty numbers makes a matrix product ten times as slow. A
+    product loses at most four square roots of 2^-124, which is below `_DROPPED`."""
     return np.where(x < np.finfo(np.float32).tiny, np.float32(0.0), x)
 
 
@@ -267,7 +267,7 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
 
 
 def _pair(a: Any, p: str, b: Any, q: str, needed: set[str]) -> tuple[Any, str]:
-    """Return the product of two operands of einsum as one matmul of stacks."""
+    """Return the product of two operands of einsum, computed by one batched matmul."""
     a, p = _only(a, p, needed | set(q))
     b, q = _only(b, q, needed | set(p))
     stack = [c for c in p if c in q and c in needed]

@@ -4,7 +4,7 @@ Slopes add up the largest possible errors of operands. After a few layers or ite
 in which errors cancel as often as they add, such a bound is far from any run. A sampled
 run adds random errors at the scales that the rules give (of a rounding, an order or a
 table) and continues with the wrong numbers: Monte Carlo arithmetic. So its errors have
-the program's own correlations and cancellations. The distance of a legal run from the
+the correlations and cancellations of the program. The distance of a legal run from the
 reference, in units of the sampled distances, then follows Student's t distribution,
 which says how far a bound must exceed them. Errors are drawn `AMPLITUDE` times too
 large and distances divided by it, so that a nearby kink (`relu`) is noticed.
@@ -79,7 +79,7 @@ class Draw:
         error: np.ndarray | float = 0.0
         if x.own is not None:
             error = self._of_each(x.own) * self._numbers(x.shape)
-        if x.joint is not None:  # half of its variance is common to all elements
+        if x.joint is not None:
             common, single = self._numbers(()), self._numbers(x.shape)
             size = self._of_each(x.joint)
             error = error + size * (np.float32(0.5**0.5) * (common + single))
@@ -108,8 +108,8 @@ class Draw:
         return np.moveaxis(draws, 0, -1) if self.count else draws[0]
 
     def _of(self, cause: str) -> Any:
-        """Return a drawn error: equal at each use of one `cause` (a table, or
-        "constants"), new for the cause ""."""
+        """Return a drawn error. Every use of one `cause` (a table, or "constants") gets
+        the same error; every use of the cause "" gets a new error."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]
@@ -136,7 +136,7 @@ class Spread:
         self.count += 1
 
     def is_no_help(self, found: Tolerance, quantile: float) -> bool:
-        """Return whether several runs were made but give no smaller bound of a norm."""
+        """Return whether several runs give no smaller norm bound than `found`."""
         norm = quantile * math.sqrt(self._norm / max(1, self.count))
         return self.count > 1 and norm >= found.l2_bound
 

@@ -33,7 +33,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 from neuronjax.ir.instruction import unrepeated
 
-# Replaces a divisor that is zero; smaller than all normal FP32 numbers.
+# Replaces a divisor of zero. It is below the smallest normal FP32 number.
 _TINY = 1e-38
 _BIAS = 0.5
 
@@ -168,7 +168,6 @@ _HANDED_ON: dict[tuple[Any, int, bool], tuple[bool, float]] = {
 def _add_term(
     terms: dict[int, Shared], source: int, new: Shared, joint: list[np.ndarray]
 ) -> None:
-    """Add a shared error to `terms`, or to `joint` if the kinds of error differ."""
     old = terms.get(source)
     if old is None:
         terms[source] = new
@@ -180,8 +179,8 @@ def _add_term(
 
 
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
-    """Return a broadcast operand's error as an error that elements share; None if the
-    function has no rule for it."""
+    """Return the error of an operand that is broadcast, as an error shared by elements
+    of the result; None if `function` passes no shared error on."""
     if (function, place, False) in _HANDED_ON:
         is_relative, scale = False, np.asarray(x.part(...).scale())
     elif (function, place, True) in _HANDED_ON and (x.value != 0).all():
@@ -330,7 +329,7 @@ class _Step:
     stored: Roundoff
 
     def taken(self, x: list[ErrorParts]) -> tuple[np.ndarray, Any, Any]:
-        """Return values for operands `x`, with independent and correlated errors."""
+        """Return values, independent errors and correlated errors for operands `x`."""
         values = tuple(p.value for p in x)
         f = self.function(*values)
         size = np.abs(f)

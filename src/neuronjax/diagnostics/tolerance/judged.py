@@ -136,7 +136,7 @@ class Tolerance:
 
     @functools.cached_property
     def _squares(self) -> tuple[float, float]:
-        """Return sums of squares of the finite elements: with a bound, and without."""
+        """Return sums of squares of finite elements: with bound, and without."""
         value, sums = self.value.reshape(-1), [0.0, 0.0]
         for block in flat_blocks(value.size):
             bound = None if self.bound is None else self.bound.reshape(-1)[block]
@@ -190,8 +190,9 @@ def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 class _BlockErrors(NamedTuple):
-    """Errors of a block: `off` against the FP32 reference, `error` of bounded elements,
-    `times` over the bound. `undecided` counts elements without a bound."""
+    """Errors of a block: `off` against the FP32 reference, `error` of elements with a
+    bound, `times` as multiples of bounds. `undecided` counts elements without a bound.
+    """
 
     off: np.ndarray
     error: np.ndarray

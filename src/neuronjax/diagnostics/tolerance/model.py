@@ -26,7 +26,7 @@ from neuronjax.numerics.float_format import FLOAT32, FORMATS, get_format
 #: average out in a norm.
 SHARED_SPREAD = 3.0
 
-#: Terms of a sum count as one value if nonzero magnitudes differ by a smaller share.
+#: Terms of a sum count as one value if nonzero magnitudes differ by less than this.
 ONE_VALUE = 2.0**-10
 
 _FEW = 16  # numbers that are compared first, since they mostly differ
@@ -114,7 +114,7 @@ def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return whether magnitudes along an axis are equal or zero; and the largest."""
+    """Return whether nonzero magnitudes along an axis are equal, and the largest."""
     size = np.abs(x)
     largest = np.max(size, axis=axis, initial=0.0)
     least = np.min(size, axis=axis, initial=np.inf, where=size > 0)

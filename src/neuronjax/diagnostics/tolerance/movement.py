@@ -52,8 +52,8 @@ def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
 
 
 def moved_errors(move: Any, parts: Sequence[Tracked]) -> Iterator[Any]:
-    """Yield the independent errors, then the correlated errors, of arrays that `move`
-    combines into one; None for errors that no array has."""
+    """Yield the independent errors, then the correlated errors, of the arrays `parts`
+    that `move` combines. Yield None if no array has such errors."""
     for errors in ([p.own for p in parts], [p.correlated() for p in parts]):
         whole = [
             np.broadcast_to(np.float32(0.0) if e is None else e, p.shape)

@@ -33,7 +33,7 @@ Axis = int | tuple[int, ...] | None
 
 
 def _last(x: Any, axis: Axis) -> Any:
-    """Return `x` with the reduced axes merged into the last one."""
+    """Return `x` with all reduced axes merged into one last axis."""
     axes = _axes(x.ndim, axis)
     return grouped(x, [*([i] for i in range(x.ndim) if i not in axes), axes])
 
@@ -113,8 +113,9 @@ def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
 
 
 def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
-    """Return a shared error after a sum: unchanged if it is relative and common to all
-    terms, and otherwise the sum of the terms' signed errors."""
+    """Return the error of a sum whose terms have the shared error `term`: the same
+    relative error if all terms along `axis` share it, else the sum of the signed
+    errors."""
     axes = _axes(x.ndim, axis)
     view = term.scale
     if term.is_relative and all(view.strides[i] == 0 for i in axes):
@@ -155,7 +156,7 @@ def variance(
 
 def extreme(function: Any, sign: int) -> Any:
     """Return the rule of `np.max` (`sign` 1) or `np.min` (-1): the error is the largest
-    of those elements that may be the extreme."""
+    error of the elements that may be the extreme."""
 
     @run_by_run
     def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
@@ -180,7 +181,7 @@ def extreme(function: Any, sign: int) -> Any:
 
 
 def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
-    """Return the largest error among the elements that may be the maximum."""
+    """Return the largest error scale among elements that may be the maximum."""
     reach = spread * scale
     least = np.max(v - reach, axis=-1, keepdims=True)
     return np.max(np.where(v + reach >= least, scale, 0.0), axis=-1)
@@ -217,7 +218,8 @@ def ordered(x: Tracked, axis: int = -1) -> Tracked:
 
 
 def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
-    """Return a mask of sorted numbers that may exchange order with a neighbour."""
+    """Return a mask of sorted numbers that may change places with a neighbour, if every
+    number is off by at most `reach`."""
     v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
     gap, both = np.abs(v[..., 1:] - v[..., :-1]), r[..., 1:] + r[..., :-1]
     close = (gap <= both) & (both > 0)

@@ -57,7 +57,7 @@ FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
 
 
 def _compared(function: Any, a: Any, b: Any) -> Any:
-    """Compare; the result is plain if all elements differ by more than their bounds."""
+    """Compare; return a plain array if the errors change no element of the result."""
     model = model_of((a, b))
     return _between(function, as_tracked(a, model), as_tracked(b, model))
 

@@ -5,7 +5,7 @@ which applies the rules that other files register here. There are three kinds of
 since they add differently in a sum:
 
 - `own`: independent between elements, such as a rounding of each; adds in squares.
-- `joint`: correlated in an unknown way; adds linearly.
+- `joint`: with unknown correlations; adds linearly.
 - `shared`: one signed error of many elements, such as that of a row's mean. A shared
   error passes through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an
   error common to all exponentials cancels.
@@ -44,7 +44,7 @@ UFUNCS: dict[Any, Callable[..., Any]] = {}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 REMEDY = "give an explicit tolerance for this reference"
 
-_FEWEST_FOR_THREADS = 64  # blocks
+_FEWEST_FOR_THREADS = 64  # number of blocks
 _THREADS = min(8, os.cpu_count() or 1)
 #: A library of NumPy that links BLAS. If that is not OpenBLAS, `_blas` does nothing.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
@@ -112,7 +112,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     Attributes:
         value: float64, FP32 where it is large; bool or integer if such a result depends
             on numbers that are closer than their bounds.
-        own: scale of independent errors, or None for none. FP32.
+        own: scale of independent errors, or None. FP32.
         joint: scale of correlated errors, or None. FP32.
         shared: errors that elements share, by their source.
         dtype: the dtype that the reference declares.
@@ -236,7 +236,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key: Any, new: Any) -> None:
         if self.is_rearranged:
             raise _leaves("is assigned to after it was reshaped or transposed")
-        for pending in list(UNSETTLED.values()):  # each may depend on this array
+        for pending in list(UNSETTLED.values()):  # each may read this array
             pending.settle()
         key, doubt = _plain(key)
         new = as_tracked(new, self.model)
@@ -288,7 +288,7 @@ def _flat(args: tuple[Any, ...]) -> Any:
 
 
 def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
-    """Return a plain index, and which of its elements are doubtful."""
+    """Return an index without errors, and a mask of its doubtful elements, or None."""
     if not isinstance(key, Tracked):
         return key, None
     doubt = np.broadcast_to(np.asarray(key.scale()) > 0, key.shape)
@@ -463,7 +463,6 @@ def _value(x: Tracked) -> np.ndarray:
 
 
 def _written(out: Any, result: Any) -> Any:
-    """Store a result for `out=` and `x += y`."""
     if not isinstance(out, Tracked):
         raise _leaves("is written to a NumPy array, which carries no error bounds")
     out[...] = result

@@ -174,8 +174,8 @@ def _by_cell(x: Matrix, order: FoldOrder) -> jax.Array:
     j = order.rows_per_cell
     if x.k % j:
         raise InternalError(
-            f"a K tile of {x.k} does not fill cells of {j} rows; pad K with zeros to "
-            f"a multiple of {j}"
+            f"a K tile of {x.k} rows does not fill cells of {j} rows; pad K with zeros "
+            f"to a multiple of {j}"
         )
     rows = x.rows()
     if order.apart:

@@ -23,7 +23,7 @@ from neuronjax.numerics.microscaling import get_mx_format
 from neuronjax.policy.values import check_pattern
 
 KINDS: Mapping[str, str] = {
-    "cast": "copies to a narrower format, those of matmul operands included",
+    "cast": "casts to a narrower format, also of matmul operands",
     "mx": "quantizations to MX blocks; elements and blocks are counted",
     "quantize": "clips to the range of an 8-bit or narrower format, before casts to it",
     "matmul": "results of matmuls, as they leave PSUM",

@@ -170,7 +170,7 @@ def _ring(channels: int) -> Algorithm:
         most = len(closed_paths(group, range(group.size)))
         if channels <= most:
             return group.fault
-        return f"the group lacks chips of the 4 x 4 torus, so it has {most} channels"
+        return f"the group lacks chips of a 4 x 4 torus: {most} channels are possible"
 
     def plan(group: Group) -> FoldPlan:
         paths = closed_paths(group, range(group.size))

@@ -27,10 +27,10 @@ def activate2(dst: NkiTensor, op: Any, data: NkiTensor, imm0: Any, imm1: Any, op
     """dst = op((data <op0> imm0) <op1> imm1); also a reduction of dst."""
 
 def activation(dst: NkiTensor, op: Any, data: NkiTensor, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None, reduce_res: NkiTensor | None = None, reduce_cmd: Any = reduce_cmd.idle, name: str | None = None) -> NkiInstruction:
-    """dst = op(data * scale + bias), in FP32, and its sum per partition."""
+    """dst = op(data * scale + bias), in FP32, and dst's sum per partition."""
 
 def activation_reduce(dst: NkiTensor, op: Any, data: NkiTensor, reduce_op: Any, reduce_res: NkiTensor, bias: Any = None, scale: Any = 1.0, name: str | None = None) -> NkiInstruction:
-    """dst = op(data * scale + bias); reduce_res is its sum per partition."""
+    """dst = op(data * scale + bias); reduce_res is dst's sum per partition."""
 
 def affine_select(dst: NkiTensor, pattern: Sequence[Sequence[int]], channel_multiplier: int, on_true_tile: NkiTensor, on_false_value: float, cmp_op: Any = 'equal', offset: int = 0, name: str | None = None) -> NkiInstruction:
     """dst = on_true_tile where the pattern's value <cmp_op> 0, else on_false_value."""
@@ -39,7 +39,7 @@ def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInst
     """mean and variance per partition of what several `bn_stats` wrote."""
 
 def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
-    """(count, mean, variance * count) of even, then of odd elements, per partition."""
+    """(count, mean, variance * count) of even, then odd elements of each partition."""
 
 def core_barrier(data: NkiTensor, cores: Any, engine: Any = engine.gpsimd, name: str | None = None) -> NkiInstruction:
     """Each core waits here for the other core."""
@@ -78,7 +78,7 @@ def memset(dst: NkiTensor, value: float, engine: Any = engine.unknown, name: str
     """Fills a tile with a number."""
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> NkiInstruction:
-    """Indices in data of 8 values per partition; all bits 1 for a missing value."""
+    """Index in data of each of 8 values per partition; all bits 1 if not found."""
 
 def nc_match_replace8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, imm: float, dst_idx: NkiTensor | None = None, name: str | None = None) -> NkiInstruction:
     """dst = data with the first match of each of 8 values replaced by imm."""
@@ -177,4 +177,4 @@ def tensor_tensor_scan(dst: NkiTensor, data0: NkiTensor, data1: NkiTensor, initi
     """dst[i] = op1(op0(data0[i], dst[i - 1]), data1[i]) along the free axis."""
 
 def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: str | None = None) -> NkiInstruction:
-    """The k largest elements of each 16 partitions, ascending, with their indices."""
+    """The k largest elements of every 16 partitions, ascending, and their indices."""

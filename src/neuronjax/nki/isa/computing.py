@@ -86,8 +86,8 @@ def _kept_axes(call: Request, axis: int | Sequence[int], rank: int) -> int:
     if not axes or axes != list(range(rank - len(axes), rank)) or axes[0] == 0:
         call.refuse(
             f"axis {axis} of a tile of {rank} dimensions",
-            "reduce the last free axes, for example axis=(1, 2) of three; for "
-            "partitions transpose first, or use tensor_partition_reduce",
+            "reduce the last free axes, for example axis=(1, 2) of three; to reduce "
+            "partitions, transpose first or use tensor_partition_reduce",
         )
     return rank - len(axes)
 

@@ -40,7 +40,7 @@ def memset(call: Request) -> Any:
     dst, value = call.of("dst", "value")
     dtype = dtypes.info(dst.dtype)
     if dtype.kind == "packed" and value != 0:
-        call.refuse(f"{value} of {dst.dtype}", "packed types take 0 only")
+        call.refuse(f"{value} for {dst.dtype}", "packed types take 0 only")
     exact = not dtype.is_float and value == int(value)
     call.values["value"] = [int(value) if exact else float(value)]
     return call.emit()
@@ -55,7 +55,7 @@ def with_pattern(call: Request) -> Any:
     if not 1 <= len(counts) <= 4 or prod(counts) != per_partition(dst):
         call.refuse(
             f"pattern {pattern} for {per_partition(dst)} elements per partition",
-            "give one to four [step, count] whose counts multiply to that number",
+            "give one to four pairs [step, count] whose counts multiply to that number",
         )
     call.values["pattern"] = [step for step, _ in pairs]
     return call.emit(counts=counts)

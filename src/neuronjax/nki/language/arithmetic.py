@@ -86,7 +86,7 @@ def _operator(name: str, meaning: str) -> Binary:
         return apply(name, x, y, dtype)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{meaning}, element by element; also an `op=` of nki.isa."
+    function.__doc__ = f"{meaning}, element by element; also for `op=` in nki.isa."
     setattr(function, ATTRIBUTE, name)
     return _described()(function)
 

@@ -34,7 +34,7 @@ def _function(name: str, meaning: str) -> Unary:
     def function(x: NkiTensor, dtype: Any = None) -> NkiTensor:
         return _activated(name, x, dtype)
 
-    use = "computed by ScalarE; also an `op=` of ScalarE's instructions"
+    use = "computed by ScalarE; also for `op=` in ScalarE's instructions"
     return _named(function, name, f"{meaning}, {use}.")
 
 

@@ -173,7 +173,7 @@ def gather_flattened(
         refuse(
             "nl.gather_flattened",
             f"axis {axis}",
-            "use axis=0: indices count over all free dimensions",
+            "use axis=0: an index counts through all free dimensions",
         )
     tile = ndarray(indices.shape, data.dtype)
     nc_n_gather(tile, data, indices)
@@ -187,7 +187,7 @@ def expand_dims(x: NkiTensor, axis: int | Sequence[int]) -> NkiTensor:
     return x
 
 
-@_described(x="a tile in SBUF or PSUM", shape="of the same rank")
+@_described(x="a tile in SBUF or PSUM", shape="the result's shape, of x's rank")
 def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: Any = None) -> NkiTensor:
     """Return a tile of a larger shape, in which dimensions of size 1 are repeated."""
     target = tuple(int(n) for n in shape)
@@ -215,7 +215,7 @@ def _of_dtype(tile: NkiTensor, dtype: Any) -> NkiTensor:
     return copy(tile, dtype)
 
 
-@_described(seed="(1, 1), 32 bits, in SBUF or PSUM")
+@_described(seed="of shape (1, 1) and 32 bits, in SBUF or PSUM")
 def random_seed(seed: NkiTensor) -> None:
     """Seed the generator of `rand`."""
     set_rng_seed(seed)
@@ -233,7 +233,7 @@ def rand(
     return out
 
 
-@_described(rate="the probability of a zero, a number or one per partition")
+@_described(rate="the probability of a zero: a number, or one per partition")
 def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
     """Return a tile with some elements replaced by zeros."""
     tile = ndarray(x.shape, x.dtype)

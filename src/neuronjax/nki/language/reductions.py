@@ -29,7 +29,7 @@ Reduction = Callable[..., NkiTensor]
 
 _described = describer(
     x="a tile",
-    axis="the last free axes",
+    axis="the axes to reduce: the last free axes",
     dtype="of the result; by default x's",
     keepdims="whether reduced axes stay, with size 1",
 )
@@ -60,7 +60,7 @@ def _operator(name: str, op: str, meaning: str, *, operand: bool = True) -> Redu
         return _reduced(op, x, axis, dtype, keepdims)
 
     function.__name__ = function.__qualname__ = name
-    use = "; also an `op=` of reductions" if operand else ""
+    use = "; also for `op=` in reductions" if operand else ""
     function.__doc__ = f"{meaning}{use}."
     if operand:
         setattr(function, ATTRIBUTE, op)

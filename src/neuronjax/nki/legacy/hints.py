@@ -46,7 +46,7 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
                 unsupported(
                     function.__name__,
                     f"{name}={kwargs[name]!r}",
-                    "leave it out if no result needs it; keywords without effect are "
+                    "leave it out if no result changes; keywords without effect are "
                     f"{', '.join(WITHOUT_EFFECT)}",
                 )
         return function(*args, **kwargs)

@@ -78,13 +78,13 @@ def transposes(i: KernelInstruction, trace: OnCore) -> None:
 def _check_direct(i: KernelInstruction, source: Access) -> None:
     rows, shape = source.shape[0], source.shape
     if len(shape) == 2 and rows != 16:
-        raise broken(i, f"src {text(source)}", "give hwdge 16 rows if src has two dims")
+        raise broken(i, f"src {text(source)}", "hwdge needs 16 rows of a matrix")
     if len(shape) > 2 and (rows not in HARDWARE_ROWS or rows * shape[-2] % 16):
         raise broken(
             i,
             f"src {text(source)}",
-            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; this times the "
-            "second last size must be a multiple of 16",
+            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; its product "
+            "with the second last size must be a multiple of 16",
         )
     _check_elements(i, source)
 

@@ -132,8 +132,8 @@ class SiliconReport(Displayed):
         for finding in self.contradicted:
             yield (
                 f"{finding.question}: neuronjax says {finding.ours};"
-                f" {finding.differing:,} of {finding.elements:,} differ, the first"
-                f" {finding.mismatch}"
+                f" {finding.differing:,} of {finding.elements:,} elements"
+                f" differ, first: {finding.mismatch}"
             )
         yield from self.notes
         silent = [f.question for f in self.findings if not f.elements]
