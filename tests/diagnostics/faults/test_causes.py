@@ -339,3 +339,194 @@ def decayed(gates, x):
 def test_a_state_that_is_wholly_forgotten_is_no_fault():
     gates = np.full((5, 4), -120, np.float32)
     assert compare(decayed, policy="fp32")(gates, normal(14, 5, 4)).faults == ()
+
+
+# ---- Matmuls that only pick numbers, or whose scale fits only a mask's constant.
+
+
+def picked(ids, times):
+    chosen = jax.nn.one_hot(ids, times.size) @ times  # here
+    return jnp.exp(chosen[:, None] - chosen[None, :])
+
+
+def taken(ids, times):
+    chosen = jnp.take(times, ids)
+    return jnp.exp(chosen[:, None] - chosen[None, :])
+
+
+def test_a_matmul_that_picks_numbers():
+    arguments = [np.arange(9, dtype=np.int32), 3000 + np.sort(normal(6, 20))]
+    assert_named("coarse", picked, taken, arguments, policy="bf16")
+
+
+def masked_by_a_large_number(x, weights, mask):
+    x = jnp.where(mask[:, None], x, -1e9)  # here
+    return weights @ x
+
+
+def masked_by_zero(x, weights, mask):
+    x = jnp.where(mask[:, None], x, 0.0)
+    return weights @ x
+
+
+def test_the_constant_of_a_mask_before_a_scaled_matmul():
+    mask = np.arange(16) < 12
+    arguments = [1 + normal(7, 16, 8) ** 2, np.where(mask, normal(8, 4, 16), 0), mask]
+    arguments[1] = arguments[1].astype(np.float32)
+    assert_named(
+        "underflow", masked_by_a_large_number, masked_by_zero, arguments, policy="fp8"
+    )
+
+
+# ---- Large errors before small ones, and scales that are constants.
+
+
+def weights_in_8_bits(keys, values, query):
+    weights = jax.nn.softmax(keys @ query)
+    low = weights.astype(jnp.float8_e4m3)  # here
+    return low.astype(F32) @ values
+
+
+def weights_times_4096(keys, values, query):
+    weights = jax.nn.softmax(keys @ query)
+    low = (weights * 4096).astype(jnp.float8_e4m3)
+    return low.astype(F32) @ values / 4096
+
+
+def test_a_large_error_comes_before_an_earlier_small_one():
+    keys, values = 0.3 * normal(9, 2048, 16), normal(10, 2048, 8) + 0.5
+    arguments = [keys, values, normal(11, 16)]
+    named = weights_in_8_bits, weights_times_4096
+    assert_named("underflow", *named, arguments, policy="bf16")
+
+
+def cached(x, scale):
+    def step(cache, given):
+        n, row = given
+        codes = jnp.clip(jnp.round(row / scale), -127, 127).astype(jnp.int8)
+        cache = jax.lax.dynamic_update_slice(cache, codes[None], (n, 0))
+        return cache, jnp.sum(cache.astype(F32) * scale, axis=0)
+
+    rows = jnp.arange(len(x)), x
+    return jax.lax.scan(step, jnp.zeros(x.shape, jnp.int8), rows)[1]
+
+
+def constant_scale(x):
+    scale = jnp.full(x.shape[-1], 1 / 127)  # here
+    return cached(x, scale)
+
+
+def scale_of_numbers(x):
+    return cached(x, jnp.max(jnp.abs(x), axis=0) / 127)
+
+
+def test_a_constant_scale_in_a_scan():
+    arguments = [3 * normal(12, 12, 8)]
+    named = constant_scale, scale_of_numbers
+    assert_named("saturation", *named, arguments, policy="fp32")
+
+
+# ---- Integer shifts.
+
+
+def shifted_in_the_sum(x, taps):
+    def step(total, tap):
+        return total + ((x * tap) >> 15), None  # here
+
+    total, _ = jax.lax.scan(step, jnp.zeros_like(x), taps)
+    return total.astype(F32) / 64
+
+
+def shifted_after_the_sum(x, taps):
+    total, _ = jax.lax.scan(lambda t, tap: (t + x * tap, None), jnp.zeros_like(x), taps)
+    return (total >> 15).astype(F32) / 64
+
+
+def test_a_shift_that_drops_digits_of_a_sum():
+    draw = np.random.default_rng(13)
+    x, taps = draw.integers(-900, 900, 64), draw.integers(1, 60, 48)
+    arguments = [x.astype(np.int32), taps.astype(np.int32)]
+    named = shifted_in_the_sum, shifted_after_the_sum
+    assert_named("integer", *named, arguments, policy="fp32")
+
+
+def test_a_shift_that_unpacks_codes():
+    def unpacked(codes, x):
+        low, high = (codes << 4) >> 4, codes >> 4
+        return jnp.stack([low, high], 1).reshape(-1, 8).astype(F32) @ x
+
+    codes = np.random.default_rng(14).integers(-128, 128, (16, 8)).astype(np.int8)
+    report = compare(unpacked, policy="fp32")(codes, normal(15, 8))
+    assert report.faults == (), str(report)
+
+
+# ---- Causes on the line before an op that cannot be written in another way.
+
+
+def centred_after(x, w):
+    z = x @ w  # here
+    return z - jnp.mean(z, 0)
+
+
+def centred_before(x, w):
+    x = x - jnp.mean(x, 0)
+    return x @ w
+
+
+def test_the_cast_of_a_matmul_before_a_linear_op():
+    x = 300 + normal(16, 40, 6)
+    arguments = [x, normal(17, 6, 4)]
+    assert_named("coarse", centred_after, centred_before, arguments, policy="bf16")
+
+
+def angle_of_cosine(x, y):
+    cosine = jnp.sum(x * y, -1)  # here
+    return jnp.arccos(jnp.clip(cosine, -1, 1))
+
+
+def angle_of_chord(x, y):
+    chord = jnp.sqrt(jnp.sum((x - y) ** 2, -1))
+    return 2 * jnp.arcsin(chord / 2)
+
+
+def test_the_cosine_of_a_small_angle():
+    x = normal(18, 64, 3).astype(np.float64)
+    y = x + 1e-4 * normal(19, 64, 3)
+    x, y = (v / np.linalg.norm(v, axis=-1, keepdims=True) for v in (x, y))
+    arguments = [x.astype(np.float32), y.astype(np.float32)]
+    report = compare(angle_of_cosine, policy="fp32")(*arguments)
+    assert report.faults[0].record.source == marked_line(angle_of_cosine), str(report)
+    assert {f.kind for f in report.faults} >= {"singular"}
+
+
+def guarded_in_half(m, v):
+    root = jnp.sqrt(v).astype(F16)
+    root = root + 1e-8  # here
+    return m / root.astype(F32)
+
+
+def guarded(m, v):
+    return m / (jnp.sqrt(v) + 1e-8)
+
+
+def test_the_line_of_an_epsilon_that_became_zero():
+    v = np.where(np.arange(12) % 3 == 0, 0, normal(20, 12) ** 2).astype(np.float32)
+    arguments = [np.sqrt(v), v]
+    assert_named("singular", guarded_in_half, guarded, arguments, policy="fp32")
+
+
+def differences_in_codes(x):
+    step = 1.05 * jnp.max(jnp.abs(jnp.diff(x))) / 127
+
+    def code(before, x):
+        before = before + step * jnp.clip(jnp.round((x - before) / step), -127, 127)
+        return before, before
+
+    return jax.lax.scan(code, x[0], x)[1]
+
+
+def test_small_differences_that_become_zero_now_and_then_are_no_fault():
+    x = 0.2 * np.sin(np.arange(96) / 15) + 0.02 * normal(21, 96)
+    x[40:] += 1.5 * np.exp(-np.arange(56) / 6)
+    report = compare(differences_in_codes, policy="fp32")(x.astype(np.float32))
+    assert report.faults == (), str(report)

@@ -10,8 +10,8 @@ from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: Formula of a program -> what to write instead. A name matches any value, but the same
-#: one everywhere in a formula; the larger formulas come first.
+#: Formula of a program -> what to write instead. A name in a formula matches any value,
+#: but the same value wherever the name occurs. The larger formulas come first.
 FORMS: Mapping[str, str] = {
     "log(1 - 1 / (1 + exp(y)))": "jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x))",
     "log(1 - logistic(x))": "jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x))",
@@ -37,8 +37,8 @@ FORMS: Mapping[str, str] = {
     "sqrt(x) - sqrt(y)": "(x - y) / (sqrt(x) + sqrt(y)) for sqrt(x) - sqrt(y)",
 }
 _PARSED = {formula: ast.parse(formula, mode="eval").body for formula in FORMS}
-#: Formula -> the only kinds of faults for which another form is advised: the formula is
-#: exact enough, but its range is too small unless the maximum is subtracted first.
+#: Formula -> the only kinds of faults for which another form is advised. These formulas
+#: are exact, but may overflow or underflow unless the maximum is subtracted first.
 RANGES: Mapping[str, tuple[str, ...]] = {
     "exp(x) / sum(exp(x))": ("overflow", "non-finite"),
     "log(sum(exp(x)))": ("overflow", "underflow", "singular", "non-finite"),
@@ -67,7 +67,7 @@ _KEEPS = CONSTANT - {"stablehlo.constant"}
 
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
-    """Return advice on an equivalent of the formula that an op is a part of, or ""."""
+    """Return advice to replace a formula of which one of `ops` is a part, or ""."""
     inner = re.findall(r"\w+", scope.partition("/")[2])  # without the user's function
     names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
     if names & SOLVING:
@@ -77,7 +77,7 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
         if kind not in RANGES.get(formula, (kind,)):
             continue
         if kind == "non-finite" and "exp" not in formula:
-            continue  # the other form keeps digits, but makes no Inf finite
+            continue  # other forms keep digits, but make no Inf finite
         for value in ends:
             found = _match(graph, _PARSED[formula], value, {})
             if found is not None and not found.isdisjoint(ops):
@@ -86,7 +86,7 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
 
 
 def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
-    """Yield an op's results and the values computed from them in a few steps."""
+    """Yield the results of an op and the values computed from these in a few steps."""
     level = [*op.results]
     for _ in range(_AHEAD):
         yield from level
@@ -97,7 +97,7 @@ def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
 def _match(
     graph: ValueSources, pattern: ast.expr, value: Value, names: dict[str, Value]
 ) -> set[Op] | None:
-    """Return the ops that compute a value by a formula, or None without a match."""
+    """Return the ops that compute a value by the formula `pattern`, or None."""
     value = graph.origin(value, _KEEPS)
     if isinstance(pattern, ast.Name):
         return set() if names.setdefault(pattern.id, value) is value else None
@@ -123,7 +123,7 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # skips a reduce's 0
+        for part, operand in zip(order, given, strict=False):  # not a reduce's 0
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

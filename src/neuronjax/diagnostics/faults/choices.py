@@ -1,8 +1,7 @@
 """Choices such as an argmax or an order, and integers used for their magnitude.
 
-An index of the largest number cannot be slightly off: it is right or wrong. If it is
-wrong, the fault lies in the numbers that were compared, even if these are as exact as
-their format allows.
+An index is right or wrong, never slightly off. If an index is wrong, the numbers that
+were compared are at fault, even if the numbers are as exact as their format allows.
 """
 
 from __future__ import annotations
@@ -24,11 +23,16 @@ _KEEPS = (
     | {"chlo.top_k"}
 )
 _BITS = frozenset(f"stablehlo.{name}" for name in ("and", "or", "xor"))
+#: A shift drops too much if one unit of its result is more than this share of the root
+#: mean square of the numbers before it.
+MOST_DROPPED = 2.0**-4
 _BACK = frozenset(f"stablehlo.shift_right_{how}" for how in ("arithmetic", "logical"))
+_ARITHMETIC = MOVING | _BACK
+_ARITHMETIC |= {f"stablehlo.{n}" for n in ("add", "subtract", "multiply")}
 
 
 def is_choice(flow: Flow, value: Value) -> bool:
-    """Return whether a whole number comes from comparing floats, without arithmetic."""
+    """Return whether whole numbers come from comparing floats, without arithmetic."""
     if value.type.dtype.kind not in "iub":
         return False
     chosen = False
@@ -37,7 +41,7 @@ def is_choice(flow: Flow, value: Value) -> bool:
         behind = [op] if op.name in _KEEPS else _whole_ops(flow, op.results[0])
         owes = any(_is_float(v) for op in behind for v in op.operands)
         if owes and (op.name not in _KEEPS or op.name == "stablehlo.convert"):
-            return False  # arithmetic on what floats decided, unlike a loop's counter
+            return False  # arithmetic with a number that depends on floats
         if op.name == "stablehlo.reduce" and not floats:
             return False  # a count
         chosen |= floats and op.name not in MOVING
@@ -45,8 +49,8 @@ def is_choice(flow: Flow, value: Value) -> bool:
 
 
 def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
-    """Yield (origin, comparison) for each op on the way to a choice that compares wrong
-    floats. The origin is the op that made their error."""
+    """Yield (op that made the error of floats, op that compares these floats) for each
+    op that compares wrong floats and on which a choice depends."""
     for op in _whole_ops(flow, value):
         makers = (flow.maker(v) for v in op.operands if _is_float(v))
         wrong = [t for t in makers if t is not None and t.worst.result.error]
@@ -59,9 +63,10 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
 
 
 def is_chosen_from(flow: Flow, op: Op) -> bool:
-    """Return whether every use of a result ends in a select, which may discard it.
+    """Return whether only selects, which may discard a result, use the result of an op.
 
-    Uses that move the result, or make Inf or NaN of it, are followed to their own uses.
+    If an op moves the result, or makes Inf or NaN of the result, the uses of that op
+    count instead.
     """
     seen, left = {op}, [op]
     while left:
@@ -76,8 +81,8 @@ def is_chosen_from(flow: Flow, op: Op) -> bool:
 
 
 def is_bit_field(flow: Flow, op: Op) -> bool:
-    """Return whether an op shifts bits that are only combined with others or shifted
-    back, as code does that packs or unpacks small integers and means to drop bits."""
+    """Return whether an op shifts bits to the left that are only combined with other
+    bits or shifted back. Code that packs small integers drops bits on purpose."""
     if op.name != "stablehlo.shift_left":
         return False
     readers = [r for r in flow.ahead(op, _moves) if not _moves(r)]
@@ -92,9 +97,23 @@ def _moves(op: Op) -> bool:
 
 
 def _bits(flow: Flow, op: Op) -> float:
-    """Return the largest number of bits by which an op shifts."""
     trace = flow.trace(op.results[0])
     return math.nan if trace is None else trace.worst.operands[op.operands[1]].largest
+
+
+def drops_digits(flow: Flow, trace: OpTrace) -> bool:
+    """Return whether an op shifts to the right and so drops a large part of numbers,
+    which no other op reads, before arithmetic with them and a cast to a float."""
+    op = trace.path.op
+    if op.name not in _BACK or flow.readers(op.operands[0]) != {op}:
+        return False
+    made = flow.maker(op.operands[0])
+    if made is not None and made.path.op.name in _BITS | {"stablehlo.shift_left"}:
+        return False  # the bits that it drops are zero
+    numbers, bits = (trace.worst.operands[v] for v in op.operands)
+    readers = flow.ahead(op, lambda reader: reader.name in _ARITHMETIC)
+    casts = (r.name == "stablehlo.convert" for r in readers if _is_float(r.results[0]))
+    return 2**bits.largest > MOST_DROPPED * numbers.norm and any(casts)
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:
@@ -104,14 +123,14 @@ def is_magnitude(flow: Flow, op: Op) -> bool:
 
 
 def is_integer(flow: Flow, op: Op) -> bool:
-    """Return whether a float result is cast to an integer, as an index is."""
+    """Return whether the float result of an op is cast to an integer."""
     readers = flow.ahead(op, lambda r: r.name in MOVING | ROUNDS)
     casts = (op for op in readers if op.name == "stablehlo.convert")
     return not all(_is_float(op.results[0]) for op in casts)
 
 
 def _whole_ops(flow: Flow, value: Value) -> list[Op]:
-    """Return the ops that compute a whole number, back to those that read floats."""
+    """Return the ops that compute a whole number, back to ops that read floats."""
 
     def passes(value: Value) -> bool:
         return not _is_float(value)
@@ -125,7 +144,6 @@ def _is_float(value: Value) -> bool:
 
 
 def _orders(op: Op) -> bool:
-    """Return whether an op uses the magnitude of an integer."""
     if op.name == "stablehlo.convert":
         return _is_float(op.results[0])
     if op.name == "stablehlo.compare":

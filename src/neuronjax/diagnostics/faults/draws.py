@@ -1,7 +1,7 @@
-"""More draws of perturbed data, for results that one draw does not excuse.
+"""More draws of perturbed data, for results whose errors one draw does not explain.
 
-One draw says little about a sign that may flip or a sum of a few terms. So where a
-result seems wrong, the reference runs again on other perturbations of the data.
+One draw shows little of a sign that may flip or of a sum of a few terms. So if a result
+seems wrong, the reference runs again on other perturbations of the data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from neuronjax.diagnostics.faults.shares import Seen
 
-#: Number of draws for a doubtful result, the first one included.
+#: Number of draws for a doubtful result, with the first draw.
 DRAWS = 5
 
 
@@ -21,7 +21,7 @@ def with_draws(
 ) -> tuple[Seen, ...]:
     """Return the results, with `DRAWS` draws of perturbed data for the doubtful ones.
 
-    `draw` runs the reference on the data of another draw and returns its results.
+    `draw(n)` runs the reference on the data of draw `n` and returns the results.
     """
     drawn = {n: [*results[n].perturbed] for n in doubtful}
     for number in range(1, DRAWS):

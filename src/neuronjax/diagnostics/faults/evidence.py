@@ -1,4 +1,4 @@
-"""Figures of one execution of an op: its errors, and what it did to numbers."""
+"""The figures of one execution of an op: errors, and numbers that were lost."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class OpEvidence:
 
     Attributes:
         result: figures of the result with the largest error.
-        operands: figures of its float and integer operands.
+        operands: figures of the float and integer operands.
         own: relative L2 error of the op when it is given the reference's operands.
-        absorbed: share of sums that equal one addend though the other is not zero, and
-            the root mean square of the addends that rounding drops.
+        absorbed: share of sums that equal one addend though the other addend is not
+            zero, and the root mean square of the addends that rounding drops.
         wrapped: number of integers beyond the range of their type.
-        misread: number of results whose sign changed, by `whole_numbers.misread`.
-        rounds_whole: whether it rounds whole numbers to floats near them.
+        misread: number of results whose sign changed (see `whole_numbers.misread`).
+        rounds_whole: whether the op rounds whole numbers (257 is 256 in bfloat16).
         cut_off: for each operand of a clamp, maximum, minimum, select or saturating
             cast, the root mean square of what is cut off in the reference: of numbers
-            that do not become zero, and of those that do.
-        is_tie: whether the result differs from the reference by chance (`is_tie`).
+            that do not become zero, and of numbers that do.
+        is_tie: whether the function `is_tie` returns True.
     """
 
     result: Share
@@ -68,8 +68,8 @@ def absorbed(
     """Return the share of sums of two nonzero addends that equal one of them, and the
     root mean square of the addends that rounding drops.
 
-    `state` is the previous result of a cast in a loop; a scatter's state is its first
-    operand. The other addend is then the reference's result less its state.
+    `state`, the previous result of a cast in a loop, counts as one addend; in a scatter
+    the first operand does. The other addend is then the reference's change of `state`.
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0
@@ -97,7 +97,7 @@ def _stays(stays: np.ndarray, addend: np.ndarray) -> tuple[float, float]:
     return np.count_nonzero(hits) / np.count_nonzero(addend), left_out
 
 
-#: The fraction at which an op begins to round a float to another whole number.
+#: Op -> the fractional part of a float at which the result of the op jumps.
 _CHANGES = {
     "stablehlo.convert": 0.0,
     "stablehlo.floor": 0.0,
@@ -107,13 +107,13 @@ _CHANGES = {
 }
 #: Floats with a smaller relative distance may be the same number in FP32.
 _ONE_IN_FP32 = 2.0**-21
-#: In larger floats, FP32 keeps too few bits (at most 12) of the fraction to judge it.
+#: Of larger floats FP32 keeps at most 12 bits of the fraction: too few to find a tie.
 _LARGEST_WITH_FRACTION = 2.0**11
 
 
 def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
-    """Return whether results differ by chance: one of several comparisons flipped, or
-    floats next to a rounding boundary became other whole numbers."""
+    """Return whether results differ by chance: exactly one of several comparisons
+    flipped, or floats next to a rounding boundary became other whole numbers."""
     if op.name == "stablehlo.compare":
         flips = np.count_nonzero(np.asarray(result.actual) != result.reference)
         return flips == 1 < np.size(result.reference)
@@ -157,8 +157,8 @@ def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, tuple[float, float]]:
     """Return, for each operand that an op of `CLIPS` or a saturating cast to 8 bits
-    bounds, the root mean square of what is cut off: of numbers that do not become zero,
-    and of those that do, as in a ReLU. A select counts if it cuts off only extremes."""
+    bounds, two root mean squares of what is cut off: of numbers that stay nonzero, and
+    of numbers that become zero. A select counts only if it changes only extremes."""
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
@@ -183,7 +183,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only numbers outside the results' range changed, and no signs."""
+    """Return whether only numbers outside the range of `bounded` changed, no signs."""
     if (x * bounded)[x != bounded].min(initial=0.0) < 0:
         return False
     changed = x[x != bounded]

@@ -15,15 +15,15 @@ class Fault(Mapping[str, Any]):
 
     Attributes:
         kind: a key of `naming.KINDS`.
-        role: "makes" the error, or "amplifies" one that other ops made.
+        role: "makes" if the op makes the error; "amplifies" if other ops made it.
         record: the op.
-        parameter: path of the nearest argument leaf before it, or ""; it locates the op
-            in a model if the framework leaves no names of modules.
-        shows: the op at which the error shows first, if it is another one.
-        iteration: iterations of the loops around it when the error first happened.
+        parameter: path of the nearest argument leaf that the op or an op before it
+            reads, or "". The path shows the part of a model if modules have no names.
+        shows: the op at which the error shows first, if that is not `record`.
+        iteration: iterations of the loops around the op when the error first happened.
         evidence: what was observed, in words and numbers.
-        remedy: what to try; the error that it leaves was measured on this op alone.
-        outputs: paths of the results that depend on it.
+        remedy: what to try. An error that it names was measured on the op alone.
+        outputs: paths of the results that depend on the op.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The path of an error through the values of a program, from the figures of ops."""
+"""The paths of errors through the values of a program."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from neuronjax.ir.value_sources import ValueSources
 
 #: An op makes its result's error if its own error is at least this share of that error.
 OWN = 0.5
-#: Relative error of numbers that are as exact as a few layers in FP32 allow.
+#: A relative error up to this may come from a few layers in FP32.
 ORDINARY = 2.0**-16
 #: An op that enlarges an error by a smaller factor only passes it on.
 AMPLIFIES = 2.0
-#: Amplifying an error in a short format by this factor or more is not ordinary.
+#: No ordinary op amplifies an error in a short format by this factor or more.
 COSTLY = 16.0
-#: The roundoffs of short formats, of at most 16 bits, are above this.
+#: A format with a larger roundoff is short: it has at most 16 bits.
 SHORT = 2.0**-12
-#: An addend's error below this share of another addend's is negligible.
+#: An addend's error is negligible below this share of another addend's error.
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
 _SUMS = ADDS | _OF_PRODUCTS | {"stablehlo.reduce"}
-#: Ops whose elements have about the relative errors of the operands' elements.
+#: In these ops, an element of the result has about the operands' relative error.
 FACTORS = frozenset(
     f"stablehlo.{name}" for name in ("multiply", "divide", "negate", "convert")
 )
@@ -40,17 +40,17 @@ Step = tuple[OpTrace, OpEvidence]
 
 
 class Flow:
-    """The values of a program, and the traces of the ops that made them.
+    """The values of a program, and the traces of the ops that made the values.
 
-    Movement, calls, loops and branches are transparent: the maker of a value is the op
-    that computed it.
+    The maker of a value is the op that computed the numbers of the value, never an op
+    that moves the numbers and never a call, loop or branch.
     """
 
     def __init__(self, graph: ValueSources, recorder: Recorder) -> None:
         self._graph = graph
         self._by_op: dict[Op, OpTrace] = {}
         for path, trace in recorder.traces.items():
-            # Of several calls of a function, keep the one with the largest error.
+            # Of all calls of a function, keep the trace with the largest error.
             known = self._by_op.setdefault(path.op, trace)
             if _error(trace) > _error(known):
                 self._by_op[path.op] = trace
@@ -63,8 +63,8 @@ class Flow:
     def maker(
         self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
-        """Return the op that computed a value. Of several, as in branches, return the
-        one with the largest `key`, by default the largest error."""
+        """Return the op that computed a value. If several ops may have (in branches),
+        return the op with the largest `key`, by default the largest error."""
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
@@ -80,14 +80,15 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """Return a value and the values from which it is computed, traced back through
-        values that `passes` accepts, but not to those that `leaves_out` returns."""
+        """Return a value and the values from which it is computed. Go back only behind
+        values that `passes` accepts, and not to the values in `leaves_out(value)`."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
 
     def named(self, trace: OpTrace, names: Mapping[Value, str], steps: int) -> str:
-        """Return the name of the nearest named value on which an op depends, or ""."""
+        """Return the name of the nearest named value that an op, or one up to `steps`
+        ops before it, reads; "" if there is none."""
         for near in (trace, *self.near(trace, steps)):
             for operand in near.path.op.operands:
                 for v in self.behind(operand, lambda v: not computes(self.trace(v))):
@@ -96,7 +97,7 @@ class Flow:
         return ""
 
     def readers(self, value: Value) -> set[Op]:
-        """Return the ops that read a value, including those inside calls and loops."""
+        """Return the ops that read a value, also inside calls and loops."""
 
         def was_run(v: Value) -> bool:
             return self._graph.makers.get(v) in self._by_op
@@ -106,8 +107,8 @@ class Flow:
         return {self._graph.makers[r] for r in readers if was_run(r)}
 
     def ahead(self, op: Op, hands_on: Callable[[Op], bool]) -> Iterator[Op]:
-        """Yield the readers of an op's first result and, where `hands_on` accepts a
-        reader, the readers of its result."""
+        """Yield the ops that read the first result of `op`, or read the first result of
+        a yielded op that `hands_on` accepts."""
         seen, left = {op}, [op]
         while left:
             for reader in self.readers(left.pop().results[0]) - seen:
@@ -130,8 +131,8 @@ class Flow:
         return self._through(value, lambda t: t.first is not None, self._beside_others)
 
     def carrying_nonfinite(self, value: Value) -> set[Op]:
-        """Return the ops through whose results an Inf or NaN reaches a value. An error
-        that the Inf causes counts too: a quotient by Inf is zero."""
+        """Return the ops through whose results an Inf or NaN, or an error caused by an
+        Inf (a quotient by Inf is zero), reaches a value."""
         is_off = lambda t: t.is_broken or t.first is not None  # noqa: E731
         return self._through(value, is_off, lambda value: ())
 
@@ -156,7 +157,7 @@ class Flow:
         }
 
     def _beside_others(self, value: Value) -> list[Value]:
-        """Return a sum's addends with negligible errors beside another addend's."""
+        """Return the addends of a sum that have negligible errors (see `LITTLE`)."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
@@ -165,8 +166,8 @@ class Flow:
         return [v for size, _, v in wrong if size < least]
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
-        """Return an op and the ops from which its error came, along the worst operands.
-        The last op makes its error itself or, in a loop, depends on an earlier one."""
+        """Return an op and the ops from which its error came: the maker of the worst
+        operand of each op is next. The last op makes its error or closes a loop."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(trace.path.op, evidence):
             behind = next(self.behind_step(trace, evidence), None)
@@ -189,7 +190,7 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the ops from which errors enter a chain, if the chain is a loop."""
+        """Yield the ops from which errors enter a chain, if the chain closes a loop."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -212,8 +213,8 @@ class Flow:
         self, trace: OpTrace, evidence: OpEvidence
     ) -> list[tuple[float, int, Value]]:
         """Return (size of the error, index, value) of operands with errors, the largest
-        first. The size is absolute for sums and relative otherwise; if a product has
-        lost many elements, the share that its operands have lost counts too."""
+        first. The size is absolute for sums and relative for other ops. If a product
+        has many lost elements, the share of lost elements of operands counts too."""
         name = trace.path.op.name
         loses = name in FACTORS and evidence.result.lost > MOST_LOST
 
@@ -230,13 +231,13 @@ class Flow:
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
-        """Return whether the error of a value is due to chance and not to an op, given
-        the roundoff `unit` of the coarsest format on its way.
+        """Return whether the error of a value is due to chance and not to an op. `unit`
+        is the roundoff of the coarsest format on which the value depends.
         A gradient that should be zero, such as that of a bias before a softmax, is
         rounding noise of float64 in the reference, and other noise on perturbed data. A
         few elements of a result may also be noise, which an optimizer may enlarge. A
-        float near the middle of two whole numbers may become either. In 16 bits and
-        fewer, few digits are left after many layers.
+        float near the middle of two whole numbers may be rounded up or down. In 16 bits
+        or fewer, few digits are left after many layers.
         """
         trace = self.maker(value)
         if trace is None:
@@ -259,7 +260,7 @@ class Flow:
 
     @functools.cached_property
     def _tie(self) -> Op | None:
-        """Return the first op with a large error, if it is a tie; otherwise None."""
+        """Return the first op with a large error if `is_tie` explains it, else None."""
         for op, trace in self._by_op.items():
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None
@@ -267,8 +268,7 @@ class Flow:
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
         """Return whether ordinary roundings alone explain an error in short formats. If
-        the operands of an op have no correct digits, its error is due to them, and
-        their origins are examined instead."""
+        the last op's operands have no correct digit, the maker of one is examined."""
         seen: set[Op] = set()
         while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
             origin, last = chain[-1]
@@ -282,14 +282,14 @@ class Flow:
         return False
 
     def before_casts(self, value: Value) -> OpTrace | None:
-        """Return the op that computed a value, before its casts."""
+        """Return the op that computed a value before any casts of the value."""
         trace = self.maker(value)
         while trace is not None and trace.path.op.name == "stablehlo.convert":
             trace = self.maker(trace.path.op.operands[0])
         return trace
 
     def increments(self, value: Value, argument: Value) -> bool:
-        """Return whether a value adds something to the unchanged `argument`."""
+        """Return whether a value is the unchanged `argument` plus another term."""
         trace = self.before_casts(value)
         if trace is None or trace.path.op.name not in ADDS:
             return False
@@ -300,7 +300,7 @@ class Flow:
 
         is_in = [argument in self.behind(v, passes) for v in trace.path.op.operands]
         if trace.path.op.name == "stablehlo.subtract":
-            return is_in == [True, False]  # else it is a distance from the argument
+            return is_in == [True, False]  # x - argument is only a distance
         return any(is_in)
 
     def near(self, trace: OpTrace, steps: int) -> Iterator[OpTrace]:
@@ -315,15 +315,15 @@ class Flow:
 
 
 def computes(trace: OpTrace | None) -> bool:
-    """Return whether an op does more than move numbers; an iota does if it rounds."""
+    """Return whether an op computes or rounds numbers, and does not only move them."""
     if trace is None:
         return False
     return trace.path.op.name not in MOVING or trace.own > 0
 
 
 def _is_own(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether an op makes its error itself. A cast that leaves the error of its
-    operand unchanged does not."""
+    """Return whether an op makes its result's error itself. A cast does only if the
+    operand's error is smaller."""
     if not evidence.own or evidence.own < OWN * evidence.result.error:
         return False
     before = evidence.error_before
@@ -331,8 +331,8 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether a sum cancels to float64's rounding noise: its terms are as exact
-    as FP32 allows, or perturbed data explain its own error."""
+    """Return whether the terms of a sum cancel to rounding noise of float64, and the
+    terms are as exact as FP32 allows or perturbed data explain the sum's error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
@@ -343,10 +343,10 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
-    """Return whether an error in a short format is ordinary: no op amplifies it until
-    the format, if it has 8 bits, has no correct digit left, and none by `COSTLY`. The
-    last op of the chain may amplify: with other data its error is as large. So may an
-    op whose operands have no correct digit."""
+    """Return whether the error at the start of a chain is ordinary for short formats:
+    only the last op, and ops whose operands have no correct digit, amplify the error by
+    `COSTLY` or 1 / `unit`; and if the chain has a cast to 8 bits, perturbed data
+    explain the error."""
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     if any(e.error_before < HOPELESS for e in costly):
         return False
@@ -361,7 +361,7 @@ def _error(trace: OpTrace) -> float:
 
 
 def amplification(evidence: OpEvidence) -> float:
-    """Return the ratio of a result's relative error to that of its worst operand."""
+    """Return the relative error of the result divided by that of the worst operand."""
     result, operands = evidence.result, evidence.operands.values()
     if result.nonfinite and not any(x.nonfinite for x in operands):
         return math.inf

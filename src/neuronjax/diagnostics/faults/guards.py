@@ -1,8 +1,8 @@
 """Constants that a format holds as another number: an epsilon that is zero and guards
 nothing, a factor that is Inf or one.
 
-JAX rounds them before a program is captured, so the reference has the wrong number too;
-only the source line still shows the right one.
+JAX rounds constants before a program is captured, so the reference has the wrong number
+too. Only the source line has the right number.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from neuronjax.numerics.float_format import FORMATS
 
 _FACTORS = frozenset(f"stablehlo.{name}" for name in ("multiply", "power"))
 _ARITHMETIC = _FACTORS | {f"stablehlo.{name}" for name in ("add", "subtract", "divide")}
-#: Programs contain no smaller epsilon, except zero.
+#: Epsilons in programs are at least this large, or zero.
 SMALLEST_EPSILON = 1e-30
 
 
 class Misread(NamedTuple):
-    """A constant as it is written, and the number that a format holds for it."""
+    """A constant as written in the source, and the number that a dtype holds for it."""
 
     written: float
     held: float
@@ -39,9 +39,9 @@ class Misread(NamedTuple):
 
 
 def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
-    """Return a constant operand that is Inf, or a factor of 0 or 1, if the source line
-    has a number that rounds to it. Inf in a bound or mask counts only if `is_broken`:
-    a result with Inf or NaN depends on it."""
+    """Return a constant operand of Inf, or a constant factor of 0 or 1, if the source
+    line has another number that rounds to this value; else None. Inf in a bound or mask
+    counts only if `is_broken`: a result with Inf or NaN depends on the op."""
     op = trace.path.op
     for value, share in trace.worst.operands.items():
         if value.type.dtype.kind in "iub" or not flow.is_constant(value):
@@ -58,7 +58,7 @@ def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
 
 
 def _held(op: Op, share: Share, is_broken: bool) -> float | None:
-    """Return the value of a constant that is Inf or a factor of 0 or 1, else None."""
+    """Return the value of a constant if it is Inf, or a factor of 0 or 1; else None."""
     if share.elements and share.nonfinite - share.nan == share.elements:
         return math.inf if is_broken or op.name in _ARITHMETIC else None
     if share.largest == share.norm and op.name in _FACTORS:
@@ -72,11 +72,11 @@ def rounded(x: float, dtype: np.dtype) -> float:
         return float(np.float64(x).astype(dtype))
 
 
-def lost_guard(flow: Flow, trace: OpTrace) -> str:
-    """Return text such as "1e-12 is 0 in float16" about an epsilon that became zero and
-    should guard an operand of an op, or ""."""
+def lost_guard(flow: Flow, trace: OpTrace) -> tuple[OpTrace, str] | None:
+    """Return the op that adds an epsilon, which should guard an operand of an op but
+    became zero, and text such as "1e-12 is 0 in float16"; None if there is none."""
     if trace.path.op.name.rpartition(".")[2] not in SINGULAR:
-        return ""
+        return None
     for operand in trace.path.op.operands:
         guarded = flow.before_casts(operand)
         if guarded is None or guarded.path.op.name != "stablehlo.add":
@@ -84,7 +84,7 @@ def lost_guard(flow: Flow, trace: OpTrace) -> str:
         dtype = np.dtype(guarded.path.op.results[0].type.dtype)
         for value, share in guarded.worst.operands.items():
             if share.nothing == 1 and flow.is_constant(value):
-                # JAX has rounded it; its source line may still have the number.
+                # JAX has rounded the epsilon; the source line may have its number.
                 numbers = (x for x, _ in numbers_of(guarded.path.source) if x)
                 small = (x for x in numbers if not rounded(x, dtype))
                 written = share.largest or next(small, 0.0)
@@ -92,5 +92,5 @@ def lost_guard(flow: Flow, trace: OpTrace) -> str:
                 is_narrow = known is not None and known.min_normal > SMALLEST_EPSILON
                 if written or is_narrow:  # otherwise the source may have a zero
                     what = f"{written:.2g}" if written else "the epsilon"
-                    return f"{what} is 0 in {dtype.name}"
-    return ""
+                    return guarded, f"{what} is 0 in {dtype.name}"
+    return None

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 
-#: An error up to this many times the effect of perturbed data is ill-conditioning.
+#: Ill-conditioning explains errors up to this many times the effect of perturbed data.
 OF_DATA = 4.0
 #: An error up to this many roundoffs of the coarsest format is ordinary rounding.
 OF_ROUNDOFF = 6.0
-#: The same for roundoffs above `COARSE`: in 8 bits and fewer, errors average out.
+#: The limit for roundoffs above `COARSE`: errors in 8 bits or fewer average out.
 OF_COARSE_ROUNDOFF = 1.5
 COARSE = 2.0**-6
 #: A relative error that is acceptable in any result: three digits are right.
-#: Differences in FP32 come near to it even in the best programs.
+#: Differences of FP32 numbers have about this error even in the best programs.
 UNSEEN = 1e-3
-#: The same for a result of one number, which may be near zero by chance.
+#: An acceptable error of a result of one number, which may be near zero by chance.
 UNSEEN_IN_ONE = 1e-2
-#: An error that ill-conditioning never excuses, unless it grew from op to op in 8 bits
-#: and fewer.
+#: Ill-conditioning excuses no larger error, unless the error grew from op to op in 8
+#: bits or fewer.
 HOPELESS = 0.35
 
 
@@ -31,21 +31,21 @@ def limit(share: Share, unit: float) -> float:
 
 
 def excused(unit: float) -> float:
-    """Return the relative L2 error that roundings explain, whatever the data do."""
+    """Return the relative L2 error that roundings explain for any data."""
     times = OF_COARSE_ROUNDOFF if unit > COARSE else OF_ROUNDOFF
     return max(times * unit, UNSEEN)
 
 
 def is_far(share: Share, unit: float) -> bool:
-    """Return whether an array is farther off than its limit, or has lost elements."""
+    """Return whether the error of an array exceeds `limit`, or elements are lost."""
     if share.nonfinite != share.nonfinite_reference:
         return True
     return share.error > limit(share, unit) or loses_elements(share)
 
 
 def loses_elements(share: Share) -> bool:
-    """Return whether more elements are lost than the data explain. One of several does
-    not count: it may be near zero by chance."""
+    """Return whether more elements are lost than the data explain. A single element of
+    several does not count, since it may be near zero by chance."""
     if share.lost * share.elements <= 1 < share.elements:
         return False
     return share.lost > MOST_LOST and share.lost > OF_DATA * share.data_lost

@@ -1,8 +1,8 @@
 """Large negative numbers that stand for minus infinity in masks.
 
-Attention sets the scores that it masks to about -1e9. Beside these the errors of the
-other scores are negligible, yet only the other scores matter. So masked elements are
-left out of the figures, as Inf is. Large positive numbers are no masks.
+Attention sets masked scores to about -1e9. Beside such numbers the errors of all other
+scores are negligible, yet only the other scores matter. So the figures leave masked
+elements out, like Inf. Large positive numbers are no masks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.ir.program import Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: Smaller magnitudes are never taken for masks.
+#: Numbers of smaller magnitude are never taken for masks.
 LEAST = 1e4
 #: A mask is at least this many times as large as every other number.
 TIMES = 1e3
@@ -23,8 +23,8 @@ _KEEPS = CONSTANT | {"func.call"} | {f"stablehlo.{name}" for name in _OPS.split(
 
 
 def masked_values(graph: ValueSources) -> frozenset[Value]:
-    """Return the float values that may contain a mask: those selected from or
-    multiplied by a constant, and sums, products, maxima and minima of these."""
+    """Return the float values that may contain a mask: results of a select or product
+    with a constant, and sums, products, maxima and minima of such results."""
     found = {
         value
         for value, maker in graph.makers.items()
@@ -42,7 +42,7 @@ def masked_values(graph: ValueSources) -> frozenset[Value]:
 
 
 def unmasked(seen: Seen, share: Share) -> Seen:
-    """Return the elements that are no mask, or all if no mask is recognized."""
+    """Return an array without masked elements, or unchanged if no mask is found."""
     if share.largest < LEAST:
         return seen
     reference = wide(seen.reference)

@@ -1,4 +1,4 @@
-"""The name of a fault, and the evidence for it as a sentence."""
+"""The name of a fault, and a sentence with the evidence."""
 
 from __future__ import annotations
 
@@ -66,8 +66,10 @@ MISREAD = "use a constant that the format holds, or apply the constant in float3
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
 #: Advice where a loss scale is too large.
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
+#: Advice where a constant makes the scale of a policy's cast too large.
+FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
-#: A sum at least this many times as large as its smaller addend absorbs it.
+#: A sum at least this many times as large as its smaller addend absorbs the addend.
 LARGER = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
 #: Nouns for ops, used in sentences.
@@ -84,7 +86,7 @@ _NOUNS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class FaultName:
-    """The kind of a fault, its evidence as a sentence, and specific advice if any."""
+    """The kind of a fault, a sentence with the evidence, and any special advice."""
 
     kind: str
     evidence: str
@@ -108,8 +110,16 @@ def _of_its_own(error: float) -> str:
     return f"its own rounding makes a relative error of {short(error)}"
 
 
+def _of_lost(share: float) -> str:
+    return f"{percent(share)} of its numbers are off by more than half of their value"
+
+
 def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     count = t.wrapped or t.misread
+    if not count and short_name(t).startswith("shift_right"):
+        size = short(next(iter(e.operands.values())).norm)
+        text = f"the shift drops digits of numbers with a root mean square of {size}"
+        return FaultName("integer", text, "multiply and add first, and shift the sum")
     if not count:
         return None
     dtype = t.path.op.results[0].type.dtype
@@ -121,7 +131,6 @@ def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _rounds_whole(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the fault of a float that cannot hold whole numbers, such as counts."""
     if not t.rounds_whole:
         return None
     held, of, advice = _format(t), e.result.largest, _of_whole(e)
@@ -160,7 +169,8 @@ def _misreads(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _is_unguarded(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not s.lost_guard:
         return None
-    count = f"{e.result.nonfinite} of {e.result.elements} numbers"
+    result = (e if s.amplifier is None else s.amplifier.shown).result
+    count = f"{result.nonfinite} of {result.elements} numbers"
     return FaultName("singular", f"{s.lost_guard}; {count} are Inf or NaN", LOST_GUARD)
 
 
@@ -194,12 +204,12 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name a bound that clips numbers before a cast, or a scale that makes zeros."""
+    """Name the fault of a quantizer that cuts numbers off or makes them zero."""
     if s.bounding is None:
         return None
     e = s.bounding
     if s.scale and t.path.op.name in BOUNDS:
-        e = t.worst  # the scale is bounded itself
+        e = t.worst  # this op bounds the scale, not the numbers
     elif s.scale:
         return _of_scale(s, e)
     if not e.cut_off:
@@ -220,6 +230,9 @@ def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
     if s.scale == "loss":
         reach = f"by this scale of the loss, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
+    if s.amplifier is not None and s.amplifier.cast is not None:
+        text = "with a scale for this constant, the matmul makes other numbers zero"
+        return FaultName("underflow", text, FILL)
     numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
     text = f"with this scale, {numbers} are cut off"
     if s.scale == "large":
@@ -279,7 +292,6 @@ def _narrows(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _makes(t: OpTrace) -> str:
-    """Return a clause on what an op makes of a small error in its operands."""
     op = _NOUNS.get(short_name(t), short_name(t))
     if t.first is None and t.made_nonfinite is None:
         is_choice = any(v.type.dtype.kind in "iub" for v in t.path.op.results)
@@ -294,7 +306,7 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     operand = e.error_before
     lost = max((x.lost for x in e.operands.values()), default=0.0)
     if short_name(t) in _DIFFERENCES and e.result.lost > lost and s.follows:
-        text = f"{percent(e.result.lost)} of its numbers are off by more than half"
+        text = _of_lost(e.result.lost)
         return FaultName("cancellation", text)
     if e.own >= e.result.error or operand >= e.result.error:
         return None
@@ -339,7 +351,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
             return FaultName("saturation", f"{what} {short(limit)}; {text}")
         lost = max(e.result.lost, e.result.zeros)
         if lost:
-            text += f"; {percent(lost)} of its numbers are off by more than half"
+            text += f"; {_of_lost(lost)}"
         return FaultName("underflow" if lost > FEW else "coarse", text)
     if e.result.beneath > MOSTLY:
         what = f"{percent(e.result.beneath)} of its numbers are smaller than"

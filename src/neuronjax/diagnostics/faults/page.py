@@ -50,7 +50,7 @@ def page(verdict: FaultVerdict) -> Iterator[Text]:
 def lines_to_change(verdict: FaultVerdict) -> Iterator[Text]:
     """Yield the source lines of the first faults, for the end of a report."""
     records = [fault.record for fault in verdict.lines[:SHOWN_FAULTS]]
-    codes = ((r.line, code_at(r.source)) for r in records)  # "" if typed at a prompt
+    codes = ((r.line, code_at(r.source)) for r in records)  # "" if there is no file
     texts = [f"{_INDENT}{line}: {code}" for line, code in codes if code]
     if texts:
         yield Text("change first:" if len(texts) > 1 else "change:", style="bold")
@@ -92,7 +92,8 @@ def _of_result(wrong: WrongResult) -> str:
         step = f"its update, {short(wrong.step)} of the result's size,"
         return f"{name}: {step} {_of_step(wrong)}"
     if wrong.relative_l2 <= wrong.allowed:
-        return f"{name}: {percent(wrong.lost)} of the numbers are off by more than half"
+        lost = f"{percent(wrong.lost)} of the numbers are off"
+        return f"{name}: {lost} by more than half of their value"
     allowed = f"rounding explains at most {short(wrong.allowed)}"
     return f"{name}: the relative error is {short(wrong.relative_l2)}; {allowed}"
 

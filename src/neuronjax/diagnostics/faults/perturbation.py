@@ -1,4 +1,4 @@
-"""Data moved by less than its format resolves, to see how a program amplifies that.
+"""Data changed by at most a roundoff, to see how a program amplifies such a change.
 
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, is a hash of its magnitude. As under rounding, equal numbers stay equal, zeros
@@ -24,7 +24,7 @@ _SHIFTS = (np.uint64(29), np.uint64(32), np.uint64(11))
 
 @functools.cache
 def unit_of(dtype: Any) -> float:
-    """Return the unit roundoff of a dtype or format; 0 for integers and scales."""
+    """Return the unit roundoff of a dtype or format; 0 for integers and E8M0."""
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     if name == FLOAT8_E8M0FNU.name:
         return 0.0
@@ -34,8 +34,8 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Return float64 numbers moved by at most a roundoff. An array of whole numbers so
-    small that the format also has the halves between them is returned unchanged."""
+    """Return float64 numbers changed by at most a roundoff `unit`. An array of whole
+    numbers is unchanged if the format can also hold the halves between its numbers."""
     if not unit or is_exact(x, 0.25 / unit):
         return x
     seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)

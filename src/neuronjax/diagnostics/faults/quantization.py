@@ -1,13 +1,12 @@
-"""Quantizers that lose more than they need to: their bounds cut numbers off, or their
-roundings turn numbers into zeros. The float64 reference does the same, so no result
-shows it.
+"""Quantizers that lose more than necessary: bounds cut numbers off, or roundings turn
+numbers into zeros. The float64 reference loses as much, so no result shows the loss.
 
-A quantizer ends in a cast to 8 bits or fewer, or rounds to whole numbers, bounds them
-and scales them back. How it makes its scales does not matter, since errors are measured
-in units of the quantized numbers. It is at fault if its error is twice the error with a
-scale that fits: it loses a bit. (The rounding error of whole numbers grows with the
-largest, so it may be better to clip a few.) It is also at fault if most numbers become
-zero, or if some do and the program divides by them or each is the scale of many others.
+A quantizer ends in a cast to 8 bits or fewer; or it rounds to whole numbers, bounds
+these and scales them back. A quantizer is at fault if its error is over twice the error
+with a scale that fits all numbers: it loses a bit. (If few numbers are much larger than
+the others, clipping the few may be better than a scale that fits them.) A quantizer is
+also at fault if many numbers become zero; or if a few do, and the program divides by
+these few or multiplies several numbers by each.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ A_BIT = 2.0
 FLATTENED = 0.4
 #: Zeros of a divisor b matter if norm(a / b) is this many times norm(a) / norm(b).
 BLOWN_UP = 10.0
-#: Root mean square error of rounding to whole numbers; and of rounding to floats, as a
-#: multiple of roundoff x norm, for numbers spread evenly between two powers of two.
+#: Root mean square error of rounding: to whole numbers; and to floats, as a multiple of
+#: roundoff x norm, for numbers spread evenly between two powers of two.
 _OF_WHOLE = 1 / math.sqrt(12)
 _OF_FLOATS = 1 / math.sqrt(7)
 #: The largest whole number of 16 bits.
 _LARGEST_CODE = 65535
-#: A bound below this share of a float format's largest number does not fit its range.
+#: A bound below this share of a float format's largest number belongs to no quantizer.
 _NEAR_LARGEST = 0.5
 _MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
-#: Ops that bound numbers, and the comparisons of selects that do.
+#: Ops that bound numbers, and the comparison that a bounding select reads.
 _CHOICES = CLIPS | {"stablehlo.compare"}
 _HANDS_ON = CONSTANT | SCALES | {"stablehlo.sqrt"}
 
@@ -61,10 +60,10 @@ class Bound(NamedTuple):
     """A bound, or a cast that saturates.
 
     Attributes:
-        cut_off: the root mean square of what it cuts off.
-        largest: the largest magnitude before it.
-        limit: the largest magnitude after it.
-        trace, evidence: the op, and its execution that cuts off most.
+        cut_off: the root mean square of what is cut off.
+        largest: the largest magnitude before the bound.
+        limit: the largest magnitude after the bound.
+        trace, evidence: the op, and the execution that cuts off most.
     """
 
     cut_off: float
@@ -77,16 +76,16 @@ class Bound(NamedTuple):
 def quantizing(
     flow: Flow, graph: ValueSources, traces: Mapping[OpPath, OpTrace], last: OpTrace
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
-    """Yield (op, worst execution) for the ops at fault of a quantizer that may end with
-    the op `last`."""
+    """Yield (op, worst execution) for the ops at fault in the quantizer that ends with
+    `last`; nothing if `last` ends no quantizer."""
     op, dtype = last.path.op, last.path.op.results[0].type.dtype
     is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
-        # A quantizer to floats may bound before it scales. One to whole numbers does so
-        # only by a computed range; a constant bound is an activation, as in relu6.
+        # A quantizer to floats may bound numbers before it scales them; a quantizer to
+        # integers may only by a computed bound. A constant bound may be that of relu6.
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
@@ -118,7 +117,7 @@ def quantizing(
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether all readers of a result scale or bound it, as they do codes."""
+    """Return whether all ops that read a result scale, bound or round it."""
     through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
     readers = [*flow.ahead(op, lambda r: r.name in through)]
     computing = [r for r in readers if r.name not in _SHOWS]
@@ -129,12 +128,12 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
 
 
 def _shown(flow: Flow, op: Op) -> Iterator[Op]:
-    """Yield the readers of an op's result, also after it is cast or reshaped."""
+    """Yield the ops that read an op's result, also after casts and reshapes."""
     return flow.ahead(op, lambda reader: reader.name in _SHOWS)
 
 
 def _is_zero_point(flow: Flow, reader: Op) -> bool:
-    """Return whether `reader` subtracts a zero point from codes and they are scaled."""
+    """Return whether `reader` adds a zero point: it is a sum whose result is scaled."""
     scales = (r.name in SCALES for r in _shown(flow, reader))
     return reader.name in ADDS and any(scales)
 
@@ -149,9 +148,9 @@ def _is_range(flow: Flow, trace: OpTrace) -> bool:
 def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
 ) -> Iterator[tuple[OpTrace, bool]]:
-    """Yield (op, whether numbers are scaled after it) for the bounds and roundings
-    before an op, back to the last arithmetic that does not scale. Calls are
-    distinguished, because all clips of a program may call one function."""
+    """Yield (op, whether a scaling follows it) for the bounds and roundings before an
+    op, back to the last arithmetic that does not scale. Calls are distinguished,
+    because all clips of a program may call one function."""
     left = [(path.calls, v, False) for v in _same_size(path.op)]
     seen = set(left)
     while left:
@@ -174,14 +173,15 @@ def _before(
 
 
 def _same_size(op: Op) -> list[Value]:
-    """Return the operands as large as the result, without broadcast bounds."""
+    """Return the operands with as many elements as the result."""
     size = math.prod(op.results[0].type.shape)
     return [v for v in op.operands if math.prod(v.type.shape) == size]
 
 
 def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
-    """Return an op as a `Bound`, or None if it cuts nothing off; `zero` also counts
-    numbers that become zero. The operand nearer to the result is the bounded one."""
+    """Return an op as a `Bound`, or None if the op cuts nothing off; with `zero`,
+    numbers that become zero count as cut off. Of two operands, the operand nearer to
+    the result counts as bounded."""
     found = [
         (math.hypot(*evidence.cut_off[v][: 1 + zero]), n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
@@ -198,14 +198,13 @@ def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
 
 
 def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
-    """Return whether a quantizer that clips at `bounds` has over twice the error of a
-    scale that fits. Unless `dtype` is a short float, it rounds to codes up to `codes`.
-    """
+    """Return whether a quantizer that clips at `bounds` makes over twice the error that
+    a fitting scale would. `codes` is the largest whole number after the rounding."""
     if not is_short_float(dtype):
         cut_off = math.hypot(*(b.cut_off * codes / b.limit for b in bounds))
         over = max(b.largest / b.limit for b in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
-    # Numbers may be scaled between bounds: each cut_off is relative to the norm there.
+    # Numbers may be scaled between bounds, so divide each cut_off by the norm there.
     parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
     own = _OF_FLOATS * unit_of(dtype)
     return math.hypot(own, *parts) > A_BIT * own
@@ -217,9 +216,8 @@ def _matters(
     traces: Mapping[OpPath, OpTrace],
     codes: OpTrace,
 ) -> bool:
-    """Return whether a few zeros among codes affect many numbers. A quotient by a
-    number computed from zeros may be huge, and each code may be the scale of several
-    numbers."""
+    """Return whether a few zeros in the result of `codes` matter: the program divides
+    by numbers computed from zeros, or multiplies several numbers by each zero."""
 
     def hands_on(_: Value, reader: Value) -> bool:
         maker = graph.makers.get(reader)

@@ -1,4 +1,4 @@
-"""A record of what a walk measured of every op, for the search for faults."""
+"""A record of the figures that a walk measures for every op."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from neuronjax.ir.program import Op, Value
 
 @dataclass
 class Witness:
-    """An observer of the numbers of a walk, which keeps the results of main.
+    """An observer that sees the numbers of a walk and keeps the results of main.
 
     Attributes:
         contractions: the policy's casts of operands, by contraction.
         results: the results of main, after the walk.
-        hears_every_device: whether it also observes devices that hold the same arrays.
+        hears_every_device: whether devices with equal arrays are observed separately.
     """
 
     contractions: Mapping[Op, Cast] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class Witness:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op after both runs have executed it; `own` is its own error.
-        `repeats`: the result has every number of the operand equally often. In a mesh
-        this is called for every device whose numbers differ from earlier devices'."""
+        """Observe an op after both runs have executed the op. `own` is the error that
+        the op makes itself; with `repeats`, the result has every number of the operand
+        equally often. Devices with the numbers of an earlier device are left out."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device holds the same results of an op as device `done`."""
@@ -72,9 +72,9 @@ class Witness:
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
-#: A contribution of at least this share of an error counts as a part of it.
+#: A contribution of at least this share of an error counts as a part of the error.
 PART = 0.25
-#: The index of an execution, its iterations and its evidence.
+#: (Index of an execution, iterations of the loops around the op, evidence).
 Moment = tuple[int, tuple[int, ...], OpEvidence]
 
 
@@ -87,14 +87,14 @@ class OpTrace:
         cast: for a contraction, the cast of its operands by a policy.
         first: the first execution whose error is too large, or None.
         made_nonfinite: the first execution that makes Inf or NaN of finite numbers.
-        bounding: for each operand, the execution that cuts off most of it.
+        bounding: for each operand, the execution that cuts off most of the operand.
         emptiest: the execution with most zeros.
-        flattened: the largest share, in any iteration, of numbers whose rounding error
-            is at least their magnitude.
-        own, absorbed, zeros, beneath, largest: the largest value in any execution of
-            this field of the evidence or of its result.
-        vanished: the smallest share that underflows to zero in any execution whose
-            result is not zero in the reference.
+        flattened: the mean share of numbers whose rounding error is at least their
+            magnitude, over `ends` iterations.
+        own, absorbed, zeros, beneath, largest: the largest value that this field of the
+            evidence, or of the evidence's result, has in any execution.
+        vanished: the smallest share of numbers that underflow to zero, in any execution
+            whose result is not zero in the reference.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of `own` and the norm of the result.
         left_out: the sum of the root mean squares of lost addends.
@@ -124,6 +124,7 @@ class OpTrace:
     misread: int = 0
     rounds_whole: bool = False
     flattened: float = 0.0
+    ends: int = 0
 
     def __post_init__(self) -> None:
         self.emptiest = self.worst
@@ -169,9 +170,9 @@ class OpTrace:
 
     @property
     def absorbs(self) -> bool:
-        """Return whether most sums lose an addend, and the lost addends are at least
-        `PART` of the rounding error, unlike the last terms of a converged series, and
-        of the error of the result, unlike an epsilon."""
+        """Return whether most sums lose an addend, and the lost addends make at least
+        `PART` of the rounding error and of the result's error. (An epsilon or the last
+        terms of a converged series make less.)"""
         error = min(self.worst.result.error, 1.0)
         is_part = self.left_out >= PART * self.rounded_away
         is_part &= self.left_behind >= PART * error
@@ -198,9 +199,9 @@ class Recorder(Witness):
     """A witness that also records the traces of a run.
 
     Attributes:
-        units: for every value, the coarsest roundoff on the way to it.
+        units: for every value, the roundoff of the coarsest format on which it depends.
         masked: values in which numbers may stand for minus infinity.
-        traces: the executions of each op, by order of the first.
+        traces: the executions of each op, in the order of the first executions.
     """
 
     units: Mapping[Value, float]
@@ -211,7 +212,7 @@ class Recorder(Witness):
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
     # The last result of a cast in a loop, by device.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
-    # The current op and iterations, and operand and result on each device.
+    # The op and iterations in progress; and (operand, result) of each device.
     _turn: tuple[OpPath, tuple[int, ...]] | None = None
     _devices: list[tuple[Seen, Seen]] = field(default_factory=list)
 
@@ -253,7 +254,7 @@ class Recorder(Witness):
             trace.made_nonfinite = moment
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Copy the figures of an op's results to another device."""
+        """Copy the figures of an op's results from the device `done` to `device`."""
         known = self._shares.get(done, {})
         own = {v: known[v] for v in op.results if v in known}
         self._shares.setdefault(device, {}).update(own)
@@ -270,10 +271,12 @@ class Recorder(Witness):
         self._devices, trace = [], self.traces[self._turn[0]]
         trace.wrapped += wrapped_over_devices(trace.path.op, operands, results)
         shares = [*map(flattened, operands, results)]
-        trace.flattened = max(trace.flattened, sum(shares) / len(shares))
+        trace.ends += 1
+        share = sum(shares) / len(shares)
+        trace.flattened += (share - trace.flattened) / trace.ends
 
     def unit(self, op: Op) -> float:
-        """Return the coarsest roundoff on the way to an op's results."""
+        """Return the largest of the `units` of an op's results."""
         return max((self.units.get(v, 0.0) for v in op.results), default=0.0)
 
     def _is_off(self, op: Op, evidence: OpEvidence) -> bool:
@@ -281,7 +284,7 @@ class Recorder(Witness):
             return True
         share = evidence.result
         if op.results[0].type.dtype.kind in "iub":
-            # A choice that flips is no error of arithmetic, nor is its effect.
+            # A flipped choice, or the effect of one, is no error of arithmetic.
             loses = op.name in _ARITHMETIC and loses_elements(share)
             return loses and not any(map(loses_elements, evidence.operands.values()))
         return is_far(share, self.unit(op))
@@ -318,8 +321,8 @@ class Recorder(Witness):
         arrays = [operands[v] for v in op.operands if v in operands]
         own = own if math.isfinite(own) else math.inf
         cast = self.contractions.get(op)
-        # If an op returns an index and the number there, the number is judged: an index
-        # is the result of a choice, not of arithmetic.
+        # If an op returns an index and the number at this index, the number is judged:
+        # an index is a choice and not the result of arithmetic.
         pairs = zip(op.results, shares, strict=True)
         floats = [s for v, s in pairs if v.type.dtype.kind not in "iub"]
         return OpEvidence(

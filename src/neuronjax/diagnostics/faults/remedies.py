@@ -1,8 +1,8 @@
-"""Advice against a fault: what a trial showed to help, or what its kind suggests.
+"""Advice against a fault: a remedy that a trial showed to help, or general advice.
 
-FP32 and BF16 are advised only if the op was executed again in them and its error went
-away; the advice says which error is left. Where no trial is possible (an op that runs
-others, a collective), the advice makes no such claim.
+FP32 or BF16 is advised if the op was executed again in this format and the error became
+ordinary; the advice says which error is left. If no trial is possible (for an op that
+runs other ops, or a collective), the advice names no error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from neuronjax.numerics.float_format import FORMATS, get_format
 
 #: Advice where none of the scales that were tried fits.
 UNSCALED = "use a scale for each block of numbers, or a format with more digits"
-#: Advice besides a wider format.
+#: Kind of fault -> advice that is added to the advice to use a wider format.
 _BESIDES: Mapping[str, str] = {
     "overflow": "scale before this op",
     "absorption": "round the sum stochastically, which keeps updates on average",
@@ -46,12 +46,12 @@ _BFLOAT16, _FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 
 
 def tried_op(suspect: Suspect, kind: str) -> OpTrace:
-    """Return the op on which a remedy is tried: the op at fault, or the one that
-    amplifies its rounding."""
+    """Return the op on which a remedy is tried: the op at fault, or the op at which the
+    error shows."""
     trace, shown = suspect.trace, suspect.amplifier
     if shown is None:
         return trace
-    if suspect.bounding is not None:  # the op at fault bounds numbers, or their scale
+    if suspect.bounding is not None:  # the op at fault bounds or scales numbers
         ours, theirs = (t.path.op.results[0].type.shape for t in (trace, shown))
         return trace if ours == theirs else shown
     return shown if kind in ("coarse", "integer") else trace
@@ -70,9 +70,9 @@ class Remedy:
     Attributes:
         suspect: the op at fault.
         shown: the op that `tried_op` returns.
-        execution: an execution of `shown`; None where it cannot be tried.
-        unit: roundoff of the coarsest format on the way to `shown`.
-        step: size of a lost update relative to its state; 0 for other faults.
+        execution: an execution of `shown`; None if no trial is possible.
+        unit: roundoff of the coarsest format on which the result of `shown` depends.
+        step: size of a lost step relative to the state; 0 for other faults.
     """
 
     name: FaultName
@@ -105,7 +105,8 @@ class Remedy:
         return f"{text}; or {other}" if other else text
 
     def _is_narrow(self) -> bool:
-        """Return whether FP32 has more digits, or range, than the fault's formats."""
+        """Return whether FP32 has more digits (or, for an overflow or underflow, more
+        range) than the formats of the op at fault."""
         if self.name.kind not in _OF_RANGE:
             return self.unit > unit_of(_FLOAT32)
         trace = self.suspect.trace
@@ -156,7 +157,7 @@ class Remedy:
         return False, f"{where} alone would still leave {left}"
 
     def _handed_on(self) -> float:
-        """Return the error that would show if the op at fault rounded to FP32."""
+        """Return the error at `shown` that the op at fault would cause in FP32."""
         made, shown = self.suspect.trace.worst.result, self.shown.worst.result
         grows = shown.error / made.error if made.error else 0.0
         is_other = self.shown is not self.suspect.trace and math.isfinite(grows)
@@ -165,7 +166,7 @@ class Remedy:
     # -- scales ------------------------------------------------------------------------
 
     def _scaled(self) -> str:
-        """Return advice on a scale that fits the numbers to 8 bits, or ""."""
+        """Return advice on a scale with which the numbers fit 8 bits, or ""."""
         found = self._short()
         if found is None:
             return ""
@@ -186,8 +187,8 @@ class Remedy:
         return f"give every {each} a scale of its own, which leaves {left}"
 
     def _short(self) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
-        """Return the numbers that a fault puts in 8 bits, the numbers as stored there,
-        and the dtype."""
+        """Return (numbers that a fault stores in 8 bits, stored numbers, dtype); None
+        if the fault stores no numbers in 8 bits."""
         execution, trace, suspect = self.execution, self.suspect.trace, self.suspect
         if execution is None:
             return None

@@ -1,9 +1,8 @@
-"""The op that made a scale which does not fit numbers: those of a quantizer, or the
-gradients of a loss.
+"""The op that made a wrong scale: the scale of a quantizer or of a loss.
 
-If numbers are cut off, the cast or bound does what it should; the line to change is the
-one that computes the scale. But a scale made from other numbers, such as those of an
-earlier step, was right for them; then the cast is the first line to examine.
+If a cast cuts numbers off because their scale is wrong, the line to change is the line
+that computes the scale. But if the scale was computed from other numbers, such as those
+of an earlier step, the scale may be right, and the cast is the first line to examine.
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
+from neuronjax.numerics.float_format import get_format
 
-#: A scale is at most this many ops before a cast, and its statistic before the scale.
+#: A cast is at most this many ops after its scaling, a scale after its statistic.
 NEARBY = 8
-#: If bounding a scale changes its norm by this factor, the bound counts as the scale.
+#: A bound that changes the norm of a scale by this factor is at fault for the scale.
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
-_LINEAR = _KEEPS | ADDS
-_LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
-_LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
+LINEAR = _KEEPS | ADDS
+LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
+LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
 _TRANSFERS = frozenset(
     f"stablehlo.{n}" for n in ("convert", "collective_permute", "all_gather")
 )
@@ -42,13 +42,13 @@ _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"
 def unfit_scale(
     flow: Flow, trace: OpTrace, *, cuts: bool
 ) -> tuple[OpTrace, bool] | None:
-    """Return the op that made a scale, zero point or range, and whether it depends on
-    the numbers that it scales; None if there is none. `trace` is a cast, bound or
-    rounding that cuts these numbers off (if `cuts`) or else turns them into zeros.
+    """Return the op that made the wrong scale, zero point or range of numbers, and
+    whether the scale depends on these numbers; None if there is no such op. `trace`
+    casts, bounds or rounds the numbers and cuts them off (if `cuts`) or makes zeros.
 
-    If the scale depends on a statistic of the numbers, such as the largest magnitude,
-    the statistic's op is returned. If the statistic is large enough, what is computed
-    from it is at fault, and the first op after it on another line is returned.
+    If the scale is computed from a statistic, such as the largest magnitude, the op of
+    the statistic is returned. But if this magnitude is as large as the numbers, the
+    first op after the statistic on another source line is returned.
     """
     dtype = trace.path.op.results[0].type.dtype
     end = largest_of(dtype)
@@ -67,16 +67,32 @@ def unfit_scale(
     return None
 
 
+def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
+    """Return the select that gives a matmul a constant (a mask's -1e9) so large that a
+    policy's scaled cast makes the other numbers of the matmul zero; else None."""
+    if trace.cast is None or not trace.cast.is_scaled:
+        return None
+    fmt = get_format(trace.cast.format)
+    for made in filter(None, map(flow.maker, trace.path.op.operands)):
+        operands = made.worst.operands.items()
+        fills = [s.largest for v, s in operands if flow.is_constant(v)]
+        others = [s.largest for v, s in operands if not flow.is_constant(v)]
+        if made.path.op.name == "stablehlo.select" and fills and others:
+            if max(fills) * fmt.min_normal > max(others) * fmt.max_finite:
+                return made
+    return None
+
+
 def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-    """Return the op that multiplies the seed of a gradient, a constant, by a factor
-    without which the result of `trace` would not overflow; None if there is none."""
+    """Return the product of two constants that scales a loss, if the result of `trace`
+    overflows only because of this scale; None otherwise."""
     end = largest_of(trace.path.op.results[0].type.dtype)
     if not evidence.result.beyond or math.isinf(end):
         return None
 
     def passes(value: Value) -> bool:
         made = flow.trace(value)
-        return made is None or made.path.op.name in _LINEAR
+        return made is None or made.path.op.name in LINEAR
 
     values = flow.behind(trace.path.op.results[0], passes)
     for made in filter(None, map(flow.trace, values)):
@@ -88,22 +104,38 @@ def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | No
 
 
 def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]]:
-    """Yield (maker of an operand, other operand, whether the first depends on the
-    second) for operands that hold a number for several of the other, as scales do."""
+    """Yield (maker of a scale, scaled operand, whether the scale depends on it) for the
+    operands of `trace` that may be scales: arrays smaller than the result, and arrays
+    computed from the other operand by a reduction."""
     if trace.path.op.name not in SCALES | ADDS | CLIPS:
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
-        made = flow.maker(value)
-        if made is not None and made is not trace:  # a loop's counter is `trace`
+        constant = _constant(flow, value, trace)
+        made = constant or flow.maker(value)
+        if made is None or made is trace:  # `trace` makes a loop's counter
+            continue
+        dtype = made.path.op.results[0].type.dtype
+        if dtype == value.type.dtype:  # else it is the index of a slice
             behind = set(flow.behind(value, lambda v: True))
             is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements
+            is_small |= constant is not None
             if is_small or (is_of_numbers and _statistics(flow, made)):
                 yield made, numbers, is_of_numbers
 
 
+def _constant(flow: Flow, value: Value, near: OpTrace) -> OpTrace | None:
+    """Return the op that made an array of a constant by which op `near` scales numbers,
+    if it stands on another line; None otherwise."""
+    if near.path.op.name not in SCALES or not flow.is_constant(value):
+        return None
+    steps = filter(None, map(flow.trace, flow.behind(value, lambda v: True)))
+    made = (t for t in steps if t.path.op.operands)
+    return next((t for t in made if t.path.source != near.path.source), None)
+
+
 def _casts(flow: Flow, made: OpTrace) -> list[Op]:
-    """Return a cast or transfer and the casts and transfers from which it comes."""
+    """Return the casts and transfers that end at `made`, the last one first."""
     found: list[Op] = []
     step: OpTrace | None = made
     while step is not None and step.path.op.name in _TRANSFERS:
@@ -113,7 +145,7 @@ def _casts(flow: Flow, made: OpTrace) -> list[Op]:
 
 
 def _same_numbers(flow: Flow, numbers: Value) -> list[Value]:
-    """Return numbers and what they were before movement, scales and roundings."""
+    """Return `numbers` and its earlier values, before moves, scalings and roundings."""
 
     def passes(value: Value) -> bool:
         trace = flow.trace(value)
@@ -133,15 +165,16 @@ def _statistics(flow: Flow, made: OpTrace) -> list[OpTrace]:
 
 
 def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> bool:
-    """Return whether the scale `made` also scales codes back after `cast`."""
+    """Return whether the scale that `made` computes is used again after `cast`."""
     readers = flow.ahead(made.path.op, lambda r: r.name in _STORES)
     again = (r for r in readers if r is not near.path.op and r.name in SCALES | ADDS)
     return any(cast.path.op in flow.ops_behind(r.results[0]) for r in again)
 
 
 def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
-    """Return the op at fault among those that lead to the op that made a scale, given
-    the largest of its numbers; None if it fits, but the numbers lack a zero point."""
+    """Return the op at fault for the scale that `made` computes. `largest` is the
+    largest scaled number. Return None if the scale is that of a span (maximum minus
+    minimum): then the numbers only lack a zero point."""
     steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
     for step in steps:
         if step.path.op.name in CLIPS and _replaces(flow, step):
@@ -161,14 +194,14 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
 
 
 def _replaces(flow: Flow, bound: OpTrace) -> bool:
-    """Return whether a bound changes the norm of what it bounds by a large factor."""
+    """Return whether a bound changes the norm of its operand by `REPLACED` or more."""
     shares, norm = bound.worst.operands, bound.worst.result.norm
     norms = [shares[v].norm for v in bound.worst.cut_off if not flow.is_constant(v)]
     return bool(norms) and not norm / REPLACED < max(norms) < norm * REPLACED
 
 
 def _is_span(flow: Flow, trace: OpTrace, statistics: list[OpTrace]) -> bool:
-    """Return whether an op is the difference of a largest and a smallest number."""
+    """Return whether an op is the difference of a maximum and a minimum."""
     if trace.path.op.name != "stablehlo.subtract":
         return False
     makers = [t for v in trace.path.op.operands if (t := flow.maker(v)) in statistics]

@@ -1,18 +1,19 @@
 """A search from wrong results back to the ops that made them wrong.
 
-An error reaches a result through ops whose errors are all too large; it shows at the
-first of them. It may have been made earlier, by an op whose error looks like ordinary
-rounding. So the search goes back along the worst operands to an op that makes the error
-itself. If that op narrows, flushes or absorbs, it makes the error and the op where it
-shows amplifies it. If it only rounds as usual, the op that amplifies is at fault.
+An error is said to show at the first op whose result has too large an error. An earlier
+op whose error looks like ordinary rounding may have made the error. So the search
+follows the worst operands back to an op that makes an error itself. If that op narrows
+(casts to fewer digits), flushes numbers to zero or absorbs addends, that op is at
+fault. If the op only rounds as usual, the op that amplifies the error is at fault.
 
-Integers that wrap, and quantizers that lose more than their format requires, are wrong
-in float64 too, so no result shows them; they are searched for separately.
+Integers that wrap around, and quantizers that lose more than their format requires, are
+wrong in float64 too. No result shows these faults, so separate searches find them.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.choices import (
     chosen_by,
+    drops_digits,
     is_bit_field,
     is_choice,
     is_chosen_from,
@@ -29,10 +31,10 @@ from neuronjax.diagnostics.faults.choices import (
 )
 from neuronjax.diagnostics.faults.evidence import (
     ADDS,
+    BOUNDS,
     CLIPS,
     ROUNDS,
     OpEvidence,
-    is_short_float,
     narrows,
 )
 from neuronjax.diagnostics.faults.flow import (
@@ -50,7 +52,7 @@ from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.quantization import quantizing
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
-from neuronjax.diagnostics.faults.scales import loss_scale, unfit_scale
+from neuronjax.diagnostics.faults.scales import LINEAR, fill, loss_scale, unfit_scale
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     buries,
@@ -72,14 +74,16 @@ from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.ir.program import Op, Program, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: A cause is nearby if it is at most this many ops back.
+#: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: A sum with an offset loses digits if it rounds away this share of an addend.
+#: An offset takes digits from an addend if the sum's error is this share of the addend.
 OF_OFFSET = 1e-3
-#: An amplification by more than this is listed although the error is small yet.
+#: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
-#: The phase of a number up to this is as exact as the number.
+#: Functions that are singular at 1, which need more digits of a number beside it.
+_NEAR_ONE = frozenset(f"chlo.{name}" for name in ("acos", "acosh", "asin", "atanh"))
+#: The phase of a number up to this is about as exact as the number itself.
 FEW_PERIODS = 16.0
 
 
@@ -89,17 +93,18 @@ class Suspect:
 
     Attributes:
         trace: the figures of the op.
-        role: "makes" or "amplifies".
-        results: the indices of the results that depend on it.
-        amplifier: the op at which the error shows, if it is another one.
-        is_running: whether it is a sum in a loop that stops growing.
-        is_update: whether it loses the step of a state.
-        bounding: its execution that clips or rounds away most numbers of a quantizer.
-        lost_guard: text on an epsilon that became zero before an op with Inf or NaN.
-        misread: its constant that the format holds as another number.
-        scale: "small" or "large" if it made a scale that does not fit, and "loss" if
-            it is the scale of a loss; `bounding` is then the execution of the cast,
-            bound or overflowing op.
+        role: "makes" or "amplifies": what the op does to the error.
+        results: the indices of the results that depend on the op.
+        amplifier: the op at which the error shows, if it is not the op at fault.
+        is_running: whether the op is a running sum in a loop and loses its addends.
+        is_update: whether the op loses the step of a state.
+        bounding: for an op of a quantizer, the execution that clips most numbers or
+            rounds most to zero; with `scale`, the execution of the cast, bound or
+            overflowing op.
+        lost_guard: text on an epsilon that became zero, if the op makes Inf or NaN.
+        misread: a constant operand that the operand's format holds as another number.
+        scale: "small" or "large" if the op made a scale that does not fit the scaled
+            numbers; "loss" if the op made the scale of a loss.
     """
 
     trace: OpTrace
@@ -115,7 +120,7 @@ class Suspect:
 
     @property
     def follows(self) -> bool:
-        """Return whether it only hands on the error of its operands."""
+        """Return whether the op does little more than pass on its operands' error."""
         return self.role == "amplifies" and amplification(self.trace.shown) < AMPLIFIES
 
 
@@ -161,7 +166,7 @@ class FaultSearch:
         return is_named and self._flow.increments(result, argument)
 
     def _hands_on(self, result: Value, argument: Value) -> bool:
-        """Return whether an argument passes through sums and scalings to a result."""
+        """Return whether sums and scalings by about 1 make a result of an argument."""
         return argument in self._passed(result)
 
     @functools.cached_property
@@ -179,8 +184,8 @@ class FaultSearch:
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
-        """Return the path of the nearest argument leaf that an op, or an op shortly
-        before it, reads; "" if none has a name."""
+        """Return the path of the nearest argument leaf that `trace`, or an op at most
+        `NEARBY` steps before it, reads; "" if there is no such leaf."""
         return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
@@ -197,10 +202,10 @@ class FaultSearch:
             if suspects and suspects[0].is_update:
                 yield from suspects
         yield from self._rounding_whole(())
-        for moment, trace in shown:
-            yield from self._traced_back(trace, moment[2])
+        traced = [s for m, trace in shown for s in self._traced_back(trace, m[2])]
+        yield from sorted(traced, key=lambda s: _is_dwarfed(s, traced))
         yield from late
-        # An update that was wrong before it was added has its cause among those above.
+        # If an update was wrong before its addition, the cause was yielded above.
         for suspects in lost:
             yield from suspects
         if not shown:
@@ -209,16 +214,16 @@ class FaultSearch:
         yield from self._quantizing()
 
     def _on(self, trace: OpTrace) -> tuple[int, ...]:
-        """Return the indices of the results that depend on an op."""
+        """Return the indices of the results that depend on the op of `trace`."""
         return tuple(n for n, ops in enumerate(self._behind) if trace.path.op in ops)
 
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return (first execution with a large error, op) for the ops on the way to
-        wrong results; those that make Inf or NaN come first."""
+        """Return (first execution with a large error, op) for ops on which a wrong
+        result depends. Ops that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
-        # An exponential may rightly overflow, so that a quotient by it is zero.
+        # In 1 / exp(x), the exponential may overflow without fault: the result is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
         reaching = {op for v in off for op in self._flow.carrying_nonfinite(v)}
         found = []
@@ -232,7 +237,6 @@ class FaultSearch:
         return [(moment, trace) for _, moment, trace in found]
 
     def _broken(self) -> set[Op]:
-        """Return the ops on which results with Inf or NaN depend."""
         off = [w.index for w in self.wrong if w.how == "nonfinite"]
         return {op for n in off for op in self._behind[n]}
 
@@ -251,17 +255,18 @@ class FaultSearch:
                 of = {"bounding": evidence, "scale": "loss"}
                 yield Suspect(scale, "makes", results, shown, **of)
             yield from self._off_before(shown, evidence)
-            found = [
-                Suspect(maker, "makes", results, amplifier, lost_guard=lost)
-                for maker, amplifier in self._nonfinite(shown, evidence)
-                for lost in [lost_guard(self._flow, maker)]
-            ]
-            # Ops whose epsilon became zero come first; an epsilon replaces zeros.
+            found = []
+            for maker, amplifier in self._nonfinite(shown, evidence):
+                guard, lost = lost_guard(self._flow, maker) or (maker, "")
+                shows = amplifier if guard is maker else maker
+                of = {"amplifier": shows, "lost_guard": lost}
+                found.append(Suspect(guard, "makes", results, **of))
+            # Ops whose epsilon became zero come first: it should have prevented zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
         origins = [t for t, _ in reversed(chain) if t is not shown]
-        if not shown.absorbs:  # else the loop itself loses the digits
+        if not shown.absorbs:  # an op that absorbs loses the digits itself
             origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
         if maker is None and len(chain) > 1:
@@ -276,14 +281,19 @@ class FaultSearch:
         is_cast = maker is None and last is not shown and cast is not None
         for worst, seen in self._amplifying(chain):
             own = seen.own >= OWN * seen.result.error and maker is None
-            yield Suspect(worst, "makes" if own else "amplifies", results)
+            found = [Suspect(worst, "makes" if own else "amplifies", results)]
             if is_cast and amplification(seen) > COSTLY:
-                yield Suspect(last, "makes", results, shown)
+                found.append(Suspect(last, "makes", results, shown))
+            steps = itertools.dropwhile(lambda t: t is not worst, (t for t, _ in chain))
+            between = [*steps][:-1] or [worst]
+            # What is linear needs these digits in any form; they are lost in the cast.
+            is_linear = all(t.path.op.name in LINEAR for t in between)
+            yield from reversed(found) if is_linear else found
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return steps of a chain: the last one amplifies an error most, by a factor f;
-        those before it are the earlier steps that amplify it by at least sqrt(f)."""
-        # Ops that move numbers compute nothing, though they may drop large numbers.
+        """Return the steps of a chain that amplify an error by at least sqrt(f), up to
+        the step that amplifies the error most, by a factor f."""
+        # An op that moves numbers is not at fault, even if it drops exact numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
@@ -298,8 +308,9 @@ class FaultSearch:
         return [*reversed(before), self._before_factors(chain[worst])]
 
     def _before_factors(self, step: Step) -> Step:
-        """Return the sum that made elements wrong, if products up to the op of `step`
-        only give these elements more weight; else `step`."""
+        """Go back from `step` through products, quotients, negations and casts, which
+        only change the weights of wrong elements, to another op. Return that op's step
+        if it loses elements or amplifies the error, else `step`."""
         found, seen = step, set[Op]()
         while found[0].path.op.name in FACTORS and found[0].path.op not in seen:
             seen.add(found[0].path.op)
@@ -311,8 +322,8 @@ class FaultSearch:
         return found if loses else step
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether op `trace` loses more than `shown` loses by rounding. A cast
-        to fewer digits also counts if both ops round to the same format."""
+        """Return whether `trace` rounds to fewer digits than `shown`, flushes, absorbs,
+        rounds whole numbers, or is a cast that rounds to as many digits as `shown`."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
@@ -320,10 +331,13 @@ class FaultSearch:
         return own > other or flushes(trace) or trace.absorbs or rounds_data
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
-        """Return the op that lost the digits although it rounds as other ops do, or
-        None. Such an op is a sum with a small addend, a cast of whole numbers, or one
-        that makes a large number of which only the fraction or phase matters."""
+        """Return the op that lost digits although its roundoff is ordinary, or None: a
+        sum with a small addend, an op that rounds whole numbers, or an op that makes
+        large numbers of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
+        if chain[0][0].path.op.name in _NEAR_ONE:
+            before = (t for t, _ in chain[1:] if t.path.op.name not in BOUNDS)
+            return next(before, None)
         is_own = evidence.own >= OWN * evidence.result.error
         if is_own and any(self._is_window(t, e, last, shown) for t, e in chain[:-1]):
             return last
@@ -353,8 +367,8 @@ class FaultSearch:
         return None
 
     def _before_phase(self, chain: list[Step]) -> OpTrace | None:
-        """Return the op farthest back that made a part of the error of a large number,
-        if a later op uses only its phase or fraction; None otherwise."""
+        """If an op of a chain uses only the phase or fraction of large numbers, return
+        the earliest op that made a part of the error of these numbers; else None."""
         phase = (
             n
             for n, (t, seen) in enumerate(chain[:-1])
@@ -373,8 +387,8 @@ class FaultSearch:
     def _is_window(
         self, trace: OpTrace, seen: OpEvidence, sums: OpTrace, shown: OpEvidence
     ) -> bool:
-        """Return whether an op subtracts running sums to get the sum of a window, whose
-        rounding alone would not show."""
+        """Return whether `trace` subtracts two running sums of the op `sums`, and the
+        rounding of the difference alone would make no visible error in `shown`."""
         is_running = sums.path.op.name == "stablehlo.reduce_window"
         makers = [self._flow.maker(v) for v in trace.path.op.operands]
         if not is_running or trace.path.op.name not in ADDS or makers != [sums, sums]:
@@ -383,8 +397,8 @@ class FaultSearch:
         return times * unit_of(trace.path.op.results[0].type.dtype) <= UNSEEN
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
-        """Yield a suspect and the op that made its scale. The scale comes first if it
-        is made of the numbers that it does not fit."""
+        """Yield a suspect and, if a scale does not fit its numbers, the op that made
+        the scale. Mostly this op comes first if it reads the numbers."""
         trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
@@ -392,15 +406,18 @@ class FaultSearch:
         found = None
         if is_made and (cuts or trace.zeros or trace.flattened):
             found = unfit_scale(self._flow, trace, cuts=cuts)
+        filled = fill(self._flow, trace)
+        if filled is not None:
+            found = filled, True
         if found is None or found[0] is trace:
             yield suspect
             return
-        of = {"trace": found[0], "amplifier": trace, "bounding": seen}
+        shows = suspect.amplifier or trace
+        of = {"trace": found[0], "amplifier": shows, "bounding": seen}
         both = [replace(suspect, scale="small" if cuts else "large", **of), suspect]
-        # Floats have the range for any numbers of a block; whole numbers do not.
-        is_first = cuts or is_short_float(trace.path.op.results[0].type.dtype)
-        is_first &= found[1]
-        # The scale of a loss depends on no argument.
+        loses = cuts or filled is not None or seen.result.nothing > 0
+        is_first = found[1] and loses
+        # A scale that depends on no argument, such as that of a loss, also comes first.
         behind = self._flow.behind(found[0].path.op.results[0], lambda v: True)
         is_first |= self._arguments.isdisjoint(behind)
         yield from both if is_first else reversed(both)
@@ -410,8 +427,9 @@ class FaultSearch:
     def _nonfinite(
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
-        """Yield each op that leads to an Inf or NaN, with the op where that shows."""
-        if is_too_large(shown, evidence):  # whatever was rounded before
+        """Yield (cause, op at which the cause shows) for the Inf or NaN of `shown`; the
+        second is None if the cause is `shown`."""
+        if is_too_large(shown, evidence):  # earlier roundings do not matter
             yield shown, None
             return
         maker = flushed(self._flow, shown, evidence)
@@ -425,7 +443,7 @@ class FaultSearch:
         yield shown, None
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Yield the ops that made an operand so wrong that it left an op's domain."""
+        """Yield the ops whose errors gave `shown` an operand outside its domain."""
         is_nan = evidence.result.nan and not evidence.result.nonfinite_reference
         if not is_nan or is_too_large(shown, evidence):
             return
@@ -441,26 +459,25 @@ class FaultSearch:
                 return
 
     def _absorbed(self, trace: OpTrace) -> Iterator[OpTrace]:
-        """Yield the nearby sums that lost all of their smaller addends."""
+        """Yield the sums shortly before `trace` that lost every smaller addend."""
         return (t for t in self._flow.near(trace, NEARBY) if t.absorbed[0] == 1)
 
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield the sums in a loop that lose most of what is added to them."""
+        """Yield the running sums of loops that lose most of their addends."""
         for trace in self._recorder.traces.values():
             op, loses = trace.path.op, trace.absorbs and not trace.is_broken
-            # The loss is a fault even where the formats excuse every result's error.
+            # Lost addends are a fault even if the errors of all results are ordinary.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # In a loop an op depends on its own result; a running sum hands it on.
+            # If no result is wrong, only a sum that holds a state is at fault.
             behind = self._flow.ops_behind if self.wrong else self._handing_on
             if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
 
     def _is_late(self, sum_: OpTrace, shown: Sequence[tuple[Moment, OpTrace]]) -> bool:
-        """Return whether an op made Inf, NaN or zeros before a sum stagnated, so that
-        there was nothing to add."""
+        """Return whether Inf, NaN or zeros were made before `sum_` lost its addends."""
         if sum_.moment is None:
             return False
         before = (t for moment, t in shown if moment[0] < sum_.moment[0])
@@ -488,7 +505,8 @@ class FaultSearch:
                 yield Suspect(trace, "makes", (wrong.index,), is_update=True)
 
     def _wrong_step(self, trace: OpTrace) -> OpTrace | None:
-        """Return the maker of a step that was wrong before its addition, or None."""
+        """Return the op that made the step which `trace` adds to a state, if the step
+        was wrong before its addition; else None."""
         states = set(handed_on(trace))
         for value, share in trace.worst.operands.items():
             if value not in states and share.error > LOST_UPDATE:
@@ -496,12 +514,12 @@ class FaultSearch:
         return None
 
     def _handing_on(self, value: Value) -> set[Op]:
-        """Return the ops through which a state passes."""
+        """Return the ops that made the values of `_passed(value)`."""
         inside = map(self._flow.trace, self._passed(value))
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Trace a state back from a value, through sums and scalings by about one."""
+        """Return a value and its earlier values before sums and scalings by about 1."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)
@@ -511,20 +529,20 @@ class FaultSearch:
         return self._flow.behind(value, lambda v: True, others)
 
     def _rounding_whole(self, wrong: Collection[int]) -> Iterator[Suspect]:
-        """Yield the ops that round whole numbers, if a wrong result depends on these
-        numbers, or if they are cast to integers again, as indices are."""
+        """Yield the ops that round whole numbers, if a cast to integers reads these
+        numbers or a result whose index is in `wrong` depends on them."""
         rounding = [t for t in self._recorder.traces.values() if t.rounds_whole]
         for trace in rounding:
             on = self._on(trace)
             counts = is_integer(self._flow, trace.path.op)
             results = on if counts else tuple(n for n in on if n in wrong)
-            if results:  # the first rounding op on which it depends is at fault
+            if results:  # the first rounding on which `trace` depends is at fault
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)
 
     def _choosing(self) -> Iterator[Suspect]:
-        """Yield the ops that made the numbers by which a wrong choice was made."""
+        """Yield the ops that made errors in numbers from which a result is chosen."""
         for wrong in self.wrong:
             if wrong.how == "chosen":
                 for maker, chooser in chosen_by(self._flow, self._results[wrong.index]):
@@ -533,17 +551,18 @@ class FaultSearch:
     # -- faults that leave every result right ------------------------------------------
 
     def _wrapping(self) -> Iterator[Suspect]:
-        """Yield the ops whose integers wrap around on the way to a result."""
+        """Yield the ops whose integers wrap or lose digits and affect a result."""
         for trace in self._recorder.traces.values():
             op = trace.path.op
             wraps = trace.wrapped and not is_bit_field(self._flow, op)
             wraps |= trace.misread and is_magnitude(self._flow, op)
+            wraps |= drops_digits(self._flow, trace)
             results = self._on(trace) if wraps else ()
             if results and not is_chosen_from(self._flow, op):
                 yield Suspect(trace, "makes", results)
 
     def _misread(self) -> Iterator[Suspect]:
-        """Yield the ops with a constant that their format holds as another number."""
+        """Yield the ops with a constant that its format holds as another number."""
         broken = self._broken()
         for trace in self._recorder.traces.values():
             is_broken = trace.path.op in broken
@@ -552,7 +571,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", self._on(trace), misread=found)
 
     def _vanishing(self) -> Iterator[Suspect]:
-        """Yield the first op whose results all underflow, if that affects a result."""
+        """Yield the first op whose numbers underflow to zero and so affect a result."""
         for trace in self._recorder.traces.values():
             results = self._on(trace) if vanishes(trace) else ()
             if results and vanishes_on(self._flow, trace, self._results):
@@ -576,3 +595,11 @@ class FaultSearch:
             found = quantizing(self._flow, self._graph, traces, trace)
             for near, moment in found:
                 yield Suspect(near, "makes", self._on(near), trace, bounding=moment)
+
+
+def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
+    """Return whether one of `others` that affects a result of `suspect` makes a much
+    larger error than the largest error at the op of `suspect`."""
+    error, results = suspect.trace.worst.result.error, {*suspect.results}
+    makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
+    return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)

@@ -20,8 +20,8 @@ from neuronjax.diagnostics.distances import Broken, Figures, figures
 from neuronjax.numerics.float_format import FORMATS, get_format
 from neuronjax.numerics.host_kernels.figures import Distance, Told
 
-#: A float is lost if its error is more than this share of it. A whole number is lost if
-#: its error is more than `LOST_WHOLE` times the larger of it and `LEAST_WHOLE`.
+#: A float is lost if its error is above this share of its magnitude; a whole number, if
+#: the error is above `LOST_WHOLE` times the larger of magnitude and `LEAST_WHOLE`.
 LOST = 0.5
 LOST_WHOLE = 0.1
 LEAST_WHOLE = 15.0
@@ -30,7 +30,7 @@ MOST_LOST = 0.1
 #: To decide whether a number is lost, its magnitude is taken as at least this share of
 #: (norm * roundoff).
 NOTHING = 2.0**-10
-#: A result below this share of its operands is float64's rounding noise.
+#: A sum below this share of its terms is float64's rounding noise.
 NOISE = 2.0**-44
 
 
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
         reference: the reference's array; float64 for floats.
         actual: the run's array, of the declared dtype.
         perturbed: the reference's arrays on perturbed data, one for each draw.
-        found: the figures that `settings_of` describes, where they are known.
+        found: the figures by `settings_of(dtype)`, if already computed.
     """
 
     dtype: Any
@@ -58,11 +58,11 @@ class Share:
 
     Attributes:
         elements: number of elements.
-        error: relative L2 error; Inf where a number ceased or began to be finite.
+        error: relative L2 error; Inf if an element is finite in only one of the arrays.
         data_error: the error of the perturbed reference, as a root mean square of the
             draws; 0 where `error` and `lost` are so small that it is not computed.
-        lost: share of elements off by more than half of themselves; for integers, by
-            more than a tenth and by more than one.
+        lost: share of elements off by more than half of their magnitude; for integers,
+            by more than a tenth and by more than one.
         data_lost: the same share in the perturbed reference; 0 where `lost` is small.
         nonfinite, nonfinite_reference: number of elements that are Inf or NaN.
         nan: number of elements that are NaN.
@@ -93,9 +93,9 @@ class Share:
 
 
 def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
-    """Return the figures of an array. `unit` is the roundoff of the coarsest format it
-    went through. The effect of perturbed data on the error is computed only if the
-    error exceeds `excused` or many elements are lost."""
+    """Return the figures of an array. `unit` is the roundoff of the coarsest format on
+    which the array depends. The effect of perturbed data is computed only if the error
+    exceeds `excused` or many elements are lost."""
     is_whole = np.dtype(x.dtype).kind in "iu"
     setting = settings_of(np.dtype(x.dtype))
     limit, counts = setting[Told.LOST], x.found
@@ -113,7 +113,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # An element lost here and in perturbed data is noise, even below the floor.
+        # A lost element has no floor: it is noise if perturbed data lose it, too.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])
@@ -137,7 +137,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
 
 
 def repeated(share: Share, elements: int) -> Share:
-    """Return the figures of an array that repeats another's numbers equally often."""
+    """Return the figures of an array that repeats an array with figures `share`."""
     times = elements // max(1, share.elements)
     return replace(
         share,
@@ -176,7 +176,7 @@ def _relative(found: Figures) -> float:
 def _is_lost(
     x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
 ) -> np.ndarray:
-    """Return where errors exceed `lost` times the larger of magnitude and `floor`."""
+    """Return which errors exceed `lost` times the larger of magnitude and `floor`."""
     x, reference = wide(x), wide(reference)
     apart = np.abs(x - reference)
     return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)
@@ -184,7 +184,7 @@ def _is_lost(
 
 @functools.cache
 def settings_of(dtype: np.dtype) -> Mapping[Told, float]:
-    """Return the settings for a dtype's figures: its range and what counts as lost."""
+    """Return the settings for figures: a dtype's range and the limit for `lost`."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf
     if dtype.name in FORMATS:

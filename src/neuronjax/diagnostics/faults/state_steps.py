@@ -1,9 +1,9 @@
-"""Steps of states: results that are the next value of an argument.
+"""Steps of states. A state is an argument of which a result is the next value.
 
 A step may be wrong although the next state is close to its reference. If elements do
-not move, or are rounded too far, the state's format is at fault. If the step itself is
-wrong, as Adam's first step may be (the sign of the gradient), the perturbed data show
-how much of its error comes from the condition of the problem.
+not change, or are rounded by more than a step, the state's format is at fault. If the
+step was wrong before its addition, perturbed data show how much of the error comes from
+the condition of the problem. (Adam's first step is a sign, which roundings may flip.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neuronjax.diagnostics.faults.shares import (
 )
 from neuronjax.ir.program import Value
 
-#: A step is lost if its error is more than this share of it.
+#: A step is lost if its error is more than this share of the step.
 LOST_UPDATE = 0.5
 #: A result updates an argument if their relative distance is below this.
 NEAR = 0.3
@@ -38,12 +38,12 @@ class StateStep:
     """A step of a state compared with the reference's step.
 
     Attributes:
-        size: its norm relative to that of the next state.
+        size: norm of the step relative to the norm of the next state.
         error: L2 error relative to the step, without the element that is farthest off.
-        data_error: the same for the perturbed runs, as a root mean square.
-        format_error: the same for the reference's next state rounded to the state's
-            format.
-        unmoved: share of elements that stayed where they were, but should move.
+        data_error: relative L2 error of steps on perturbed data, as a root mean square.
+        format_error: relative L2 error of the step if only the reference's next state
+            is rounded, to the state's format.
+        unmoved: share of elements that should change but do not.
     """
 
     size: float
@@ -59,29 +59,29 @@ class StateStep:
 
     @property
     def has_room(self) -> bool:
-        """Return whether the state's format can hold the step."""
+        """Return whether the state's format resolves the step."""
         return self.format_error <= LOST_UPDATE
 
     @property
     def may_be_noise(self) -> bool:
-        """Return whether the rounding of the state does not explain the error."""
+        """Return whether the error is more than the state's rounding explains."""
         return self.has_room or self.error > OF_DATA * self.format_error
 
     @property
     def is_lost(self) -> bool:
         """Return whether the error exceeds `allowed`; or, if `data_error` is small,
-        whether the format cannot hold the step or most elements do not move."""
+        whether the format does not resolve the step or most elements do not change."""
         is_still = self.unmoved > LOST_UPDATE < self.error
         stays = self.data_error < OF_DATA and (is_still or not self.has_room)
         return self.error > self.allowed or stays
 
 
 class StateSteps:
-    """The arguments of main, of which results may be the next values.
+    """The arguments of main that may be states.
 
-    A result is the next value of an argument if they are near one another and the
-    argument passes through sums and scalings to the result, or if it adds something to
-    an argument with the same name: parameters may begin at zero.
+    A result is the next value of an argument if sums and scalings by about one lead
+    from the argument to the result, and the two are near one another or the result adds
+    to an argument with the same name (a parameter may begin at zero).
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class StateSteps:
     def lost_step(
         self, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
     ) -> StateStep | None:
-        """Return the step of a result that is a state's next value, if it is lost."""
+        """Return the step of the state that `value` updates, if lost; else None."""
         if seen.dtype.kind in "iub" or not share.elements:
             return None
         error = share.error * share.norm * math.sqrt(share.elements)
@@ -119,8 +119,8 @@ class StateSteps:
     def _steps(
         self, value: Value, reference: np.ndarray
     ) -> Iterator[tuple[int, float, float]]:
-        """Yield (index of a state, its norm, norm of the step) for states a result may
-        update."""
+        """Yield (index of a state, norm of the state, norm of the step) for the states
+        that `value` may update."""
         for n, entry in enumerate(self._values):
             if entry.type.shape != value.type.shape:
                 continue
@@ -151,7 +151,7 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
                 wide(x) - perturbed(start, unit, draw) - move
                 for draw, x in enumerate(others)
             ]
-            # A move by no more than a float64 rounding is no step.
+            # A change by no more than a rounding of float64 is no step.
             moves = np.abs(move) > NOISE * np.abs(start)
             squares = (_square(x[moves]) for x in errors)
             total += [np.count_nonzero(stays), *squares]
@@ -173,7 +173,6 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
 
 
 def _square(x: np.ndarray) -> float:
-    """Return the sum of squares of the finite elements."""
     total = float(x @ x)
     if math.isfinite(total):
         return total
@@ -182,7 +181,8 @@ def _square(x: np.ndarray) -> float:
 
 
 def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
-    """Return the L2 distance of the finite elements, or a number above `enough`."""
+    """Return the L2 distance of the finite elements; if larger than `enough`, any
+    number above `enough`."""
     total = 0.0
     for x, y in blocks_of(before.reshape(-1), after.reshape(-1)):
         total += _square(y - wide(x))
@@ -192,7 +192,7 @@ def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
 
 
 def _is_copy(seen: Seen, results: Sequence[Seen]) -> bool:
-    """Return whether a finer result holds the same state, as FP32 beside BF16 does."""
+    """Return whether another of the results holds the same state in a finer format."""
     reference = np.asarray(seen.reference)
     unit = unit_of(seen.dtype)
     return any(

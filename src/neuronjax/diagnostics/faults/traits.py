@@ -1,4 +1,4 @@
-"""Traits of single ops, found from their figures, with one function per question."""
+"""Functions that derive a trait of an op from the figures of its executions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from neuronjax.numerics.float_format import get_format
 
 _SUMS = ADDS | {"stablehlo.reduce", "stablehlo.reduce_window"}
 _PRODUCTS = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-#: Ops to which it makes no difference whether a tiny number is zero, except in a sum
-#: with a constant, such as the epsilon before a division (`vanishes_on`).
+#: Ops whose result is about the same for a tiny number and for zero. (Sums with a
+#: constant are an exception in `vanishes_on`: zero plus an epsilon may be a divisor.)
 _LEAVE_OUT = _SUMS | {f"stablehlo.{n}" for n in ("exponential", "compare", "select")}
 _PERIODIC = frozenset(
     f"stablehlo.{name}" for name in ("cosine", "sine", "tan", "remainder")
@@ -29,7 +29,7 @@ _PERIODIC = frozenset(
 
 
 def buries(trace: OpTrace, evidence: OpEvidence) -> float:
-    """Return the rounding error of a sum relative to its smallest addend."""
+    """Return a sum's rounding error relative to its smallest addend; 0 if no sum."""
     if trace.path.op.name not in _SUMS:
         return 0.0
     addends = [s.norm for s in evidence.operands.values() if s.norm]
@@ -37,7 +37,7 @@ def buries(trace: OpTrace, evidence: OpEvidence) -> float:
 
 
 def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Return whether the larger addend of a sum has one magnitude everywhere."""
+    """Return whether all elements of the larger addend of a sum have one magnitude."""
     if trace.path.op.name not in ADDS or len(evidence.operands) != 2:
         return False
     larger = max(evidence.operands.values(), key=lambda s: s.norm)
@@ -50,7 +50,7 @@ def is_function(trace: OpTrace) -> bool:
 
 
 def is_periodic(flow: Flow, trace: OpTrace) -> bool:
-    """Return whether an op, such as a cosine, uses a number only modulo another."""
+    """Return whether an op belongs to a periodic function: cos(x), x - floor(x)."""
     name = trace.path.op.name
     if name != "stablehlo.subtract":
         return name in _PERIODIC or name == "stablehlo.floor"
@@ -59,8 +59,8 @@ def is_periodic(flow: Flow, trace: OpTrace) -> bool:
 
 
 def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:
-    """Return whether a result overflows its format, though not at a singular point, or
-    an operand overflows the cast of a policy."""
+    """Return whether a result overflows its format (except results of functions with a
+    singular point), or an operand overflows the cast of a policy."""
     if evidence.result.beyond and not is_function(trace):
         return True
     is_finite = not any(x.nonfinite for x in evidence.operands.values())
@@ -68,29 +68,29 @@ def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:
 
 
 def cast_limit(trace: OpTrace) -> float:
-    """Return the largest number that a policy's cast of operands holds; Inf without a
-    cast, or with scales."""
+    """Return the largest number of the format to which a policy casts an op's operands;
+    Inf if there is no such cast or it scales the operands."""
     if trace.cast is None or trace.cast.is_scaled:
         return math.inf
     return get_format(trace.cast.format).max_finite
 
 
 def largest_operand(evidence: OpEvidence) -> float:
-    """Return the largest magnitude in the reference's operands."""
+    """Return the largest magnitude among the operands in the reference."""
     return max((x.largest for x in evidence.operands.values()), default=0.0)
 
 
 def flushes(trace: OpTrace) -> bool:
-    """Return whether an op turns small numbers into zeros that matter to its error,
-    unlike a softmax, whose zeros are negligible beside its large numbers."""
+    """Return whether an op turns small numbers into zeros, and its rounding makes at
+    least `PART` of the result's error. (Zeros of a softmax make a smaller share.)"""
     error = min(trace.worst.result.error, 1.0)
     is_zero = trace.beneath > 0 and trace.zeros > 0
     return is_zero and trace.own >= PART * error
 
 
 def rounds_to(trace: OpTrace) -> float:
-    """Return the roundoff of an op's result, or that of a policy's cast of its operands
-    to 8 bits if this is coarser."""
+    """Return the roundoff of an op's result or, if larger, that of the 8-bit format to
+    which a policy casts its operands."""
     cast = 0.0 if trace.cast is None else trace.cast.unit
     own = min(unit_of(v.type.dtype) for v in trace.path.op.results)
     return max(own, cast if cast > COARSE else 0.0)
@@ -109,8 +109,8 @@ def is_short(value: Value) -> bool:
 
 
 def handed_on(trace: OpTrace) -> Iterator[Value]:
-    """Yield the operands through which an op passes a state on: those about as large as
-    its result, and factors near one."""
+    """Yield the operands of an op that may be earlier values of a state: floats more
+    than `NEAR` times as large as the result, and the factors near one."""
     factors = trace.path.op.name in _PRODUCTS
     size = trace.worst.result.norm
     for operand, share in trace.worst.operands.items():
@@ -121,14 +121,15 @@ def handed_on(trace: OpTrace) -> Iterator[Value]:
 
 
 def vanishes(trace: OpTrace) -> bool:
-    """Return whether all of a result underflows, in every execution."""
+    """Return whether more than `GONE` of an array underflows in every execution."""
     is_array = trace.worst.result.elements > 1
     return is_array and trace.zeros > 0 and trace.vanished > GONE
 
 
 def vanishes_on(flow: Flow, trace: OpTrace, results: Sequence[Value]) -> bool:
-    """Return whether an underflow matters: zeros reach a result of the program, or an
-    op that treats them unlike small numbers, as a sum or an exponential does not."""
+    """Return whether the zeros that an op makes by underflow reach one of `results`, or
+    an op such as a division, which has another result for zero than for small numbers.
+    """
     ends = {
         v for value in results for v in flow.behind(value, lambda v: not flow.trace(v))
     }

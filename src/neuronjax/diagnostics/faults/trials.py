@@ -1,7 +1,7 @@
-"""Trials of remedies on an op at fault, with the operands that it was given.
+"""Trials of remedies on an op at fault, with the operands of the op in the reference.
 
-A second walk, of the reference alone and only up to the last op to be tried, keeps the
-operands; with these the op is executed again with the remedy.
+A second walk, of the reference alone and only up to the last op at fault, keeps the
+operands. The op is then executed again on these operands with the remedy.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
-#: The iterations at which to keep each op; None for its first execution.
+#: Op -> iterations of the execution to keep; None for the first execution.
 Wanted = Mapping[OpPath, tuple[int, ...] | None]
 
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """One execution of an op in double precision, with the first result of the op;
-    `run` returns the first result for other operands."""
+    """One execution of an op in float64. `result` is the first result of the op; `run`
+    returns the first result for other operands."""
 
     op: Op
     operands: Mapping[Value, np.ndarray]
@@ -39,13 +39,13 @@ class Execution:
     run: Callable[[Mapping[Value, np.ndarray]], np.ndarray]
 
     def rounded(self, dtype: Any) -> np.ndarray:
-        """Return the result when operands and result are rounded to a float format."""
+        """Return the result if operands and result are rounded to a float format."""
         given = {v: _rounded(x, dtype) for v, x in self.operands.items()}
         return _rounded(self.run(given), dtype)
 
     def error(self, dtype: Any) -> float:
-        """Return the relative L2 error of `rounded`, or the share of lost numbers if it
-        matters and is larger; Inf where a number ceases to be finite."""
+        """Return the relative L2 error of `rounded` or, if larger, the share of lost
+        numbers (above `FEW`); Inf if other numbers are finite than in the result."""
         made = self.rounded(dtype)
         if (np.isfinite(made) != np.isfinite(self.result)).any():
             return math.inf
@@ -68,7 +68,7 @@ Executions = Mapping[OpPath, Execution]
 def executions(side: Side, arguments: Sequence[Any], wanted: Wanted) -> Executions:
     """Return one float64 execution of each op in `wanted`, by path.
 
-    Ops that run other ops, or join devices, are left out.
+    Ops that run other ops, and collectives, are left out.
     """
     keeper = _Keeper(side, wanted)
     with contextlib.suppress(_FoundError):
@@ -81,7 +81,7 @@ class _FoundError(Exception):
 
 
 class _Keeper(ParallelWalk):
-    """A walk that keeps the operands and results of a few ops."""
+    """A walk that keeps one execution of each wanted op."""
 
     def __init__(self, side: Side, wanted: Wanted) -> None:
         super().__init__(
@@ -131,14 +131,14 @@ class _Keeper(ParallelWalk):
 class Fitted(NamedTuple):
     """The effect of a scale on numbers that a short format stores.
 
-    The scale moves the largest number to the largest of the format.
+    The scale moves the largest number to the largest number of the format.
 
     Attributes:
         off: the larger of `error` and `lost`.
         error: relative L2 error.
-        lost: share of numbers that are off by more than half of themselves.
-        factor: the one scale, or the median of several.
-        axes: the axes that share a scale; () for one scale for all.
+        lost: share of numbers that are off by more than half of their magnitude.
+        factor: the scale, or the median of several scales.
+        axes: the axes along which numbers share a scale; () if all numbers share it.
     """
 
     off: float
@@ -149,7 +149,7 @@ class Fitted(NamedTuple):
 
 
 def stored_as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return numbers as a format of floats or integers stores them."""
+    """Return numbers rounded (and cut off, for integers) to a dtype, as float64."""
     if dtype.kind not in "iu":
         return x.astype(dtype).astype(np.float64)
     info = np.iinfo(dtype)
@@ -157,8 +157,8 @@ def stored_as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def fitted(x: np.ndarray, dtype: np.dtype) -> list[Fitted]:
-    """Return the effect of one scale for all numbers; and, for each axis, the effect of
-    a scale for each index."""
+    """Return the effects of one scale for all numbers and, for each axis, of one scale
+    for each index along the axis."""
     rows = (tuple(a for a in range(x.ndim) if a != n) for n in range(x.ndim))
     is_whole, amax = dtype.kind in "iu", np.abs(np.where(np.isfinite(x), x, 0.0))
     largest = np.iinfo(dtype).max if is_whole else get_format(dtype.name).max_finite
@@ -172,6 +172,6 @@ def fitted(x: np.ndarray, dtype: np.dtype) -> list[Fitted]:
 
 
 def distance(made: np.ndarray, x: np.ndarray) -> tuple[float, float]:
-    """Return the relative L2 error of numbers, and the share of them that are off by
-    more than half of themselves."""
+    """Return the relative L2 error of `made` against `x`, and the share of numbers that
+    are off by more than half of their magnitude."""
     return ratio(made, x), float((np.abs(made - x) > np.abs(x) / 2).mean())

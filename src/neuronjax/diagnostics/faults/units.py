@@ -1,4 +1,4 @@
-"""The unit roundoff of the coarsest format on the way to every value."""
+"""The unit roundoff of the coarsest format on which each value depends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from neuronjax.lowering.context import LoweredRegion
 
 
 class Cast(NamedTuple):
-    """A policy's cast of a contraction's operands, and the format of its sums.
+    """A policy's cast of the operands of a contraction, such as a matmul.
 
     Attributes:
         format: the format of the coarsest operand.
-        is_scaled: whether operands are scaled to its range first, as MX blocks are.
-        sums: the format of the partial sums.
+        is_scaled: whether operands are first scaled to the range of the format.
+        sums: the format of the contraction's partial sums.
     """
 
     format: str
@@ -33,7 +33,7 @@ class Cast(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """Return the unit roundoff of the operand's format."""
+        """Return the unit roundoff of `format`."""
         return unit_of(self.format)
 
 
@@ -41,8 +41,7 @@ _SCALED = (NcMatmulMx, ScaleFromAmax)
 
 
 def contraction_casts(regions: Mapping[Block, LoweredRegion]) -> dict[Op, Cast]:
-    """Return the coarsest cast of each contraction's operands, from the instructions
-    that it was lowered to."""
+    """Return the coarsest cast of each contraction's operands in lowered `regions`."""
     casts: dict[Op, Cast] = {}
     written = {
         buffer.number: i.write_format
@@ -71,19 +70,19 @@ def contraction_casts(regions: Mapping[Block, LoweredRegion]) -> dict[Op, Cast]:
     return casts
 
 
-#: Share of a cast's roundoff to excuse besides the effect of perturbed operands.
+#: Share of a cast's roundoff that counts besides the effect of perturbed operands.
 OF_CAST = 0.5
 
 
 def _left_of(cast: Cast) -> float:
-    """Return how much of a cast's roundoff to excuse in addition to the effect of
-    perturbed operands: all of it for 8 bits and fewer, whose range is small too."""
+    """Return the roundoff of a cast that counts besides the effect of perturbed
+    operands: the whole for 8 bits or fewer, which also have a small range."""
     unit = cast.unit
     return unit if unit > COARSE else OF_CAST * unit
 
 
-#: An array that was rounded n times on its way has an error of about n roundoffs. With
-#: these factors, `judgement.OF_ROUNDOFF` excuses 1 + 1.5 n roundoffs, at most 6.
+#: An array that was rounded n times has an error of about n roundoffs. With these two
+#: factors, `judgement.OF_ROUNDOFF` excuses 1 + 1.5 n roundoffs, at most 6.
 OF_NO_ROUNDING = 1 / 6
 OF_EACH_ROUNDING = 1 / 4
 _MOST = (1 - OF_NO_ROUNDING) / OF_EACH_ROUNDING
@@ -92,8 +91,8 @@ _MOST = (1 - OF_NO_ROUNDING) / OF_EACH_ROUNDING
 def path_units(
     graph: ValueSources, contractions: Mapping[Op, Cast]
 ) -> dict[Value, float]:
-    """Return the coarsest roundoff on the way to every value, its own included; a part
-    of it where few numbers on the way were rounded to that format."""
+    """Return, for each value, the roundoff of the coarsest format on which the value
+    depends; in more than 8 bits, only a part of the roundoff if roundings are few."""
     own = {
         value: max(
             unit_of(value.type.dtype),

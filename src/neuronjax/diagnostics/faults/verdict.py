@@ -33,18 +33,18 @@ class WrongResult:
     """A result of a program that is farther off than its formats and data explain.
 
     Attributes:
-        name: its path in the pytree of the results.
+        name: path in the pytree of the results.
         how: "nonfinite", "far", "discrete" (whole numbers that changed), "chosen" (an
             index or order that changed) or "lost" (a state whose step is missing or
             wrong).
-        dtype: its dtype, such as "bfloat16".
-        allowed: the error that the roundings of its formats and its data explain.
+        dtype: the dtype, such as "bfloat16".
+        allowed: the error that the roundings of formats and the data explain.
         nonfinite: number of elements that are Inf or NaN.
-        lost: share of elements that are off by more than half of themselves.
-        step: norm of a lost update relative to that of the state.
+        lost: share of elements that are off by more than half of their magnitude.
+        step: norm of a lost step relative to the norm of the state.
         step_error: L2 error of the step, relative to the step.
         step_allowed: the error of a step that the condition of the problem explains.
-        unmoved: share of a state's elements that should move and did not.
+        unmoved: share of a state's elements that should change but did not.
     """
 
     name: str
@@ -69,8 +69,7 @@ class FaultVerdict:
         results: number of results of the program.
         wrong: the results that are wrong.
         faults: the ops at fault, in the order in which to examine them.
-        unjudged: arguments of host calls, with their lines; they are not judged, since
-            only results are.
+        unjudged: descriptions of the arguments of host calls, which are not judged.
     """
 
     results: int
@@ -111,8 +110,9 @@ def verdict(
 ) -> FaultVerdict:
     """Return the verdict on a run, from the figures of every op.
 
-    `names` are those of the results; `draw` is that of `with_draws`, None where no data
-    are perturbed; `execute` executes ops again to try remedies, None for no trial.
+    `names` are the names of the results. `draw` is the argument of `with_draws`; None
+    if no data are perturbed. `execute` executes ops again to try remedies; None if no
+    remedy is tried.
     """
     unjudged = tuple(dict.fromkeys(_sent(program)))
     execute = None if unjudged else execute  # a trial must not call the host
@@ -156,7 +156,7 @@ def _remedies(
     graph: ValueSources,
     execute: Callable[[Wanted], Executions] | None,
 ) -> list[str]:
-    """Return the advice against every fault; remedies are tried for the first ones."""
+    """Return the advice against every fault, from trials for the first `MOST_TRIED`."""
     shown = [tried_op(suspect, name.kind) for suspect, name in found]
     near = {
         t.path: t.moment and t.moment[1]

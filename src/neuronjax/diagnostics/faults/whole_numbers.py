@@ -1,8 +1,8 @@
 """Whole numbers that a type cannot hold: they wrap around, saturate or are rounded.
 
-Integer arithmetic is repeated in float64, whose range is wider. For a scatter, the sum
-of all results is known without following the indices; if it has wrapped around, it is
-off by a multiple of the type's range.
+Integer arithmetic is repeated in float64, whose range is wider. For a scatter, only the
+sum of all results is compared: if results wrapped around, the sum is off by a multiple
+of the type's range.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
 
 
 def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
-    """Return whether an op rounds whole numbers to nearby floats, or rounds integers
-    since an engine computes with them in floats."""
+    """Return whether an op rounds whole numbers in floats, or rounds integers since an
+    engine computes with integers in floats."""
     if np.dtype(result.dtype).kind in "iu":
         return own > 0 and op.name in _RULES
     unit = unit_of(result.dtype)
@@ -50,8 +50,8 @@ def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
 
 
 def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
-    """Return whether the cast of a policy rounds whole numbers in a contraction, such
-    as positions or counts, that FP32 holds."""
+    """Return whether the cast of a policy rounds operands of whole numbers, such as
+    positions or counts, that FP32 holds."""
     if cast is None or cast.unit <= 1 / _EXACT:
         return False
     digits = lambda x: np.frexp(x)[0] / cast.unit  # noqa: E731
@@ -61,8 +61,8 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
 def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
     """Return how many integer results of an op lie outside the range of their type.
 
-    Results in uint32 or uint64 made from integers are not counted, nor what is computed
-    from them: hashes and random number generators wrap around on purpose.
+    Ops that read uint32 or uint64, or make them from other integers, are not counted:
+    hashes and random number generators wrap around on purpose.
     """
     dtype = np.dtype(result.dtype)
     rule = _RULES.get(op.name)
@@ -75,8 +75,8 @@ def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
 
 
 def misread(op: Op, operands: Sequence[Seen], result: Seen) -> int:
-    """Return how many results of a subtraction or cast change their sign, as -1 does in
-    uint32. Hashes do this on purpose, so callers check how the results are used."""
+    """Return how many results of a subtraction or cast change sign: -1 is 2**32 - 1 in
+    uint32. Hashes change signs on purpose, so callers check how results are used."""
     if not operands or not _is_integer(result) or not _is_integer(operands[0]):
         return 0
     is_either = any(is_word(np.dtype(x.dtype)) for x in (operands[0], result))
@@ -91,7 +91,7 @@ def _is_integer(x: Seen) -> bool:
 
 def _counted(exact: Callable[[Op, Sequence[np.ndarray]], Any]) -> _Rule:
     """Return a rule that counts the results outside the range of their type; `exact`
-    returns the results in float64, or None if it cannot."""
+    returns the results in float64, or None if they are not known."""
 
     def rule(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
         found, info = exact(op, x), np.iinfo(result.dtype)
@@ -134,8 +134,8 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
 
 def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> int:
     """Return how many elements of sums over devices wrap around or saturate. Devices
-    with equal results count as one group; a group is skipped if an operand of it is
-    missing, so that other sums are off by more than FP32 rounds."""
+    with equal results count as one group. A group is skipped if elements within the
+    range are off by more than FP32 rounds: an operand of the group is then missing."""
     dtype = np.dtype(results[0].dtype)
     is_sum = op.name == "stablehlo.all_reduce" and _of_region(op) is np.add
     if not (is_sum and dtype.kind in "iu") or is_word(dtype):
@@ -158,7 +158,7 @@ def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> 
 
 
 def _of_region(op: Op) -> np.ufunc | None:
-    """Return the NumPy function by which a region combines two numbers, or None."""
+    """Return the NumPy function that equals the region of `op`, or None."""
     names = [inner.name for inner in op.regions[0].ops]
     return _FOLDS.get(names[0]) if len(names) == 1 else None
 

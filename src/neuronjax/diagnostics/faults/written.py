@@ -1,4 +1,4 @@
-"""The numbers on the source line of an op, as they are written."""
+"""The numbers on the source line of an op, before JAX rounds them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Written(NamedTuple):
 
 
 def numbers_of(source: str) -> Iterator[Written]:
-    """Yield the numbers on a line (`file:line`), and the values of expressions of
-    numbers."""
+    """Yield the numbers on the line `source` (`file:line`), and the values of
+    expressions that contain only numbers, such as `2 / 3`."""
     code = code_at(source)
     try:
         tree = ast.parse(code.removesuffix(":"))
@@ -51,7 +51,7 @@ def numbers_of(source: str) -> Iterator[Written]:
 
 
 def _value(node: ast.AST) -> float | None:
-    """Return the value of an expression of numbers; None for other expressions."""
+    """Return the value of an expression of numbers only; None for any other node."""
     if isinstance(node, ast.Constant):
         return float(node.value) if isinstance(node.value, int | float) else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

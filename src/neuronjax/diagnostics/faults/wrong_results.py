@@ -32,11 +32,11 @@ class Wrong:
     """A result of main that is wrong.
 
     Attributes:
-        index: its index among the results.
-        how: "nonfinite", "far", "discrete", "chosen" or "lost".
-        share: its figures.
-        allowed: the relative L2 error that its formats and data explain.
-        step: the step of a state whose update is lost.
+        index: the index among the results of main.
+        how: "nonfinite", "far", "discrete", "chosen" or "lost", as in `WrongResult`.
+        share: the figures of the result.
+        allowed: the relative L2 error that formats and data explain.
+        step: the step of a state, if the step is lost.
     """
 
     index: int
@@ -63,11 +63,11 @@ def wrong_results(
 ) -> Iterator[Wrong]:
     """Yield the results of a program's main that are wrong.
 
-    `units` has the coarsest roundoff on the way to every value. `is_chance` returns
-    whether the error of a value is due to chance, given this roundoff; `is_choice`,
-    whether a whole number is an index or order and not a quantity; `increments`,
-    whether a result adds something to an argument with the same name; and `hands_on`,
-    whether an argument passes through sums and scalings to a result.
+    `units` has the roundoff of the coarsest format on which each value depends.
+    `is_chance` returns whether the error of a value is due to chance, given this
+    roundoff; `is_choice`, whether a whole number is an index or order and not a
+    quantity; `increments`, whether a result adds something to an argument with the same
+    name; and `hands_on`, whether sums and scalings lead from an argument to a result.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
     pairs = zip(results, coarsest, strict=True)
@@ -104,8 +104,8 @@ def _how(seen: Seen, share: Share, unit: float) -> str:
 
 
 def _changed(seen: Seen) -> float:
-    """Return the share of choices that differ; 0 where few differ, or not many more
-    than with perturbed data."""
+    """Return the share of choices that differ from the reference; 0 if few choices do,
+    or perturbed data change about as many."""
     changed = float(np.mean(seen.actual != seen.reference))
     draws = [float(np.mean(p != seen.reference)) for p in seen.perturbed]
     most = max(MOST_LOST, OF_DATA * root_mean_square(draws))

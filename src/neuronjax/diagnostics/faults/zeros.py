@@ -1,4 +1,4 @@
-"""The op that made the zeros from which another op makes Inf or NaN."""
+"""The op that made the zeros of which another op makes Inf or NaN."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _VANISHING = frozenset(
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
     """Return the op that turned nonzero numbers into the zeros that cause Inf or NaN.
 
-    A subtraction counts only if its format is coarser than that of the op with the Inf.
-    If the zeros come from an Inf, as in exp(-Inf), return the op that made the Inf.
+    A sum or difference counts only if its format is coarser than that of `shown`. If
+    the zeros come from an Inf, as in exp(-Inf), the op that made the Inf is returned.
     """
     seen: set[Op] = set()
     found, op = None, shown.path.op
@@ -43,8 +43,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
 
 
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
-    """Return the operands with zeros, those that should have none first; for a quotient
-    only the divisor, if it has zeros."""
+    """Return the operands with zeros, first the operands with most zeros that are not
+    zero in the reference; for a quotient only the divisor, if the divisor has zeros."""
     if op.name == "stablehlo.exponential":
         return []  # exp(0) is not zero
     shares = evidence.operands

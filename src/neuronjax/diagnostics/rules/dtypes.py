@@ -1,7 +1,7 @@
-"""Rules about dtypes that the chip lacks, checked where they enter the program.
+"""Rules about dtypes that the chip lacks.
 
-An op is reported only where none of its operands has the dtype already; the program's
-arguments are reported too. `hardware/chips.py` says which chip has which dtype.
+An op is reported if a result has such a dtype and no operand does. The arguments of the
+program are reported too. `hardware/chips.py` says which chip has which dtype.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DtypeRule(RuleText):
     per_program: ClassVar[bool] = False
 
     def check(self, context: OpContext) -> Answer:
-        """Return whether the rule applies to a result of an op, but to no operand."""
+        """Return whether the rule applies to a result of an op and to no operand."""
         op, settings = context.op, context.settings
         return (
             op.name not in _HANDED_ON
@@ -138,7 +138,8 @@ def is_wide(type: TensorType) -> bool:
 
 
 def _int64(context: OpContext) -> Answer:
-    """Return the 64-bit dtype that an op introduces, unless 32 bits surely suffice."""
+    """Return the 64-bit integer dtype of a result, if no operand has such a dtype and
+    32 bits may not suffice; else None."""
     op = context.op
     wide = [r.type.dtype for r in op.results if is_wide(r.type)]
     if not wide or any(is_wide(v.type) for v in op.operands) or context.in_generator:

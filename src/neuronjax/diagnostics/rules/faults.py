@@ -54,8 +54,8 @@ def _format(type: TensorType) -> FloatFormat | None:
 
 
 def _cast(context: OpContext) -> tuple[float, FloatFormat] | None:
-    """Return (number, format) for a cast to a float format whose elements all equal
-    this number, finite and not zero; None for any other cast."""
+    """Return (number, format) for a cast to a float format if all elements equal one
+    number, finite and not zero; None for any other cast."""
     (value,), (result,) = context.op.operands, context.op.results
     x = None if is_integer(value.type.dtype) else _scalar(context, value)
     fmt = _format(result.type)
@@ -102,8 +102,8 @@ def _epsilon(context: OpContext) -> Answer:
     if fmt is None or len(guards) != 1:
         return None
     (x,), readers = guards, _guarded(context, context.op.results[0])
-    # A zero is intended if the format holds every usual epsilon, or before a root,
-    # where optimizers add an epsilon that is zero by default.
+    # A zero is intended if the format holds every usual epsilon. It is also intended
+    # before a root: there, optimizers add an epsilon that is zero by default.
     became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
         return f"0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
@@ -114,13 +114,13 @@ def _epsilon(context: OpContext) -> Answer:
 
 
 def _guarded(context: OpContext, value: Value) -> set[str]:
-    """Return the names of ops that need a value, or its broadcast, nonzero."""
+    """Return the names of ops for which a value or its broadcast must not be zero."""
     guards: set[str] = set()
     for user in context.users.get(value, ()):
         if user.name in _SPREADS:
             guards |= _guarded(context, user.results[0])
         elif user.name in _DIVIDES:
-            # What must not be 0: a divisor, the base of a power, or the only operand.
+            # A divisor, the base of a power, or the only operand must not be zero.
             of_two = user.name == "stablehlo.divide" and len(user.operands) > 1
             if user.operands[of_two] is value:
                 guards.add(user.name)
@@ -156,7 +156,7 @@ def _factor(context: OpContext, value: Value) -> float | None:
 
 
 def _whole(context: OpContext) -> Answer:
-    """Find positions and counts in a float that cannot hold them all."""
+    """Find positions and counts in a float format that does not hold all of them."""
     dtype = context.op.results[0].type.dtype
     largest, is_known = _largest_whole(context, context.op, dtype)
     return _beyond(context, largest, dtype.name) if is_known else None
@@ -168,7 +168,7 @@ def _whole_in_matmul(context: OpContext) -> Answer:
     whole = [m for m in makers if m is not None and m.name in _MAKE_WHOLE]
     cast = context.settings.casts.get(context.op) if whole else None
     if cast is None or cast.is_scaled or cast.unit <= unit_of("float32"):
-        return None  # FP32 and integers are multiplied as they are
+        return None  # FP32 and integers are not rounded
     dtype = get_format(cast.format).dtype
     largest, is_known = max(_largest_whole(context, m, dtype) for m in whole)
     detail = _beyond(context, largest, cast.format)
@@ -183,8 +183,8 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
-    """Return the largest number of an iota or of cast integers, or 0 if the float dtype
-    holds all of them; and whether more is known of the number than its dtype."""
+    """Return the largest number of an iota or of cast integers, or 0 if `dtype` holds
+    all of the numbers; and whether more is known than the range of the integers."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands
@@ -221,7 +221,7 @@ def _stagnates(context: OpContext) -> Answer:
 
 
 def _running_sum(graph: ValueSources, result: Value, carry: Value) -> Op | None:
-    """Return the sum of a carry and an addend that does not depend on it, or None."""
+    """Return the sum of a carry and an addend independent of the carry, or None."""
     result = graph.origin(result, _ROUNDS, carry)
     maker = graph.makers.get(result)
     if maker is None or maker.name != "stablehlo.add":
@@ -287,4 +287,4 @@ a sum that a loop carries stops growing
         "stagnation-loop": _stagnates,
     },
 )
-"""The rules of faults: the id of each begins with the name of the fault."""
+"""The rules about faults; each id begins with the name of the fault."""

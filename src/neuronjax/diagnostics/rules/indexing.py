@@ -1,7 +1,7 @@
 """Rules about gathers, scatters and slices at computed indices.
 
-Indices that are constants, or made from iotas and loop counters, are evaluated. Of
-other indices only the bounds are known, often those of the dtype.
+Indices that are constants, or computed from iotas and loop counters, are evaluated. Of
+other indices only bounds are known, often only the bounds of the dtype.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _limits(op: Op) -> list[int]:
 
 
 def _window_sizes(op: Op, numbers: Mapping[str, Any]) -> dict[int, int]:
-    """Return the extent of a scatter's window along each operand axis it spans."""
+    """Return {axis of the operand: size of a scatter's window along this axis}."""
     rank = len(op.operands[0].type.shape)
     absent = {*numbers["inserted_window_dims"], *numbers["input_batching_dims"]}
     axes = [axis for axis in range(rank) if axis not in absent]
@@ -41,7 +41,6 @@ def _window_sizes(op: Op, numbers: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _vectors(op: Op, indices: np.ndarray) -> np.ndarray:
-    """Return index vectors as rows."""
     prefix = "" if op.name == "stablehlo.gather" else "scatter_"
     axis = op.attributes[f"{prefix}dimension_numbers"]["index_vector_dim"]
     if axis == indices.ndim:

@@ -1,8 +1,8 @@
 """Rules about integers: the engines compute them in FP32, exact only up to 2^24.
 
 A change that is certain (a constant beyond 2^24, a dot, a scatter) is an error or a
-warning; a change that depends on values known only at run time is an info. The
-arithmetic of the random generators and of negative indices is left out.
+warning; a change that depends on values known only at run time is an info. Arithmetic
+of random generators, and of the wrap of negative indices, is not checked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _arithmetic(context: OpContext) -> Answer:
 
 
 def _is_index_wrap(context: OpContext) -> bool:
-    """Return whether an op is the `i + size` of JAX's index wrap, read by a select."""
+    """Return whether only selects read an op, as when JAX wraps negative indices."""
     users = context.users.get(context.op.results[0], ())
     return bool(users) and all(
         user.name == "stablehlo.select"
@@ -92,7 +92,7 @@ _FIXED_DIVISION = (2, 30)
 
 
 def _division(context: OpContext) -> Answer:
-    """Find wrong divisions: all before SDK 2.30, later some by 64-bit constants."""
+    """Find inexact divisions: all before SDK 2.30, later some by 64-bit constants."""
     op, type = context.op, context.op.results[0].type
     if context.settings.sdk < _FIXED_DIVISION:
         return _number(type)

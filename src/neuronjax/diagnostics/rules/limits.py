@@ -1,7 +1,7 @@
 """Rules about whole programs: memory, instruction count, 64-bit mode.
 
-The number of instructions is an estimate: tiles of the engines, with counted loops
-unrolled, as the compiler does it. Without fusion, it is a rough upper bound.
+The number of instructions is estimated from the tiles of the engines. Counted loops are
+unrolled, as by the compiler. Without fusion, the number is a rough upper bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from neuronjax.ir.instruction_set import DotDimensions
 # "over the threshold (5000000)": aws-neuron-sdk, issue 987.
 MOST_INSTRUCTIONS = 5_000_000
 
-_ROWS, _COLUMNS = 128, 512  # partitions, and elements of each [A2: matmul tiles]
+_ROWS, _COLUMNS = 128, 512  # partitions, elements in a partition [A2: matmul tiles]
 _FREE = frozenset(
     {"func.call", "stablehlo.composite", "stablehlo.constant", "stablehlo.while"}
 )
@@ -26,7 +26,7 @@ _FREE = frozenset(
 def instructions(context: OpContext) -> int:
     """Return the number of engine instructions of an op, in all trips of its loops.
 
-    ASSUMPTION: a tile of 128 rows by 512 elements for every engine.
+    ASSUMPTION: every engine computes tiles of 128 rows by 512 elements.
     """
     op = context.op
     if op.name in _FREE or (op.regions and not op.name.startswith("stablehlo.reduce")):

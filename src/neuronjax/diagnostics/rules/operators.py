@@ -1,9 +1,8 @@
 """Rules about single operators: random numbers, powers, precision, custom calls.
 
-`LISTED` is the compiler's own list of operators, in StableHLO's names. The list is
-stale (it lacks sorting, loops and convolution, which other documents describe), so an
-operator that it lacks is an info, or a warning where no document mentions the operator
-at all.
+`LISTED` is the list of operators in the compiler's documents, in StableHLO's names. The
+list is stale (it lacks sorting, loops and convolution, which other documents describe).
+So an operator that the list lacks is an info, or a warning if no document mentions it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LISTED = frozenset(
 NOWHERE = frozenset(
     {"cholesky", "fft", "triangular_solve", "all_to_all", "collective_permute"}
 )
-# Ops of control flow and structure, and ops with a rule of their own.
+# Ops of control flow and structure, and ops that another rule checks.
 _NO_OPERATORS = frozenset(
     {"case", "composite", "if", "optimization_barrier", "reduce_precision", "while"}
 )
@@ -66,7 +65,7 @@ _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f6
 
 
 def _algorithm(context: OpContext) -> Answer:
-    """Find a dot algorithm that asks for another precision than the operands have."""
+    """Find a dot algorithm that asks for a precision which no operand has."""
     asked = _PRECISION.findall(context.op.attributes.get("algorithm") or "")
     dtypes = [v.type.dtype.name for v in context.op.operands]
     held = {_SHORT.get(name, name) for name in dtypes}
@@ -82,7 +81,7 @@ def _precision(context: OpContext) -> Answer:
     return f"asks for {max(asked)}" if asked and may_ignore else None
 
 
-# Custom calls that the compiler knows, or that are removed before it starts.
+# Custom calls that the compiler knows, or that are removed before the compiler starts.
 KNOWN_CALLS = frozenset(
     {
         "QuantizeMX",
@@ -119,11 +118,11 @@ def _calls(pattern: str, context: OpContext) -> bool:
 
 
 def _threefry(context: OpContext) -> Answer:
-    """Find threefry; where draws use rbg, threefry only derives keys."""
+    """Find threefry. If draws use rbg, threefry only derives keys."""
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())
-    # JAX splits a key of "rbg", and folds data into it, by threefry for each half.
+    # JAX splits a key of "rbg", and folds data into it, by threefry on half keys.
     return "stablehlo.rng_bit_generator" not in draws or Verdict(
         "threefry is only used to derive keys of rbg (split, fold_in, Flax's Rngs)",
         remedy='jax.random.key(seed, impl="unsafe_rbg"), which needs no threefry, or '
@@ -132,7 +131,6 @@ def _threefry(context: OpContext) -> Answer:
 
 
 def _unimplemented(context: OpContext) -> Answer:
-    """Find an op for which neuronjax itself has no rule."""
     name = context.op.name
     if refusal := REFUSED.get(name):
         return Verdict(refusal.reason, remedy=refusal.remedy)
@@ -217,7 +215,7 @@ neuronjax does not run this op
         "dot-algorithm": _algorithm,
         "dot-precision": _precision,
         "custom-call": _custom_call,
-        # Capture left these to the host: JAX cannot lower them for the platform.
+        # Capture left both to the host: JAX cannot lower them for the platform.
         "linear-algebra": lambda c: _left_to_host(c, is_callback=False),
         "host-callback": lambda c: _left_to_host(c, is_callback=True),
         "unlisted-operator": _unlisted,
