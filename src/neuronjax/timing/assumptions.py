@@ -56,7 +56,7 @@ def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Consta
 
 
 def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
-    """Return this module's constants that are in no list yet, and set their names."""
+    """Return this module's constants that are not in `listed`, and set their names."""
     known = {name for group in listed for name in group}
     found = {n: c for n, c in globals().items() if isinstance(c, Constant)}
     found = {n: c for n, c in found.items() if n not in known}
@@ -290,8 +290,8 @@ CONSTANTS = _named()
 
 # -- planning --------------------------------------------------------------------------
 #
-# Each of these figures matters: multiplied or divided by four, it changes the predicted
-# time of a measured program, or of one of a dozen others, by at least a percent.
+# Each of these figures matters: if it is multiplied or divided by four, the predicted
+# time of at least one of some dozen programs changes by a percent or more.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"
@@ -380,8 +380,9 @@ CHANNEL_SHARE = assumed(
 SLICE_BYTES = assumed(
     2**20,
     "B",
-    "size of the slices of a collective: each takes the steps of algorithm rdh alone,"
-    " so wires and DMA engines work in parallel. Slices are published only for rings",
+    "size of the slices of a collective; each slice runs the steps of algorithm rdh"
+    " independently of other slices, so wires and DMA engines work in parallel. Slices"
+    " are published only for rings",
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
 EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s are reached [MC]")

@@ -6,11 +6,11 @@ is free (`FREE`).
 
 In kernels, an engine serves eight partitions, so that few partitions use few engines
 [DM]. A kernel has HBM to itself: the engines of a core move more than its share of HBM
-(400 GB/s measured on trn2 [KDA]). There are two generators of descriptors: SyncE
-commands one for loads and ScalarE one for other transfers, unless the kernel chooses
+(400 GB/s measured on trn2 [KDA]). SyncE commands a generator of descriptors for loads,
+and ScalarE another generator for other transfers, unless the kernel names the engine
 (ASSUMPTION: the compiler uses the hardware generators unless there is a cast or an
-index known only at run time). In kernels of the older style they are prebuilt, as with
-the compiler's `--disable-dge`.
+index known only at run time). In kernels of the older style descriptors are prebuilt,
+as with the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
@@ -125,11 +125,12 @@ def _copies(
 
 
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
-    """Return batch, rows and columns of the matrices that a transpose swaps, or None.
+    """Return the number, rows and columns of the matrices that a transpose swaps; None
+    if an access pattern suffices.
 
-    None means that an access pattern suffices: either the last axis stays last, so that
-    whole rows move, or the leading axes that fill the partitions stay, so that elements
-    stay in their lanes."""
+    An access pattern suffices if the last axis stays last, so that whole rows move, or
+    if the leading axes that fill the partitions stay, so that elements stay in their
+    lanes."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -160,7 +161,8 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
 
 
 def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> float:
-    """Return the contiguous bytes of a block in a tensor of the shape `within`."""
+    """Return how many contiguous bytes a block of `shape` has in a tensor of the shape
+    `within`; an element has `item` bytes."""
     run = item
     for size, whole in zip(reversed(shape), reversed(within), strict=True):
         run *= max(1, size)
@@ -171,7 +173,8 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price movement: free as an access pattern, otherwise a copy by engine or DMA."""
+    """Price a movement: an access pattern is free; a transpose or another copy runs on
+    an engine or on DMA."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -191,8 +194,8 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price patches. They are free if the channels fill a tile of the array's rows and
-    are read in place; otherwise DMA copies the image (`patches`)."""
+    """Price the patches of an image: free if they are read in place (`patches`),
+    otherwise a copy by DMA."""
     if patches.read_in_place(i, core):
         return FREE
     return (
@@ -220,7 +223,8 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an in-place scatter: a window is written, or read, combined and written."""
+    """Price an in-place scatter: each window is written, or it is read, combined and
+    written back."""
     updates = i.operands[-1].type
     window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)
@@ -251,7 +255,8 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """Return the access in SBUF or PSUM: its partitions choose the DMA engines."""
+        """Return the output if it is on chip, else the source: the partitions of an
+        access on chip determine the DMA engines."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -264,8 +269,8 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the contiguous bytes of the side that has fewer. A side on chip counts
-    only if its elements in a partition have gaps."""
+    """Return the smallest number of contiguous bytes of any of `sides`. A side on chip
+    counts only if a partition's elements are not contiguous."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -337,8 +342,8 @@ def _direction(m: _Move) -> str:
 
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
-    """Return the queue that issues a transfer: a descriptor generator's, or if
-    descriptors are prebuilt, the queue of the transfer's direction."""
+    """Return the queue that issues a transfer: GpSimdE, a generator of descriptors, or
+    if descriptors are prebuilt, the queue of its direction."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":

@@ -148,7 +148,8 @@ def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:
-    """Return the bytes an instruction moves in each memory, by fields of `Work`."""
+    """Return the bytes that an instruction reads and writes in SBUF, as fields of
+    `Work`."""
     read, written = float(nbytes(i.operands)), float(nbytes(i.results))
     return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
 
@@ -166,9 +167,9 @@ def lane_task(
 ) -> LaneTask:
     """Return the task of the instruction `name` on the result of `i`, or on `shape`.
 
-    `operands` are the indices of the operands that stream in, by default the first that
-    is not a scalar."""
-    result = (*i.results, *i.operands)[0].type  # recording instructions have no result
+    `operands` are the indices of the operands that stream in, by default the first
+    operand that is not a scalar."""
+    result = (*i.results, *i.operands)[0].type  # some instructions have no result
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:
         every = range(len(i.operands))
@@ -184,7 +185,8 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Return a way that runs `tasks` of one engine on every tile, `times` each."""
+    """Return a way in which one engine runs each of `tasks` `times` times on every
+    tile."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

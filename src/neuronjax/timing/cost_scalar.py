@@ -1,7 +1,7 @@
 """Costs of programs' elementary functions, in activations of ScalarE.
 
-A function that the engine has is one activation; others need several, with instructions
-of VectorE around them.
+A function that the engine has is one activation; other functions need several
+activations, with instructions of VectorE around them.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ class ArrayTiling:
 
 
 def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
-    """Return the size of the smallest tile of the array that has `used` rows (or
-    columns); `whole` if tiles are not `allowed`."""
+    """Return the size of the smallest tile of the array that has at least `used` rows
+    (or columns); `whole` if tiles are not `allowed`."""
     tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
@@ -181,7 +181,7 @@ def evacuations(
     """Return the copy from PSUM to SBUF, by VectorE and by ScalarE.
 
     `per_lane` is the number of elements per lane of one physical core, `item_bytes` the
-    size of an element in PSUM; 16 bits go twice as fast."""
+    size of an element in PSUM; elements of 16 bits are copied twice as fast."""
     dtype = np.dtype(np.float16 if item_bytes == 2 else np.float32)
     moved = float(psum_read_bytes)
     bank = core.spec.psum_bank_bytes_per_partition
@@ -331,7 +331,8 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return cycles per moving column, fewer for FP32 declared to be zeros and ones."""
+    """Return the cycles per moving column; fewer if FP32 operands are declared to hold
+    only zeros and ones."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):

@@ -245,7 +245,7 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a quantization on VectorE; offline, as for weights, it is free."""
+    """Price a quantization on VectorE; it is free if done offline, as for weights."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -255,7 +255,8 @@ def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparsification: free offline; else software compares pairs of a group."""
+    """Price a sparsification: free if done offline, otherwise by software that compares
+    all pairs in a group."""
     if i.engine == "offline":
         return FREE
     group = int(i.pattern.split(":")[1])
@@ -266,7 +267,7 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one operation on one element, or for a scale `SCALE_STEPS` operations."""
+    """Price one operation on one element, or `SCALE_STEPS` operations for a scale."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)
