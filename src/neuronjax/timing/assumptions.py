@@ -13,8 +13,8 @@ figure describes, unless the unit names another clock. The keys of sources are t
     RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
     DM DB  as in `chips.py`, and their pictures
     GL     tools/neuron-explorer/glossary.rst
-    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; it
-           publishes half of the time that a kernel takes on one core
+    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; its
+           published times are half of the time of a kernel on one core
     VL     regression baselines of the vendor's kernel library on trn2
     DGE    nki/deep-dives/nki-dge.rst
     T2 T12 T16  measurements in `benchmarks/validate_collectives.py`, which prints the

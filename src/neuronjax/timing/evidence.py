@@ -21,9 +21,9 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: Number of measured times that make an interval, and the probability that it covers a
-#: further time: 19 times have 20 gaps between and beside them, and the interval covers
-#: 16 gaps, all but two at each end.
+#: The number of measured times that make an interval, and the probability that the
+#: interval covers another time: 19 times have 20 gaps between and beside them, and the
+#: interval covers all gaps but two at each end.
 ROWS, COVERED = 19, 0.8
 #: What a factor of ten in time, another LNC and another chip add to the distance of two
 #: programs. A queue that is always busy in one and idle in the other adds 1.
@@ -81,7 +81,7 @@ def measured_times() -> tuple[MeasuredTime, ...]:
 
 
 def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
-    """Return the confidence interval of a timeline's total; None if that is zero."""
+    """Return the confidence interval of a timeline's total; None if the total is zero."""
     seconds = timeline.total_seconds
     if not seconds:
         return None
@@ -98,7 +98,7 @@ def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
 
 
 def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
-    """Return the confidence interval of the prediction `found`, by measured `rows`."""
+    """Return the confidence interval of the prediction `found`, from measured `rows`."""
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
     ratios = sorted(row.ratio for row in nearest)

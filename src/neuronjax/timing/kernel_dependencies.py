@@ -35,8 +35,8 @@ from neuronjax.timing.kernel_operands import (
     whole_pattern,
 )
 
-#: By entry, the entries for which it waits: each as entry * 2, plus 1 if the latency of
-#: its result does not count.
+#: By entry, the entries for which it waits: each as its number * 2, plus 1 if the
+#: latency of its result does not count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
 #: If an entry has more waits than this, they are joined into one. Otherwise each of
@@ -54,7 +54,7 @@ _Found = list[tuple[Box, int]]
 class BoxMap:
     """A set of boxes of one storage, each with an entry, to be searched for overlaps.
 
-    `shape` is the storage's, or () if the boxes are those of a whole memory. Boxes of
+    `shape` is the storage's shape, or () if the boxes are in a whole memory. Boxes of
     the whole storage are stored separately, since most tiles are accessed whole."""
 
     __slots__ = ("_axis", "_cells", "_shape", "_whole", "_wide", "_width")
@@ -125,7 +125,7 @@ class BoxMap:
         self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
-        """Return the cells of a box; None for all of them."""
+        """Return the cells of a box; None if they are more than `_MOST_CELLS`."""
         if b is None:
             return None
         first, last = b[self._axis]
@@ -184,7 +184,7 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """The free bytes of one memory of one core, and those of dead storages."""
+    """The bytes of one memory of one core that are free, or belong to dead storages."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -279,7 +279,8 @@ class KernelDependencies:
         )
 
     def _survey(self) -> None:
-        """Find the first and last access of storages on chip, and the use of HBM."""
+        """Find the first and last access of storages on chip, and the storages in HBM
+        that are written and those that are read."""
         first, last = self._first, self._last
         written, read = self._written, self._read_in_hbm
         for n, i in enumerate(self._entries):
@@ -413,7 +414,7 @@ class KernelDependencies:
 
     def _add_barriers(self) -> None:
         """Add the waits of barriers: entries after a barrier, of every program, wait
-        for the entries of all programs before it."""
+        for the entries of all programs before the same barrier."""
         met: dict[int, list[int]] = {}
         for n, i in enumerate(self._entries):
             if i.name == "core_barrier":

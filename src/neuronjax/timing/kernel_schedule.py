@@ -1,11 +1,11 @@
 """The schedule of a traced kernel (`KernelProgram`), by discrete events.
 
-Each program of a grid has a core, as long as there are cores, with five engines, queues
-that issue DMA, and 16 DMA engines; all programs share the CC-cores. An instruction
-starts when its queue (`kernel_queues`) is free, and the instructions that it waits for
-(`kernel_dependencies`) have ended and their results can be read. Transfers share the
-DMA engines in the order of issue. Equal input gives an equal schedule. Times are in
-seconds.
+Each program of a grid has its own core if there are enough cores. A core has five
+engines, queues that issue DMA, and 16 DMA engines; all programs share the CC-cores. An
+instruction starts when its queue (`kernel_queues`) is free, and the instructions that
+it waits for (`kernel_dependencies`) have ended and their results can be read. Transfers
+share the DMA engines in the order of issue. Equal input gives an equal schedule. Times
+are in seconds.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ def _throttled(run: _Scheduling) -> list[str]:
 
 @no_collection()
 def what_if(schedule: KernelSchedule, change: Change) -> float:
-    """Return the seconds of the same kernel with costs replaced by `change`."""
+    """Return the seconds of the same kernel with each price replaced by the result of
+    `change`."""
     priced = [change(n, p) for n, p in enumerate(schedule.priced)]
     run = _Scheduling(
         schedule.stream, priced, schedule.found, schedule.core, schedule.program.older
@@ -309,8 +310,9 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return (entry, `now`) if an entry after the window's first can start now,
-        else -1 and the earliest time at which one can, at most `wake`."""
+        """Return another entry of the window than its first that can start now, and
+        `now`; if there is none, -1 and the earliest time at which an entry can start,
+        at most `wake`."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]

@@ -282,7 +282,8 @@ def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
 
 
 def _usage(schedule: KernelSchedule, memory: str) -> list[int]:
-    """Return the most bytes in use in each of `_STRETCHES` equal parts of the time."""
+    """Return the most bytes of `memory` in use in each of `_STRETCHES` equal parts of
+    the time."""
     total = schedule.total_seconds
     partitions = schedule.core.spec.partitions
     changes: list[tuple[float, int]] = []

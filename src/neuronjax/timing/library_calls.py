@@ -27,8 +27,8 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """Return the program with functions of the library that are one instruction of the
-    chip replaced by this instruction."""
+    """Return the program in which each of NeuronJAX's own functions that the chip has
+    as one instruction is replaced by this instruction."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()
@@ -56,7 +56,8 @@ def _cast(block: Block, core: Core) -> Instruction:
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """Return a fill of GpSimdE, which has no cost if only a cast reads the bits."""
+    """Return a Memset that stands for random bits; it is free if only a cast reads the
+    bits."""
     results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
@@ -84,7 +85,8 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 
 def _dequantize(block: Block, core: Core) -> Instruction:
-    """Return an elementwise product; reads of the (few) scales are ignored."""
+    """Return a product of two tensors, which takes as long; reads of the (few) scales
+    are ignored."""
     elements = View(block.arguments[0])
     return TensorTensor(
         operands=(elements, elements),

@@ -35,7 +35,8 @@ class MaskedScores(NamedTuple):
     Attributes:
         shape: the shape of all scores.
         computed: the share of scores in blocks that are not completely hidden.
-        contracted: the same share of the smaller blocks that a matmul contracts.
+        contracted: the share of scores in the smaller blocks that a matmul contracts
+            and that are not completely hidden.
     """
 
     shape: tuple[int, ...]
@@ -129,7 +130,8 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame of a movement's operand, given its result's, or None."""
+        """Return the frame of the operand of a movement, given the `frame` of its
+        result; None for other kinds of movement."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":
@@ -150,8 +152,8 @@ class Masks:
 
 
 def is_ramp(value: np.ndarray) -> bool:
-    """Return whether GpSimdE's iota can make a stored constant: integers in equal steps
-    along one axis, and equal along the others."""
+    """Return whether GpSimdE's iota can make a stored constant: integers that change in
+    equal steps along one axis, and are the same along the other axes."""
     return value.dtype.kind in "iu" and _ramp(value) is not None
 
 

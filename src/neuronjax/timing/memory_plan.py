@@ -1,4 +1,5 @@
-"""The memory plan of a program: transfers of each region, and places of values.
+"""The memory plan of a program: the transfers of each region, and the memory of each
+value.
 
 Bytes are those of a logical core.
 """
@@ -147,22 +148,23 @@ class MemoryPlan:
 
     @property
     def spill_save_bytes(self) -> int:
-        """Return the bytes spilled from SBUF to HBM, every loop counted once."""
+        """Return the bytes spilled from SBUF to HBM; each loop counts as one iteration."""
         return self._bytes("spill_save")
 
     @property
     def spill_reload_bytes(self) -> int:
-        """Return the bytes of reloaded spilled values, every loop counted once."""
+        """Return the bytes of reloaded spilled values; each loop counts as one
+        iteration."""
         return self._bytes("spill_reload")
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Return the bytes of all reads, every loop counted once."""
+        """Return the bytes of all reads; each loop counts as one iteration."""
         return sum(t.bytes for t in self.main.transfers() if t.is_read)
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Return the bytes of all writes, every loop counted once."""
+        """Return the bytes of all writes; each loop counts as one iteration."""
         return sum(t.bytes for t in self.main.transfers() if not t.is_read)
 
     @property

@@ -37,15 +37,17 @@ def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
 
 
 def copied_bytes(i: Im2col) -> int:
-    """Return the bytes of the copies of an image with few channels."""
+    """Return the bytes of all copies of an image with few channels: one for each
+    position along the first axis of the kernel, or of the result if this has fewer
+    positions. The copies have at most the bytes of the patches."""
     window = i.window
     copies = min(window.sizes[0], _places(i)) if window.sizes else 1
     return min(i.results[0].type.size_bytes, copies * i.operands[0].type.size_bytes)
 
 
 def held_bytes(i: Im2col) -> int:
-    """Return the bytes that SBUF holds of an image's copies, which are held one at a
-    time; at most the bytes of the patches."""
+    """Return the bytes of SBUF for the copies of an image: one copy at a time is in
+    SBUF, with at most the bytes of the patches."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 

@@ -149,7 +149,8 @@ class Pricing:
         return out
 
     def moves(self, unit: Unit) -> PricedUnit:
-        """Return the prices of the transfers around control flow and collectives."""
+        """Return the prices of the transfers before and after control flow or a
+        collective."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = PricedUnit()
@@ -233,8 +234,8 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the load of the busiest queue with a way added, plus the time that one
-        tile needs for the way, divided by the number of tiles."""
+        """Return the load of the busiest queue once `way` is added, plus a share (1 /
+        `pieces`) of the seconds that one tile needs for the way."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -289,7 +290,8 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of `masked` scores that a step computes or reads; 1 if none."""
+    """Return the share of `masked` scores that a step computes or reads; 1 if it does
+    neither."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)

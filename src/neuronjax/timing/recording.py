@@ -19,7 +19,7 @@ class EventRecorder:
         on: whether events are recorded.
         count: how often the current instructions run, by the loops around them.
         instructions: the instructions to which events belong, one per step.
-        fused: by such an instruction, all the instructions that its step fuses.
+        fused: for each of `instructions`, all the instructions that its step fuses.
     """
 
     def __init__(self) -> None:

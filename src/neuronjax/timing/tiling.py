@@ -32,7 +32,8 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the bytes in SBUF of a whole operand, or of two of its batch parts."""
+    """Return the bytes in SBUF of a whole operand, or of two of its parts if the batch
+    splits it."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -56,7 +57,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts into which a step can be tiled without other steps."""
+    """Return the row counts into which a step can be tiled by itself."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -189,8 +190,9 @@ class _Grouping:
         return None if rows is None else (place % len(self.regions), rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a batched matmul's result has the size of a matmul's result in
-        the region. Gradients of scores do: they are combined with the scores."""
+        """Return whether a step is a batched matmul whose result is as large as that of
+        a matmul in the region. Gradients of scores are: they are combined with the
+        scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types

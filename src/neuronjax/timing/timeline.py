@@ -1,8 +1,8 @@
 """The timeline that `schedule` returns: events, loops and totals.
 
 Seconds count from the start of the program. An event is an instruction's work on one
-queue, or a transfer. Only the first iteration of a loop has events; the `count` of each
-is the number of iterations.
+queue, or a transfer. Only the first iteration of a loop has events; the `count` of an
+event is the number of iterations.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Timeline:
     Attributes:
         events: in order of issue.
         instructions: the instructions to which events belong, one per fused step.
-        fused: by such an instruction, all the instructions that its step fuses.
+        fused: for each of `instructions`, all the instructions that its step fuses.
         total_seconds: the end of the last event plus `around_seconds`.
         around_seconds: time that belongs to no event, see `Core`.
         notes: assumptions about trip counts and branches.

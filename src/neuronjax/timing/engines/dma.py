@@ -58,7 +58,7 @@ class DmaPace(NamedTuple):
         issue_seconds: how long issuing it occupies its queue.
         start_seconds: from its trigger to its first byte.
         semaphore_seconds: from its last byte to the start of a consumer.
-        tail_seconds: the extra time of a single transfer.
+        tail_seconds: the extra time of a transfer that no other transfer follows.
     """
 
     seconds: float
@@ -82,7 +82,8 @@ def dma_pace(core: Core, task: DmaTask) -> DmaPace:
 
 
 def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
-    """Return the time of one engine at a rate: for its bytes, and to start each piece.
+    """Return the seconds that one engine needs to start each piece and to move its
+    bytes at `bytes_per_second`.
 
     Transposes reach a share of the rate [A3]; a chip without DMA transposes moves
     element by element."""

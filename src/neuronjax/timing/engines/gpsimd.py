@@ -15,7 +15,8 @@ from neuronjax.timing.engines.task import LaneTask, Pace
 from neuronjax.timing.engines.vector import RANDOM
 from neuronjax.timing.work import Core
 
-#: Instructions of a cycle per element [V26]; pooling does not copy its windows.
+#: Instructions that take one cycle per element [V26]; `pool` reads its windows in
+#: place.
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
 #: Instructions that no other engine has; the last three are software.
 NAMES = frozenset(
@@ -27,7 +28,8 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return a cycle per element, or for software the cycles of its reads or writes."""
+    """Return one cycle per element; for software, the cycles to read or to write its
+    bytes, whichever are more."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
@@ -41,7 +43,7 @@ def pace(task: LaneTask, core: Core) -> Pace:
 
 def operations_cycles(core: Core, operations: float, moved_bytes: float) -> float:
     """Return the cycles of 32-bit scalar operations spread over the lanes of all
-    physical cores, or of the bytes they move if these take longer."""
+    physical cores, or the cycles to move `moved_bytes` if they are more."""
     lanes = core.spec.partitions * core.lnc * a.GPSIMD_SHARE.value
     return max(operations, moved_bytes / a.GPSIMD_BYTES.value) / lanes
 
@@ -59,5 +61,5 @@ def long_gather_cycles(indices: int) -> float:
 
 
 def topk_cycles(elements: int, k: int) -> float:
-    """Return the cycles of a row on 16 partitions: 4 n + K [ISA]."""
+    """Return the cycles of topk for a row on 16 partitions: 4 * elements + k [ISA]."""
     return a.TOPK_PASSES.value * elements + k

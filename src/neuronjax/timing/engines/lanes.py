@@ -61,9 +61,10 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Return the Work of `tasks`, each of which one engine runs `times` on every tile.
+    """Return the Work of one engine that runs each of `tasks` `times` times on every
+    tile.
 
-    `more` are fields of the Work; its opcode and mode are the last task's."""
+    `more` are fields of the Work; its opcode and mode are those of the last task."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
     speed = paces[-1].speed
     fields: dict[str, Any] = {
