@@ -140,9 +140,9 @@ def _reshaped(
 def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
-    """Return the row counts for which each row of the result is read from one row of
-    the operand, and whether each row of the result repeats one element (None: if and
-    only if a row of the operand does)."""
+    """Return the row counts for which a row of the result is read from one row of the
+    operand, and whether it repeats one element (None: if and only if the operand's
+    does)."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

@@ -54,8 +54,7 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups that work at the same time, as one list of steps; all
-    groups have the same number of steps."""
+    """Return the steps of groups that work at the same time, each in as many steps."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -174,8 +173,8 @@ class _GroupSite:
         return paths[:limit]
 
     def along(self, per_chip: float, limit: int | None = None) -> Flows:
-        """Return flows of `per_chip` bytes from each chip of a ring to the next, in
-        equal parts on the first `limit` channels (None: all)."""
+        """Return flows of `per_chip` bytes from each chip to the next, in equal parts
+        on the channels that `wires` returns."""
         flows: defaultdict[tuple[int, int], float] = defaultdict(float)
         paths = self.wires(limit)
         for path in paths:
@@ -189,8 +188,7 @@ Steps = list[CollectiveStep]
 
 
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
-    """Return the steps of a reduce-scatter on a ring: the first sends a copy, the later
-    ones send sums.
+    """Return steps on a ring: the first step sends a copy, later steps send sums.
 
     ASSUMPTION: "ring" sends over all channels that the wires allow, although it adds in
     the order of a single channel; "ring:2" sends over two channels."""
@@ -316,8 +314,7 @@ def _star_gather(site: _GroupSite) -> Steps:
 
 
 def _single_step(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends its data to all ranks and adds the data
-    of all ranks."""
+    """Return one step in which each rank sends its data to all, and adds all data."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]
@@ -389,7 +386,6 @@ def _of_group(
 def _over_nodes(
     op: str, inside: str, between: str, group: Group, topology: Topology
 ) -> Steps:
-    """Return the steps of a group that has several ranks on each of several nodes."""
     nodes = group.by_node
     inner = [group.among(ranks) for ranks in nodes]
     outer = [group.among(ranks) for ranks in zip(*nodes, strict=True)]
@@ -442,7 +438,7 @@ def steps_over_nodes(
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
     """Return `flows` from one rank of chip 0 as flows from all ranks of the first chip
-    in `ranks`, which has the number of ranks by chip."""
+    in `ranks` (the number of ranks by chip)."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

@@ -260,7 +260,6 @@ def priced(
 
 
 def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice:
-    """Return the latency of steps, and their time per byte."""
     latency = network.chip_start_seconds if steps else 0.0
     if any(step.flows for step in steps):
         latency = network.link_start_seconds

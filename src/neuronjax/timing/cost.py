@@ -37,8 +37,7 @@ RULES = (
 
 
 def own_seconds(way: Way) -> float:
-    """Return the seconds that a way takes alone on an idle core, with its operands
-    ready.
+    """Return the seconds of a way on an idle core if all operands are ready.
 
     The works of the way stream tiles to each other as in a pipeline: the time is that
     of the longest work, plus the first tile of every other work, plus all latencies."""

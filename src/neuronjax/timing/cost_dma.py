@@ -58,7 +58,6 @@ ACCESS_PATTERNS = frozenset({"broadcast", "reshape", "slice"})
 
 
 def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
-    """Return the task of a transfer that all engines of a core share."""
     return DmaTask(bytes=size / engines(core), piece=piece, **more)
 
 
@@ -84,7 +83,6 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
 def _dma(
     core: Core, size: float, piece: float, opcode: str, *, transposes: bool = False
 ) -> Way:
-    """Return the way to move `size` bytes within SBUF in contiguous pieces."""
     task = _shared(core, size, piece, transposes=transposes, on_chip=True)
     pace = dma_pace(core, task)
     work = Work(
@@ -173,8 +171,7 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a movement: an access pattern is free; a transpose or another copy runs on
-    an engine or on DMA."""
+    """Price a movement: free as an access pattern, otherwise a copy or a transpose."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -194,8 +191,7 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price the patches of an image: free if they are read in place (`patches`),
-    otherwise a copy by DMA."""
+    """Price patches: free if read in place (`patches`), otherwise a copy by DMA."""
     if patches.read_in_place(i, core):
         return FREE
     return (
@@ -223,8 +219,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an in-place scatter: each window is written, or it is read, combined and
-    written back."""
+    """Price a scatter: windows are written, or read, combined and written back."""
     updates = i.operands[-1].type
     window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)

@@ -42,8 +42,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return a way with one work, which takes `cycles` of GpSimdE on each physical
-    core."""
+    """Return a way of one work, with `cycles` of GpSimdE on each physical core."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -88,15 +87,12 @@ def _in_rounds_of_eight(
 
 
 def _merge_operations(length: int, rows: int, tensors: int) -> float:
-    """Return the number of operations of a merge sort of each row, whose every step
-    moves all `tensors`."""
     steps = ceil(log2(length)) if length > 1 else 0
     return a.SORT_OPERATIONS.value * rows * length * steps * max(1, tensors)
 
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a merge sort in software; also, for one or two tensors, rounds of eight."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -106,7 +102,6 @@ def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a merge sort in software, whose steps run the comparison of the body."""
     length, rows = _rows(i, i.dimension)
     tensors = len(i.operands) - i.captures + _operations(i.body)
     return (software(core, i, _merge_operations(length, rows, tensors), "SORT"),)
@@ -114,7 +109,6 @@ def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price top-k: rounds of eight on VectorE, or GpSimdE's `topk`."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
     cycles = ceil(rows / at_once) * topk_cycles(length, i.k)
@@ -126,7 +120,6 @@ def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an iota: an instruction of GpSimdE, or a scan on VectorE that adds ones."""
     counted = elementwise(core, i, lane_task(core, i, "gpsimd", "iota"))
     scan = lane_task(core, i, "vector", "tensor_tensor_scan")
     return (counted,) if i.engine == "gpsimd" else (elementwise(core, i, scan),)
@@ -134,8 +127,6 @@ def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price random bits: Threefry or Philox in software, other bits by VectorE's
-    generator."""
     bits = i.results[-1]
     words = ceil(nbytes((bits,)) / 4)
     per_word = {

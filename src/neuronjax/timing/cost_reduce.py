@@ -39,8 +39,6 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
-    """Return the work of `tasks`: one instruction per tile, or per fold if there are
-    more folds than tiles."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
     return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **traffic_of(i))
@@ -49,8 +47,6 @@ def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") 
 def _task(
     i: Instruction, per_lane: int, name: str = "tensor_reduce", **more: Any
 ) -> LaneTask:
-    """Return a task, by default of VectorE, over `per_lane` elements of the first
-    operand."""
     read = (stream(i.operands[0].type, per_lane),)
     written = (stream(i.results[0].type, 1),)
     fields = {"queue": "vector", "read": read, "written": written, **more}
@@ -99,8 +95,7 @@ def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ..
 
 
 def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, ...]:
-    """Return the ways to fold FP32 values [rows, results] over the partitions; `rows`
-    is at most 128."""
+    """Return the ways to fold FP32 [rows <= 128, results] over the partitions."""
     if i.op == "add":
         return _ones(core, rows, results, 4)
     turned = transpose_works(core, 1, rows, results, 4)[0]
@@ -144,8 +139,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _along_partitions(
     i: TensorReduce, core: Core, length: int, results: int
 ) -> tuple[Way, ...]:
-    """Return the ways to reduce a leading axis: add up its tiles, then fold over the
-    partitions."""
+    """Return the ways to reduce a leading axis: add up its tiles, then fold the sum."""
     lanes, item = core.spec.partitions, i.operands[0].type.dtype.itemsize
     tiles = ceil(length / lanes)
     per_lane = ceil(tiles * results / core.lnc)
@@ -209,7 +203,6 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Pool, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pool, which reads each window through an access pattern."""
     per_lane = columns(i.results[0].type.shape, core) * prod(i.window.sizes)
     task = _task(i, per_lane, "pool")
     queues: tuple[Queue, ...] = ("vector", "gpsimd")
@@ -222,7 +215,6 @@ def _(i: Pool, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: SelectAndScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a maximum, a comparison and an addition per element of a window."""
     per_lane = columns(i.operands[1].type.shape, core) * prod(i.window.sizes)
     largest = _task(i, per_lane, "pool")
     both = replace(largest, name="tensor_tensor", read=largest.read * 2)

@@ -185,8 +185,7 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Return a way in which one engine runs each of `tasks` `times` times on every
-    tile."""
+    """Return a way in which an engine runs each of `tasks` `times` times on every tile."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

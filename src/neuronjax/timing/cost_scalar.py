@@ -72,7 +72,6 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
 
 @rule.register
 def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an activation per table of the recipe, plus the passes of VectorE."""
     recipe = RECIPES[i.function]
     works = []
     for function in recipe.tables:

@@ -244,7 +244,6 @@ def transpose_works(
 def _transposed_first(
     views: tuple[View, ...], c: Contraction, core: Core, reading: Reading
 ) -> Way:
-    """Return works that transpose operands to put the contracted axis on partitions."""
     works: list[Work] = []
     for position in sorted(reading.to_transpose):
         item = views[position].type.dtype.itemsize
@@ -331,8 +330,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return the cycles per moving column; fewer if FP32 operands are declared to hold
-    only zeros and ones."""
+    """Return the cycles of a moving column, fewer if FP32 operands are zeros and ones."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):

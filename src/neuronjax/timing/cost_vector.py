@@ -224,13 +224,11 @@ def _(i: ReducePrecision, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a bitcast, which is free: the consumer reads the same bytes."""
     return FREE
 
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a constant: free if it is a scalar or stored in HBM, otherwise a fill."""
     (result,) = i.results
     elements = prod(result.type.shape)
     if elements == 1 or is_stored(i):
@@ -245,7 +243,6 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a quantization on VectorE; it is free if done offline, as for weights."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -267,7 +264,6 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one operation on one element, or `SCALE_STEPS` operations for a scale."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)

@@ -81,7 +81,7 @@ def measured_times() -> tuple[MeasuredTime, ...]:
 
 
 def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
-    """Return the confidence interval of a timeline's total; None if the total is zero."""
+    """Return the confidence interval of a timeline's total; None if the total is 0."""
     seconds = timeline.total_seconds
     if not seconds:
         return None
@@ -98,7 +98,7 @@ def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
 
 
 def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
-    """Return the confidence interval of the prediction `found`, from measured `rows`."""
+    """Return the confidence interval of `found` from the most similar of `rows`."""
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
     ratios = sorted(row.ratio for row in nearest)

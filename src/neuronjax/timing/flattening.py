@@ -194,7 +194,6 @@ def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[Flat
 
 
 def _keeps_rows(permutation: Sequence[int], shape: Sequence[int]) -> bool:
-    """Return whether the last axis stays the last."""
     moved = [p for p in permutation if shape[p] != 1]
     return not moved or moved[-1] == max(moved)
 

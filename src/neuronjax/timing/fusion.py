@@ -112,8 +112,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False for nodes that compute scalars from arguments alone: they come
-        first."""
+        """Return False for nodes that compute scalars from arguments; these come first."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -157,7 +156,6 @@ class _Fusion:
     def _scalars(
         self, values: Iterable[int], shape: tuple[int, ...]
     ) -> tuple[list[int], list[int]]:
-        """Split an elementwise operation's operands into tensors and scalars."""
         tensors, scalars = [], []
         all_are = len(shape) > 1 and shape[-1] == 1
         for value in values:
@@ -304,7 +302,6 @@ class _Fusion:
         self.steps[self.step_of.pop(self.access[value].roots[0])] = None
 
     def _tensor(self, step: FusedStep) -> int:
-        """Return a step's first operand that is not constant; -1 if there is none."""
         return next((v for v in step.operands if self.access[v].roots), -1)
 
     def _gate(

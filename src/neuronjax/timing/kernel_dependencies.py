@@ -125,7 +125,7 @@ class BoxMap:
         self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
-        """Return the cells of a box; None if they are more than `_MOST_CELLS`."""
+        """Return the cells of a box; None for all or more than `_MOST_CELLS` cells."""
         if b is None:
             return None
         first, last = b[self._axis]
@@ -329,7 +329,6 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait of a dynamic read or write for its index."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -402,7 +401,6 @@ class KernelDependencies:
         return [len(self._entries) + len(self.joined) - 1]
 
     def _add_given(self) -> None:
-        """Add the dependencies that the kernel declares with `depends_on`."""
         if not self._given:
             return
         at: dict[tuple[int, int], int] = {}

@@ -145,8 +145,7 @@ def _throttled(run: _Scheduling) -> list[str]:
 
 @no_collection()
 def what_if(schedule: KernelSchedule, change: Change) -> float:
-    """Return the seconds of the same kernel with each price replaced by the result of
-    `change`."""
+    """Return the seconds of the same kernel if `change` replaces every price."""
     priced = [change(n, p) for n, p in enumerate(schedule.priced)]
     run = _Scheduling(
         schedule.stream, priced, schedule.found, schedule.core, schedule.program.older
@@ -163,8 +162,6 @@ def _cores(program: KernelProgram, target: Target, lnc: int | None) -> int:
 
 
 class _CoreState:
-    """The state that the queues of a core share."""
-
     __slots__ = ("array", "dma", "held", "last_dma", "level", "ports", "table")
 
     def __init__(self, engines: int, array: Array) -> None:
@@ -310,9 +307,9 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return another entry of the window than its first that can start now, and
-        `now`; if there is none, -1 and the earliest time at which an entry can start,
-        at most `wake`."""
+        """Return an entry after the window's first that can start now, and `now`; if
+        there is none, -1 and the earliest time at which one can start, at most `wake`.
+        """
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]
@@ -334,7 +331,6 @@ class _Scheduling:
             heappush(self.heap, (until, number))
 
     def _issue(self, n: int, now: float, number: int, queue: IssueQueue) -> None:
-        """Set the times of an entry, and notify the entries that wait for it."""
         p = self.priced[n]
         state = self.states[self.core_of[number]]
         if self.ready[n] > queue.free or queue.last < 0:

@@ -116,7 +116,6 @@ def _op(i: KernelInstruction, detail: str) -> KernelOp:
 def _events(
     s: KernelSchedule, numbers: Sequence[int]
 ) -> tuple[list[Event], tuple[LoopSpan, ...]]:
-    """Return the events in the order of the kernel, and the loops as event ranges."""
     cores = s.core.lnc
     one = engines(Core(s.core.chip, 1))
     events: list[Event] = []
@@ -282,8 +281,7 @@ def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
 
 
 def _usage(schedule: KernelSchedule, memory: str) -> list[int]:
-    """Return the most bytes of `memory` in use in each of `_STRETCHES` equal parts of
-    the time."""
+    """Return the most bytes in use in each of `_STRETCHES` equal parts of the time."""
     total = schedule.total_seconds
     partitions = schedule.core.spec.partitions
     changes: list[tuple[float, int]] = []

@@ -27,8 +27,8 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """Return the program in which each of NeuronJAX's own functions that the chip has
-    as one instruction is replaced by this instruction."""
+    """Return the program with NeuronJAX's own functions replaced by the single
+    instruction of the chip that computes the same, if there is one."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()
@@ -56,8 +56,7 @@ def _cast(block: Block, core: Core) -> Instruction:
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """Return a Memset that stands for random bits; it is free if only a cast reads the
-    bits."""
+    """Return a Memset for the random bits, which is free if only a cast reads them."""
     results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
@@ -65,7 +64,6 @@ def _random_bits(block: Block, core: Core) -> Instruction:
 
 
 def _quantize(block: Block, core: Core) -> Instruction | None:
-    """Return a QuantizeMx if the chip has one for the dtypes and axis, else None."""
     elements, scales = [view.buffer for view in block.results]
     (x,) = _operands(block, 1)
     name = _FORMATS.get(elements.type.dtype.name)
@@ -85,8 +83,6 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 
 def _dequantize(block: Block, core: Core) -> Instruction:
-    """Return a product of two tensors, which takes as long; reads of the (few) scales
-    are ignored."""
     elements = View(block.arguments[0])
     return TensorTensor(
         operands=(elements, elements),

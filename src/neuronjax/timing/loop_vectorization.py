@@ -182,8 +182,7 @@ class LoopVectorization:
         return states
 
     def _done(self, node: FlatNode) -> bool:
-        """Compute the result of a node if its operands are known; return whether it is
-        known."""
+        """Compute a node if its operands are known; return whether its result is known."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True
@@ -223,7 +222,6 @@ class LoopVectorization:
     def _for_all_turns(
         self, i: Instruction, values: list[_VectorizedValue]
     ) -> Buffer | None:
-        """Return an instruction's result for all iterations; None if impossible."""
         shape = i.results[0].type.shape
         if isinstance(i, ELEMENTWISE):
             operands = [
@@ -294,7 +292,6 @@ class LoopVectorization:
         return None
 
     def _write_results(self) -> bool:
-        """Write the loop's results; return whether all could be written."""
         for n, target in enumerate(self.loop.results):
             value, result = self.arguments[n], self.results[n]
             if value in self.indices:
@@ -385,7 +382,6 @@ class LoopVectorization:
 
 
 def _op(node: FlatNode) -> str:
-    """Return the operator if the node is an operation on two tensors, else ""."""
     i = node.instruction
     return i.op if isinstance(i, TensorTensor) and len(node.operands) == 2 else ""
 

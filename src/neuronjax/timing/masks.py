@@ -130,8 +130,7 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame of the operand of a movement, given the `frame` of its
-        result; None for other kinds of movement."""
+        """Return the frame of a movement's operand, given its result's frame, or None."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":
@@ -190,7 +189,6 @@ def _blocks(size: int, step: float) -> _Range:
 
 
 def _share(visible: np.ndarray, shape: tuple[int, ...], columns: float) -> float:
-    """Return the share of scores in visible blocks; the last blocks may be smaller."""
     steps = (MASK_ROWS.value, columns)
     blocks = (_blocks(size, n) for size, n in zip(shape[-2:], steps, strict=True))
     rows, across = (edge.high - edge.low + 1 for edge in blocks)
@@ -224,7 +222,6 @@ def _magnitude(a: _Range) -> _Range:
 
 
 def _either(p: _Range, a: _Range, b: _Range) -> _Range:
-    """Return the range of a select, over the operands that may be chosen."""
     low = np.where(p.low, a.low, np.where(p.high, np.minimum(a.low, b.low), b.low))
     high = np.where(p.low, a.high, np.where(p.high, np.maximum(a.high, b.high), b.high))
     return _Range(low, high)

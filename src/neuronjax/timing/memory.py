@@ -77,7 +77,6 @@ def _arguments(
     categories: Sequence[Category | None],
     program: InstructionProgram,
 ) -> tuple[Tensor, ...]:
-    """Return main's arguments as tensors, with their bytes on one device."""
     fused = plan.fused
     sizes = device_bytes(plan)
     weights = frozenset() if any(categories) else arguments_like_parameters(program)
@@ -131,12 +130,10 @@ class _Planner:
         ).run()
 
     def inner(self, unit: Unit) -> None:
-        """Plan the blocks of a unit's control flow, and add these plans to the unit."""
         i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            # The body gets 1 - `CARRY_SHARE` of SBUF, plus the part that its carry
-            # fills.
+            # The body gets 1 - `CARRY_SHARE` of SBUF, and the room of its carry.
             sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
@@ -187,8 +184,8 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 class _ParameterFinder(DataFlow[frozenset[int]]):
     """A search for the arguments of main from which every buffer is derived.
 
-    `left` and `right` are the arguments that matmuls read as left and right operands;
-    gathered tables count as right operands."""
+    `left` and `right`: arguments that are left and right operands of matmuls, or tables
+    of gathers (`right`)."""
 
     nothing = frozenset()
 

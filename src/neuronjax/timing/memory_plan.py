@@ -1,5 +1,4 @@
-"""The memory plan of a program: the transfers of each region, and the memory of each
-value.
+"""The memory plan of a program: transfers of regions, and the memory of values.
 
 Bytes are those of a logical core.
 """
@@ -148,13 +147,12 @@ class MemoryPlan:
 
     @property
     def spill_save_bytes(self) -> int:
-        """Return the bytes spilled from SBUF to HBM; each loop counts as one iteration."""
+        """Return the bytes of values spilled to HBM; each loop counts as one iteration."""
         return self._bytes("spill_save")
 
     @property
     def spill_reload_bytes(self) -> int:
-        """Return the bytes of reloaded spilled values; each loop counts as one
-        iteration."""
+        """Return the bytes of reloaded values; each loop counts as one iteration."""
         return self._bytes("spill_reload")
 
     @property

@@ -171,8 +171,7 @@ class TrainingRun:
             )
 
     def steps_of(self, copies: float) -> int | None:
-        """Return the number of steps of the run on `copies` copies of the program; None
-        if unknown."""
+        """Return the number of steps of the run on `copies` copies; None if unknown."""
         if self.tokens is None:
             return self.steps
         assert self.tokens_per_step is not None
@@ -220,8 +219,7 @@ class TrainingCost:
 
     @property
     def dollars_per_batch(self) -> float:
-        """Return the price of the batch that one copy processes in a step, at full
-        utilization."""
+        """Return the price of one copy's batch in a step, at full utilization."""
         hours = rented_hours(self.step_seconds, 1.0)
         return hours * self.price.usd_per_hour / self.copies
 

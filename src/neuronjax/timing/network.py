@@ -32,8 +32,7 @@ class Network:
             is none.
         chips_per_interface: the number of consecutive chips that share an interface.
         link_share: the fraction of NeuronLink's nominal rate that transfers reach.
-        chip_start_seconds: from the trigger to the first step, if all ranks are on one
-            chip.
+        chip_start_seconds: from the trigger to the first step, for ranks on one chip.
         link_start_seconds: the same for ranks on several chips.
         chip_hop_seconds: latency of a step within a node.
         efa_hop_seconds: latency of a step between nodes.
@@ -152,8 +151,7 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """Return the largest instance with the target's chip, preferably one with a single
-    host."""
+    """Return the largest instance with the target's chip, preferably of one host."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:
@@ -162,8 +160,7 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Return the topology of a node; for a bare chip that is sold in UltraServers, that
-    of one server."""
+    """Return a node's topology; for a bare chip of UltraServers, that of one server."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

@@ -149,8 +149,7 @@ class Pricing:
         return out
 
     def moves(self, unit: Unit) -> PricedUnit:
-        """Return the prices of the transfers before and after control flow or a
-        collective."""
+        """Return the prices of the transfers of control flow or a collective."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = PricedUnit()
@@ -173,7 +172,6 @@ class Pricing:
         ]
 
     def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
-        """Return the ways of a region's n-th step, given where its operands are."""
         fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
         key: list[Any] = [kind_of(step.instruction), step.form, step.reduces]
         in_psum, turned = [], []
@@ -263,7 +261,6 @@ class Pricing:
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
-    """Return the prices of one of `blocks` equal row blocks of a unit."""
     out = PricedUnit(tables=whole.tables, blocks=blocks)
     for p in whole.steps:
         way = tuple(
@@ -290,8 +287,7 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of `masked` scores that a step computes or reads; 1 if it does
-    neither."""
+    """Return the share of `masked` scores that a step computes or reads; else 1."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)

@@ -436,7 +436,6 @@ class SbufAllocation:
         return True
 
     def _control(self, n: int, unit: Unit) -> None:
-        """Plan control flow: operands and results that are not in SBUF are in HBM."""
         self.plan_inner(unit)
         (step,) = unit.region.steps
         carried = sum(self.fused.sizes[step.results[p]] for p in unit.resident)

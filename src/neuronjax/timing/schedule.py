@@ -417,7 +417,6 @@ class _Schedule:
     def _branch(
         self, i: Branch, unit: Unit, state: QueueState
     ) -> list[tuple[float, float]]:
-        """Schedule that block of a branch which takes longest."""
         on, self.recorder.on = self.recorder.on, False
         ends = []
         for inner in unit.inner:

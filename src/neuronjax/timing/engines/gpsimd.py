@@ -15,8 +15,7 @@ from neuronjax.timing.engines.task import LaneTask, Pace
 from neuronjax.timing.engines.vector import RANDOM
 from neuronjax.timing.work import Core
 
-#: Instructions that take one cycle per element [V26]; `pool` reads its windows in
-#: place.
+#: Instructions that take a cycle per element [V26]; `pool` reads windows in place.
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
 #: Instructions that no other engine has; the last three are software.
 NAMES = frozenset(
@@ -28,8 +27,7 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return one cycle per element; for software, the cycles to read or to write its
-    bytes, whichever are more."""
+    """Return one cycle per element; for software, the cycles of its reads or writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
@@ -42,8 +40,8 @@ def pace(task: LaneTask, core: Core) -> Pace:
 
 
 def operations_cycles(core: Core, operations: float, moved_bytes: float) -> float:
-    """Return the cycles of 32-bit scalar operations spread over the lanes of all
-    physical cores, or the cycles to move `moved_bytes` if they are more."""
+    """Return the cycles of 32-bit `operations` spread over the lanes of all physical
+    cores, or of moving `moved_bytes` if that takes longer."""
     lanes = core.spec.partitions * core.lnc * a.GPSIMD_SHARE.value
     return max(operations, moved_bytes / a.GPSIMD_BYTES.value) / lanes
 

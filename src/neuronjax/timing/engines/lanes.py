@@ -61,8 +61,7 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Return the Work of one engine that runs each of `tasks` `times` times on every
-    tile.
+    """Return the Work of an engine that runs each of `tasks` `times` times per tile.
 
     `more` are fields of the Work; its opcode and mode are those of the last task."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]

@@ -55,8 +55,8 @@ class LaneStream(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """Return the cycles to read or write it: one per element of a lane, or two at
-        wide strides [A2]."""
+        """Return the cycles to stream: one per element of a lane, two at wide strides
+        [A2]."""
         wide = self.stride_bytes >= a.STRIDE_BYTES.value and not self.contiguous
         return self.free * (a.STRIDED_ACCESS.value if wide and self.free > 1 else 1.0)
 

@@ -61,14 +61,13 @@ def load_seconds(core: Core, task: ArrayTask) -> float:
     spec = core.spec
     least = max(a.MATMUL_MINIMUM.value, task.held) / a.FAST_LOAD.value
     cycles = least * max(1.0, task.column_cycles) + task.rows
-    # An access takes cycles of the base clock to start: 188 ns in all for one moving
-    # column on trn1 [PG, picture].
+    # An access takes cycles of the base clock to start: one moving column takes 188 ns
+    # on trn1 [PG, picture].
     return cycles / spec.tensor.clock_hz + spec.access_start_cycles / spec.sync.clock_hz
 
 
 def array_seconds(core: Core, task: ArrayTask) -> float:
-    """Return the time of consecutive matmuls; the operand of each is loaded during the
-    matmul before."""
+    """Return the time of consecutive matmuls; each one loads during the matmul before."""
     load, spent = load_seconds(core, task), multiply_seconds(core, task)
     if core.spec.seen_load_cycles is None:
         return load + max(spent, (task.loads - 1) * load)

@@ -58,8 +58,7 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return N / 4, N / 2 or N cycles for N elements per lane; at least 600 if an
-    address is dynamic."""
+    """Return N / 4, N / 2 or N cycles for N elements per lane (dynamic: at least 600)."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -108,18 +107,14 @@ def _predicated(task: LaneTask, core: Core) -> Pace:
 
 
 def _select_reduce(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles of both streams, plus `REDUCE_IN_PASSING` for each fold
-    (ASSUMPTION)."""
     return Pace(_streamed(task, core) + task.folds * a.REDUCE_IN_PASSING.value)
 
 
 def _scan(task: LaneTask, core: Core) -> Pace:
-    """Return 2 N cycles for N elements per lane, since both operands stream in."""
     return Pace(2.0 * task.elements)
 
 
 def _reduce(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles for N elements per lane, or N / 2 for sums and maxima of 16 bits."""
     ends = (task.read[0], task.written[0])
     halved = task.does_only(_HALVED_REDUCTIONS) and all(s.is_half for s in ends)
     cycles = task.read[0].cycles
@@ -132,7 +127,6 @@ def _memset(task: LaneTask, core: Core) -> Pace:
 
 
 def _exponential(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles of a rate of 4 times the elements per second of ScalarE [A4]."""
     spec = core.spec
     ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
     return Pace(task.elements / ratio, 4)
@@ -150,9 +144,6 @@ def _random(task: LaneTask, core: Core) -> Pace:
 
 
 def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
-    """Return a rule for `factor` cycles per element of a lane, plus `extra` for each
-    fold."""
-
     def rule(task: LaneTask, core: Core) -> Pace:
         return Pace(longest(task.streams) * factor + extra * max(1, task.folds))
 
@@ -160,8 +151,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 cycles per element of a lane, as published; before v3 2.6, which fits
-    measured counters."""
+    """Return 8 cycles per element, as published; before v3 2.6, as counters show."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
