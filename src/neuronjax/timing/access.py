@@ -44,7 +44,8 @@ class ValueAccess(NamedTuple):
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
     """Return the products of the leading dimensions, which are the possible row counts.
 
-    At most `dimensions` are multiplied. A count of 1 (a single row) is included."""
+    At most the first `dimensions` are multiplied. A count of 1 (a single row) is
+    included."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -141,8 +142,8 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which a row of the result is read from one row of the
-    operand, and whether it repeats one element (None: if and only if the operand's
-    does)."""
+    operand, and whether a row of the result repeats one element; None if that depends
+    on the operand."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

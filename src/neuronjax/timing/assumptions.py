@@ -231,7 +231,7 @@ DMA_ELEMENT = Constant(
     fitted_to="trn1, 4-byte packet: 7 ns [PG, picture]",
 )
 DMA_SEMAPHORE = Constant(
-    0.3e-6, "s", "from the end of a transfer to the start of its user [DM, picture]"
+    0.3e-6, "s", "from the end of a transfer to the start of its reader [DM, picture]"
 )
 HBM_LATENCY = assumed(
     0.12e-6,
@@ -314,7 +314,9 @@ PASSING_SHARE = assumed(
     0.15, "fraction", "the largest part of SBUF that streamed weights take at a time"
 )
 CARRY_SHARE = assumed(
-    0.5, "fraction", "the part of SBUF for what a loop carries, smallest values first"
+    0.5,
+    "fraction",
+    "the part of SBUF for the carry of a loop; its smallest values come first",
 )
 MASK_ROWS = assumed(
     128,

@@ -54,7 +54,7 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups that work at the same time, each in as many steps."""
+    """Return the steps of groups that work at the same time, merged step by step."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -188,7 +188,7 @@ Steps = list[CollectiveStep]
 
 
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
-    """Return steps on a ring: the first step sends a copy, later steps send sums.
+    """Return the steps of a ring: the first step sends a copy, later steps send sums.
 
     ASSUMPTION: "ring" sends over all channels that the wires allow, although it adds in
     the order of a single channel; "ring:2" sends over two channels."""
@@ -243,8 +243,8 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
-    """Return `steps`, sliced if the group is within one node: they work on different
-    slices of the data at the same time. Over EFA a rank has one peer at a time [IX]."""
+    """Return `steps`, marked as sliced if the group is within one node. Sliced steps
+    work at the same time; over EFA a rank has one peer at a time [IX]."""
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 

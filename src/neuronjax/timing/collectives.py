@@ -242,7 +242,7 @@ class CollectivePrice:
 
     @property
     def transfer_seconds(self) -> float:
-        """Return the time that the bytes add."""
+        """Return the seconds that the bytes add to the latency."""
         return sum(self.by_resource.values())
 
     @property
@@ -276,8 +276,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return the seconds per byte of consecutive steps, by resource. A step's time is
-    added to its slowest resource."""
+    """Return, by resource, the seconds per byte of the steps in which it is the
+    slowest."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)

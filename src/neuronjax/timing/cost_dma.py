@@ -5,12 +5,12 @@ bandwidth equally. Descriptors are prebuilt. Movement that an access pattern can
 is free (`FREE`).
 
 In kernels, an engine serves eight partitions, so that few partitions use few engines
-[DM]. A kernel has HBM to itself: the engines of a core move more than its share of HBM
-(400 GB/s measured on trn2 [KDA]). SyncE commands a generator of descriptors for loads,
-and ScalarE another generator for other transfers, unless the kernel names the engine
-(ASSUMPTION: the compiler uses the hardware generators unless there is a cast or an
-index known only at run time). In kernels of the older style descriptors are prebuilt,
-as with the compiler's `--disable-dge`.
+[DM]. A kernel has HBM to itself: the engines of a core move more than the core's share
+of HBM (400 GB/s measured on trn2 [KDA]). SyncE commands a generator of descriptors for
+loads, and ScalarE another generator for other transfers, unless the kernel names the
+engine (ASSUMPTION: the compiler uses the hardware generators unless there is a cast or
+an index known only at run time). In kernels of the older style descriptors are
+prebuilt, as with the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def _direction(m: _Move) -> str:
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
     """Return the queue that issues a transfer: GpSimdE, a generator of descriptors, or
-    if descriptors are prebuilt, the queue of its direction."""
+    if descriptors are prebuilt, the queue of the transfer's direction."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":

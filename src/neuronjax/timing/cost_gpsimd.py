@@ -196,8 +196,8 @@ for _kind in _SOFTWARE:
 
 @rule.register
 def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a call of the host over PCIe, which takes O(n^3) operations for matrices,
-    as a decomposition does. A `jax.debug` call is free: the chip does not run it."""
+    """Price a call of the host over PCIe, with the cubic number of operations of a
+    matrix decomposition. `jax.debug` is free: the chip does not run it."""
     if i.function.kind == "debug":
         return FREE
     moved = nbytes(i.operands) + nbytes(i.results)

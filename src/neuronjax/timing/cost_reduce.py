@@ -70,7 +70,7 @@ def _along_free_axis(
 
 
 def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
-    """Return the stream, with a stride if the folded elements are not contiguous."""
+    """Return `s`, with a stride if the folded elements are not contiguous."""
     source = i.operands[0].type
     last = max((d for d, size in enumerate(source.shape) if size > 1), default=-1)
     folded = [d for d in i.axes if source.shape[d] > 1]
@@ -139,7 +139,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _along_partitions(
     i: TensorReduce, core: Core, length: int, results: int
 ) -> tuple[Way, ...]:
-    """Return the ways to reduce a leading axis: add up its tiles, then fold the sum."""
+    """Return the ways to reduce a leading axis: fold its tiles, then the partitions."""
     lanes, item = core.spec.partitions, i.operands[0].type.dtype.itemsize
     tiles = ceil(length / lanes)
     per_lane = ceil(tiles * results / core.lnc)

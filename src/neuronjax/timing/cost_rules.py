@@ -91,7 +91,7 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPrice:
-    """A kernel instruction's time on an idle core whose operands are ready.
+    """The time of a kernel instruction on an idle core if all operands are ready.
 
     Attributes:
         work: the work of its engine; for DMA, the work of each DMA engine.
@@ -103,7 +103,7 @@ class KernelPrice:
         load_seconds: seconds to load the stationary operand, if it is not yet loaded.
         seen_seconds: the part of `load_seconds` that delays the next matmul.
         rows, columns: the first row and the number of rows of its tile of TensorE's
-            array, in units of 32; the same of its columns.
+            array, in units of 32; the same for columns.
         array_share: the fraction of the tile's rows that are in use.
     """
 
@@ -185,7 +185,7 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Return a way in which an engine runs each of `tasks` `times` times on every tile."""
+    """Return a way in which an engine runs each of `tasks` `times` times per tile."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

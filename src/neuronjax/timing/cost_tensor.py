@@ -330,7 +330,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return the cycles of a moving column, fewer if FP32 operands are zeros and ones."""
+    """Return the cycles of a moving column, fewer for FP32 zeros and ones."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):

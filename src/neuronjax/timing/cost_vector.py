@@ -121,7 +121,8 @@ def _tensors(i: Instruction, reading: Reading) -> int:
 
 
 def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the ways to divide: 1 / y on ScalarE or VectorE, multiplied by x."""
+    """Return the ways to divide x by y: 1 / y on ScalarE or VectorE, multiplied by
+    x."""
     shape = i.results[0].type.shape
     if 1 in reading.scalars:  # one divisor per row
         shape = shape[:-1]

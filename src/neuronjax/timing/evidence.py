@@ -3,7 +3,7 @@
 `measured_times.json` holds measured times and this model's predictions of them, written
 by `python -m benchmarks.evidence`. A prediction is as uncertain as the predictions of
 the most similar measured times: same kind, similar length, the same queues busy.
-Sources: hardware sheet 9.1 to 9.4, vendor's baselines, KDA.
+Sources: the vendor's published times and baselines, and KDA (`assumptions`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ Kind = Literal["program", "kernel"]
 #: interval covers another time: 19 times have 20 gaps between and beside them, and the
 #: interval covers all gaps but two at each end.
 ROWS, COVERED = 19, 0.8
-#: What a factor of ten in time, another LNC and another chip add to the distance of two
-#: programs. A queue that is always busy in one and idle in the other adds 1.
+#: How much a factor of ten in time, another LNC and another chip each add to the
+#: distance of two programs. A queue that is always busy in one and idle in the other
+#: adds 1.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 

@@ -112,7 +112,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False for nodes that compute scalars from arguments; these come first."""
+        """Return False for scalars computed from arguments alone: they come first."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:

@@ -166,7 +166,8 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return `entries`; those whose result is still in SBUF become a free "held".
+    """Return `entries`; those whose result is still in SBUF become "held", which is
+    free.
 
     The older style's compiler leaves out repeated loads of the same data, and
     operations that an inner loop repeats in every iteration. Later instructions read

@@ -391,7 +391,8 @@ class KernelDependencies:
         return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """Return the entries to wait for, or one group of all if they are many."""
+        """Return `entries`, or one joined group of them if they are more than
+        `_FEW`."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))

@@ -111,8 +111,8 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
     """Return the ranges of a box. A range from `low` to `low + more` that ends outside
-    its dimension becomes the whole dimension, and extends the range of the one before.
-    """
+    its dimension becomes the whole dimension, and extends the range of the dimension
+    before."""
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]

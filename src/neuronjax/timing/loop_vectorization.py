@@ -182,7 +182,7 @@ class LoopVectorization:
         return states
 
     def _done(self, node: FlatNode) -> bool:
-        """Compute a node if its operands are known; return whether its result is known."""
+        """Compute a node if its operands are known; return whether it is known."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True

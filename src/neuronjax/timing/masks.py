@@ -130,7 +130,8 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame of a movement's operand, given its result's frame, or None."""
+        """Return the frame of a movement's operand, given that of its result, or
+        None."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":

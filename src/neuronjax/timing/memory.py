@@ -133,7 +133,7 @@ class _Planner:
         i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            # The body gets 1 - `CARRY_SHARE` of SBUF, and the room of its carry.
+            # The body gets 1 - `CARRY_SHARE` of SBUF, plus the carry in SBUF.
             sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
@@ -184,8 +184,8 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 class _ParameterFinder(DataFlow[frozenset[int]]):
     """A search for the arguments of main from which every buffer is derived.
 
-    `left` and `right`: arguments that are left and right operands of matmuls, or tables
-    of gathers (`right`)."""
+    `left` has the arguments that are left operands of matmuls, `right` has those that
+    are right operands or tables of gathers."""
 
     nothing = frozenset()
 

@@ -128,7 +128,7 @@ class HbmPeak:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryPlan:
-    """The places of a program's tensors in memory.
+    """The plan of a program's memory.
 
     Attributes:
         main: the plan of the entry block, which contains those of nested blocks.
@@ -147,7 +147,7 @@ class MemoryPlan:
 
     @property
     def spill_save_bytes(self) -> int:
-        """Return the bytes of values spilled to HBM; each loop counts as one iteration."""
+        """Return the bytes of spilled values; each loop counts as one iteration."""
         return self._bytes("spill_save")
 
     @property

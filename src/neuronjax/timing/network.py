@@ -57,7 +57,7 @@ class Network:
 
     def seconds_per_byte(self, step: CollectiveStep) -> Mapping[str, float]:
         """Return the seconds that "link", "dma" and "efa" each need for one of the
-        equal steps, per byte of the collective.
+        `step.count` equal steps, per byte of the collective.
 
         Raises:
             UnsupportedError: ranks on several nodes which no network joins.
@@ -72,7 +72,7 @@ class Network:
         }
 
     def hop_seconds(self, step: CollectiveStep) -> float:
-        """Return the latency of one of the equal steps."""
+        """Return the latency of one of the `step.count` equal steps."""
         is_between = any(self._node(a) != self._node(b) for a, b in step.flows)
         return self.efa_hop_seconds if is_between else self.chip_hop_seconds
 

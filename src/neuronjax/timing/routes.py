@@ -196,7 +196,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the closed paths that continue `path` through all chips in `left`, ordered."""
+    """Yield the closed paths that continue `path` through all of `left`, in order."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):

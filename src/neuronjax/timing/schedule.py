@@ -48,10 +48,10 @@ def schedule(
 ) -> Timeline:
     """Return the timeline of a program.
 
-    `trips` has the iterations of loops with dynamic conditions, by the user's line,
-    "file.py:12", or by the instruction's ordinal. A loop that is neither static nor in
-    `trips` counts as one iteration, with a note in `Timeline.notes`. `plan` is the
-    memory plan, if it is already made; `placement` is that of `Policy.placement`.
+    `trips` has the iteration counts of loops with dynamic conditions, by the user's
+    line, "file.py:12", or by the instruction's ordinal. A loop that is neither static
+    nor in `trips` counts as one iteration, with a note in `Timeline.notes`. `plan` is
+    the memory plan, if it is already made; `placement` is that of `Policy.placement`.
 
     Raises:
         InvalidProgramError: a collective of a device that is not in the placement.

@@ -190,9 +190,8 @@ class _Grouping:
         return None if rows is None else (place % len(self.regions), rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a step is a batched matmul with a result as large as that of
-        one in the region. Gradients of scores are: they are combined with the scores.
-        """
+        """Return whether a step is a batched matmul whose result has the size of that
+        of a matmul in the region, as gradients of scores have the size of scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types

@@ -115,7 +115,7 @@ def engine_work(
 
 
 def latency_seconds(core: Core, queue: Queue) -> float:
-    """Return the time from an instruction's last element until others can read it."""
+    """Return the time from an instruction's last element until it can be read."""
     hidden = 2 - a.VISIBLE_STARTS.value  # starts of one read and one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)

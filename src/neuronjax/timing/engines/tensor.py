@@ -67,7 +67,7 @@ def load_seconds(core: Core, task: ArrayTask) -> float:
 
 
 def array_seconds(core: Core, task: ArrayTask) -> float:
-    """Return the time of consecutive matmuls; each one loads during the matmul before."""
+    """Return the time of consecutive matmuls; each load overlaps the matmul before."""
     load, spent = load_seconds(core, task), multiply_seconds(core, task)
     if core.spec.seen_load_cycles is None:
         return load + max(spent, (task.loads - 1) * load)

@@ -58,7 +58,8 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return N / 4, N / 2 or N cycles for N elements per lane (dynamic: at least 600)."""
+    """Return N / 4, N / 2 or N cycles for N elements per lane; at least 600 cycles if
+    an address is dynamic."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -151,7 +152,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 cycles per element, as published; before v3 2.6, as counters show."""
+    """Return 8 cycles per element, as published, or before v3 2.6, as measured."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
