@@ -85,7 +85,7 @@ def viewed(
         cut = [n for n, (a, b) in enumerate(zip(shape, result)) if a != b]
         kept = cut[0] if cut else None
         if cut and len(before.roots) == 1 and before.roots[0] in arguments:
-            kept = len(result) - 1  # rows are loaded from HBM only as needed
+            kept = len(result) - 1  # only needed rows are loaded from HBM
         rows = rows_of(result, kept)
         part = prod(result) / max(1, prod(shape))
         return _view(before, rows, before.is_scalar, part=part)

@@ -112,7 +112,7 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "per second TensorE loses this number x (THROTTLE_LIMIT - use) of THROTTLE_SECONDS;"
+    "per second, the rise of THROTTLE_SECONDS goes back by this x (THROTTLE_LIMIT - use);"
     " use is 0 if idle, else rate x share of rows; the factor for rows is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
@@ -125,8 +125,8 @@ MINIMUM_INTERVAL = Constant(
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
-    "how many of an instruction's accesses to SBUF or PSUM start (60 cycles) only after"
-    " the instruction before ended; starts overlap partly [A2]",
+    "how many of an instruction's accesses to SBUF or PSUM start after the previous"
+    " instruction has ended; a start takes 60 cycles; starts overlap partly [A2]",
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
@@ -135,7 +135,7 @@ STATIC_OVERHEAD = Constant(
 REDUCE_IN_PASSING = Constant(
     64,
     "cycles",
-    "added by the sums of activation_reduce, tensor_scalar_reduce [V26, A2]",
+    "added for each sum of activation_reduce or tensor_scalar_reduce [V26, A2]",
 )
 STRIDE_BYTES = Constant(
     16, "B", "innermost stride that halves an engine's bandwidth [A2]"
@@ -199,7 +199,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by e, so that larger e would be faster",
+    " narrow dtypes; V26 divides by e instead, with which larger e would be faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -316,7 +316,7 @@ PASSING_SHARE = assumed(
 CARRY_SHARE = assumed(
     0.5,
     "fraction",
-    "the part of SBUF for the carry of a loop; its smallest values come first",
+    "the part of SBUF for a loop's carry, its smallest values first",
 )
 MASK_ROWS = assumed(
     128,

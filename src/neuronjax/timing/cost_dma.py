@@ -64,8 +64,9 @@ def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
 def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies a core's DMA engines, and its latency.
 
-    The latency is additional: from the trigger to the first byte, and from the last
-    byte to the start of a consumer, which waits for a semaphore [DB]."""
+    The latency is the sum of two times that are not in the first number: from the
+    trigger to the first byte, and from the last byte until a consumer, which waits for
+    a semaphore, starts [DB]."""
     buffer = transfer.buffer
     task = _shared(
         core,

@@ -24,7 +24,7 @@ class ActivationRecipe:
 
     Attributes:
         tables: the table of each activation.
-        vector: the number of VectorE's passes, of N cycles each.
+        vector: the number of VectorE's passes, each of one cycle per element.
     """
 
     tables: tuple[str, ...]

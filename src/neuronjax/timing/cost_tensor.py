@@ -3,8 +3,9 @@
 In programs, the stationary operand, and row and column tiles for small operands, are
 chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
 the copy is the last work of a way, and is left out if the consumer reads PSUM itself.
-Kernels specify all of these; a stationary operand that is used again is not loaded
-again, and `kernel_queues.Array` runs tiles of the array in parallel.
+Kernels specify stationary operands, tiles and copies; a stationary operand that is used
+again is not loaded again, and `kernel_queues.Array` runs tiles of the array in
+parallel.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 *Whole operands* are those that every tile needs completely. If a step processes several
 tiles before the next step starts, these tiles are a block, and the next block is loaded
-after it. Otherwise one tile is computed while the next is loaded, if both fit in SBUF
-beside a part of the whole operands. If two tiles do not fit beside all whole operands,
-every block loads the whole operands again. If physical cores share the rows, each core
-has a copy of the whole operands. Bytes are those of a logical core.
+after this block is computed. Otherwise one tile is computed while the next is loaded,
+if both fit in SBUF beside a part of the whole operands. If two tiles do not fit beside
+all whole operands, every block loads the whole operands again. If physical cores share
+the rows, each core has a copy of the whole operands. Bytes are those of a logical
+core.
 """
 
 from __future__ import annotations

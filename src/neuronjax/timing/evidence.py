@@ -36,7 +36,7 @@ class MeasuredTime:
     """A time measured on a chip, and the model's prediction of it.
 
     Attributes:
-        shares: by queue, the fraction of the predicted time in which it works.
+        shares: by queue, the fraction of the predicted time in which the queue works.
     """
 
     name: str

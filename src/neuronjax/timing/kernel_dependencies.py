@@ -1,4 +1,4 @@
-"""The earlier instructions for which each instruction of a kernel waits.
+"""The earlier instructions for which each instruction (*entry*) of a kernel waits.
 
 Reads wait for writes, and writes for reads and writes, of overlapping boxes of a
 storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by piece;

@@ -167,7 +167,7 @@ class MemoryPlan:
 
     @property
     def sbuf_peak_bytes(self) -> int:
-        """Return the highest number of bytes in SBUF."""
+        """Return the most bytes that are in SBUF at a time."""
         return _sbuf_peak(self.main)
 
 

@@ -42,7 +42,7 @@ class PricedStep:
     Attributes:
         way: its works.
         reads: values in memory that it reads.
-        is_barrier: whether its result is incomplete before its last tile.
+        is_barrier: whether its readers have to wait for its last tile.
     """
 
     step: FusedStep

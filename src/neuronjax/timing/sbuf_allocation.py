@@ -96,7 +96,7 @@ class SbufAllocation:
         )
 
     def _copy_arguments(self) -> None:
-        """Add copies for results that are an argument or a view of one.
+        """Add copies for results that are an argument or a view of an argument.
 
         An unchanged carry of a loop is not copied."""
         arguments = self.fused.arguments

@@ -49,7 +49,8 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Return how many dimensions precede the first of `excluded` that is not 1."""
+    """Return how many dimensions precede the first of `excluded` whose size is not
+    1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n

@@ -52,8 +52,8 @@ def gather_cycles(indices: float, elements: int, item_bytes: int) -> float:
 
 
 def long_gather_cycles(indices: int) -> float:
-    """Return the cycles of nc_n_gather: as many per index as local_gather, plus a start
-    per group of 512 indices [ISA]."""
+    """Return the cycles of nc_n_gather: as many per index as local_gather, plus the
+    start of an instruction per group of 512 indices [ISA]."""
     starts = (ceil(indices / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
     return indices * a.GATHER_INDEX.value + starts
 
