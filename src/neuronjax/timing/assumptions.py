@@ -112,7 +112,7 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "per second, the rise of THROTTLE_SECONDS goes back by this x (THROTTLE_LIMIT - use);"
+    "per second, the rise to full rate goes back by this x (THROTTLE_LIMIT - use);"
     " use is 0 if idle, else rate x share of rows; the factor for rows is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )

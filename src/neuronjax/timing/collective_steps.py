@@ -39,7 +39,7 @@ class CollectiveStep:
         flows: bytes by (source chip, destination chip); chips are numbered over all
             nodes.
         senders: by chip, the number of ranks that take part.
-        channels: DMA rings of each rank, which work in parallel.
+        channels: the number of DMA rings of each rank, which work in parallel.
         is_sliced: whether it works on one slice of the data while other steps work on
             other slices.
     """

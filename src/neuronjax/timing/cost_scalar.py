@@ -78,7 +78,7 @@ def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
         task = lane_task(core, i, "scalar", "activation", function=function)
         works += elementwise(core, i, task)
     if recipe.vector:
-        # The arithmetic is in FP32, on two tensors, or on a tensor and a scalar.
+        # Every pass of arithmetic counts as one tensor_scalar in FP32.
         task = lane_task(core, i, "vector", "tensor_scalar").in_fp32()
         works += elementwise(core, i, task, times=recipe.vector)
     ways: list[Way] = [tuple(works)]

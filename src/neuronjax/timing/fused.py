@@ -32,7 +32,7 @@ class FusedStep:
             free), or "other".
         slots: how many further scalar operations fit in the pass.
         reduces: whether it reduces its own result along the rows.
-        binds_rows: whether rows have to be on the partitions.
+        binds_rows: whether rows have to be on the partitions of SBUF.
         masked: the attention scores in which the step masks whole blocks, if any.
         sides: the row counts of a matmul's result, left operand and right operand, once
             they are computed.

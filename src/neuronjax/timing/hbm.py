@@ -248,7 +248,8 @@ def _size(count: float) -> str:
 
 
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
-    """Return the memory plan with the arguments at these positions donated."""
+    """Return the memory plan if the arguments at the positions `donated` are
+    donated."""
     main = plan.main
     pairs = _pairs(main, donated)
     if not pairs:

@@ -43,7 +43,7 @@ _HELD = "held"
 RULES[_HELD] = lambda i, core: KernelPrice(
     work=Work(queue="sync", seconds=0.0, opcode="NONE")
 )
-#: Operations that an activation includes: func(data * scale + bias).
+#: Operations that an activation can do before its function: func(data * scale + bias).
 _AFFINE = frozenset({"multiply", "add", "subtract"})
 
 

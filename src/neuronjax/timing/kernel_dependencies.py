@@ -144,7 +144,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage that later accesses may have to wait for."""
+    """The accesses to a storage for which later accesses may have to wait."""
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 

@@ -33,7 +33,7 @@ def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def operand(access: Access) -> LaneStream:
-    """Return an access as a stream of an engine."""
+    """Return an access as the stream that an engine reads or writes."""
     dynamic = access.dynamic is not None
     return _operand(access.storage.memory, access.dtype, access.pattern, dynamic)
 

@@ -245,7 +245,8 @@ class _Scheduling:
         self.periods = periods
 
     def _period(self, loop: UnrolledLoop) -> float:
-        """Return the seconds between the last two iterations, or of a single one."""
+        """Return the seconds between the ends of the last two iterations of a loop, or
+        the length of its single iteration."""
         if len(loop.edges) < 2:
             return 0.0
         ends = [

@@ -99,7 +99,7 @@ class Tensor:
     Attributes:
         name: pytree path of an argument, or the user's line that computes it.
         bytes: its size on one device.
-        category: its purpose.
+        category: its purpose, such as "parameters" or "activations".
     """
 
     name: str

@@ -25,7 +25,8 @@ class LoopSpan:
     """A loop in the timeline.
 
     Attributes:
-        start_seconds, end_seconds: the span of all iterations of its first run.
+        start_seconds, end_seconds: from the first to the last iteration, in its first
+            run.
         period_seconds: from one iteration to the next.
         first_event, last_event: the events of the first iteration, as a range of
             `Timeline.events`.

@@ -17,7 +17,7 @@ from neuronjax.timing.work import Core
 
 #: Instructions that take a cycle per element [V26]; `pool` reads windows in place.
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
-#: Instructions that no other engine has; the last three are software.
+#: Instructions that no other engine has; those not in `_PLAIN` are software.
 NAMES = frozenset(
     {"iota", "affine_select", "tensor_partition_reduce"}
     | {"sequence_bounds", "nonzero_with_count"}
