@@ -302,7 +302,7 @@ def _mesh_gather(site: _GroupSite) -> Steps:
 
 
 def _star_scatter(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends every chunk to the rank that adds it."""
+    """Return one step in which each rank sends every chunk to the rank that sums it."""
     c, away = site.chunk, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=c)
     return [site.step(away * c + 1.0, 1 - c, flows)]

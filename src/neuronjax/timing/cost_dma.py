@@ -64,9 +64,8 @@ def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
 def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies a core's DMA engines, and its latency.
 
-    The latency is the sum of two times that are not in the first number: from the
-    trigger to the first byte, and from the last byte until a consumer, which waits for
-    a semaphore, starts [DB]."""
+    The latency is the time from the trigger to the first byte, plus the time from the
+    last byte until a consumer, which waits for a semaphore, starts [DB]."""
     buffer = transfer.buffer
     task = _shared(
         core,

@@ -166,8 +166,7 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return `entries`; those whose result is still in SBUF become "held", which is
-    free.
+    """Return `entries`, with a free "held" for each one whose result is still in SBUF.
 
     The older style's compiler leaves out repeated loads of the same data, and
     operations that an inner loop repeats in every iteration. Later instructions read

@@ -42,10 +42,10 @@ class Unit:
         region: its steps.
         movements: reads and writes of HBM.
         sbuf_bytes: SBUF in use while it runs, by tiles and other values.
-        passes: how often whole operands that do not fit are loaded.
+        passes: how often `region.whole` is loaded if it does not fit.
         blocks: the number of row blocks that run one after the other, see `divide`; 1
             if tiles overlap.
-        copies: copies of whole operands, one per physical core with its own rows.
+        copies: copies of `region.whole`, one per physical core with its own rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of a loop's carry that stay in SBUF.
         by_dma: whether the region consists only of its movements.

@@ -287,8 +287,7 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of `masked` scores that a step computes or reads, otherwise
-    1."""
+    """Return which share of `masked` scores a step computes or reads, otherwise 1."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)

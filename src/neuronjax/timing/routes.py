@@ -180,7 +180,8 @@ def _through_planes(
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
     """Return the chips in the order of a closed path along wires; in the given order if
     no path is found."""
-    # Two colours alternate along a closed path, as on a chessboard.
+    # Two colours alternate along a closed path, as on a chessboard, so both are as
+    # frequent.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     is_even = 2 * sum(colours) == len(chips)
     if len(chips) > _LARGEST_SEARCH or topology.kind == "switch" or not is_even:

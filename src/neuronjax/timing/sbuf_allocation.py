@@ -2,7 +2,8 @@
 
 The regions are visited once, in order. Values that later regions read stay while they
 fit; the value with the furthest next use is evicted first, and saved to HBM once. Whole
-operands that do not fit beside the tiles are loaded once per block of rows.
+operands (`TiledRegion.whole`) that do not fit beside the tiles are loaded once per
+block of rows.
 """
 
 from __future__ import annotations
@@ -292,7 +293,7 @@ class SbufAllocation:
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
         """Remove dead values, then evict values until the rest fits in `room`; values
-        in `needed` do not count and stay."""
+        in `needed` are neither counted nor evicted."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:

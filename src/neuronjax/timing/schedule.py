@@ -187,7 +187,8 @@ class _Schedule:
     def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
         """Issue the loads of a region, and return when each value is ready.
 
-        Loads for one step end together; loads of whole operands are issued first."""
+        Loads for the same step end at the same time; loads of whole operands come
+        first."""
         if not prices.loads:
             return {}
         move_on = self.recorder.move

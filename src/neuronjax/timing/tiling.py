@@ -3,9 +3,10 @@
 A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
 at a time on every physical core: only a tile of each intermediate value is in SBUF,
 engines and DMA work on different tiles at the same time, and an operand that every tile
-needs whole (the weights of a matmul) stays, or is loaded once for every block of rows
-that fits. Attention's scores, softmax included, thus never leave the core. `group`
-forms such regions greedily, in program order. Bytes are those of a logical core.
+needs whole (the weights of a matmul) stays in SBUF, or is loaded once for every block
+of rows that fits. Attention's scores, softmax included, thus never leave the core.
+`group` forms such regions greedily, in program order. Bytes are those of a logical
+core.
 """
 
 from __future__ import annotations
