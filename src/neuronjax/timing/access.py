@@ -1,10 +1,10 @@
-"""Access patterns: the tensors in memory that are read for a value.
+"""Access patterns: how a value is read from other tensors in memory, without a copy.
 
-Reshapes, broadcasts, slices and widening casts move nothing: an engine reads a tensor
-in memory through up to four strides, and any dtype as FP32. `viewed` decides which
-instructions are such patterns. It also tracks the *rows* that a pattern keeps: a tensor
-"has rows R" if the product of some leading dimensions is R, and a chain of instructions
-that keeps R rows can be executed a few rows at a time.
+Reshapes, broadcasts, slices and widening casts move no data: an engine reads a tensor
+with up to four strides, and converts any dtype to FP32. `viewed` decides which
+instructions are access patterns, and computes the row counts that they keep. R is a row
+count of a tensor if R is the product of some of its leading dimensions; a chain of
+instructions that keeps R rows can be executed a few rows at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class ValueAccess(NamedTuple):
     """The location of a value's bytes.
 
     Attributes:
-        roots: the tensors in memory that the value is part of; empty for a constant.
+        roots: the tensors in memory from which the value is read; empty for a constant.
         is_scalar: whether the value has one element per row, or one in all.
         transposes: whether reading the value swaps rows and columns.
-        part: the fraction of its roots that the value reads.
-        rows: the row counts that value and roots have in common; None if that is all
+        part: the fraction of `roots` that is read.
+        rows: the row counts that both the value and `roots` have; None if these are all
             row counts of the value.
     """
 
@@ -44,7 +44,8 @@ class ValueAccess(NamedTuple):
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
     """Return the products of the leading dimensions, which are the possible row counts.
 
-    At most `dimensions` are multiplied. A count of 1 (a single row) is included."""
+    At most the first `dimensions` are multiplied. A count of 1 (a single row) is
+    included."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -59,7 +60,7 @@ def viewed(
     types: list[TensorType],
     arguments: tuple[int, ...],
 ) -> ValueAccess | None:
-    """Return how the result of `i` is read; None if `i` is no access pattern.
+    """Return the access to the result of `i`; None if `i` is not an access pattern.
 
     `arguments` are the values that are in HBM."""
     kind = type(i)
@@ -84,7 +85,7 @@ def viewed(
         cut = [n for n, (a, b) in enumerate(zip(shape, result)) if a != b]
         kept = cut[0] if cut else None
         if cut and len(before.roots) == 1 and before.roots[0] in arguments:
-            kept = len(result) - 1  # rows are loaded from HBM only as needed
+            kept = len(result) - 1  # only needed rows are loaded from HBM
         rows = rows_of(result, kept)
         part = prod(result) / max(1, prod(shape))
         return _view(before, rows, before.is_scalar, part=part)
@@ -96,8 +97,8 @@ def viewed(
 
 
 def unchanged_carries(loop: Loop) -> frozenset[int]:
-    """Return the positions in a loop's carry that no iteration changes, such as a
-    scan's inputs and closed-over weights. Their tensors are not copied."""
+    """Return the positions of those carries of a loop that no iteration changes, such
+    as a scan's inputs. Their tensors are not copied."""
     sources = {b.number: n for n, b in enumerate(loop.body.arguments)}
     for i in loop.body.instructions:
         if isinstance(i, Loop):
@@ -140,8 +141,9 @@ def _reshaped(
 def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
-    """Return the row counts for which each row of the result comes from one row of the
-    operand, and whether each row repeats one element (None if the operand decides)."""
+    """Return the row counts for which a row of the result is read from one row of the
+    operand, and whether a row of the result repeats one element; None if that depends
+    on the operand."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):
@@ -180,7 +182,8 @@ def _concatenate(
     result: tuple[int, ...],
     axis: int,
 ) -> ValueAccess | None:
-    """Return the access of a concatenation whose parts are written side by side."""
+    """Return the access to a concatenation, whose operands are written side by side;
+    None if an operand is a scalar, or is not read from exactly one tensor."""
     if any(len(access[v].roots) != 1 or access[v].is_scalar for v in operands):
         return None
     rows = rows_of(result, axis)

@@ -13,8 +13,8 @@ figure describes, unless the unit names another clock. The keys of sources are t
     RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
     DM DB  as in `chips.py`, and their pictures
     GL     tools/neuron-explorer/glossary.rst
-    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; it
-           publishes half of the time that a kernel takes on one core
+    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; its
+           published times are half of the time of a kernel on one core
     VL     regression baselines of the vendor's kernel library on trn2
     DGE    nki/deep-dives/nki-dge.rst
     T2 T12 T16  measurements in `benchmarks/validate_collectives.py`, which prints the
@@ -56,7 +56,7 @@ def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Consta
 
 
 def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
-    """Return this module's constants that are in no list yet, and set their names."""
+    """Return this module's constants that are not in `listed`, and set their names."""
     known = {name for group in listed for name in group}
     found = {n: c for n, c in globals().items() if isinstance(c, Constant)}
     found = {n: c for n, c in found.items() if n not in known}
@@ -112,7 +112,7 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "per second TensorE loses this number x (THROTTLE_LIMIT - use) of THROTTLE_SECONDS;"
+    "per second, the rise to full rate goes back by this x (THROTTLE_LIMIT - use);"
     " use is 0 if idle, else rate x share of rows; the factor for rows is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
@@ -125,8 +125,8 @@ MINIMUM_INTERVAL = Constant(
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
-    "how many of an instruction's accesses to SBUF or PSUM start (60 cycles) only after"
-    " the instruction before ended; starts overlap partly [A2]",
+    "how many of an instruction's accesses to SBUF or PSUM start after the previous"
+    " instruction has ended; a start takes 60 cycles; starts overlap partly [A2]",
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
@@ -135,7 +135,7 @@ STATIC_OVERHEAD = Constant(
 REDUCE_IN_PASSING = Constant(
     64,
     "cycles",
-    "added by the sums of activation_reduce, tensor_scalar_reduce [V26, A2]",
+    "added for each sum of activation_reduce or tensor_scalar_reduce [V26, A2]",
 )
 STRIDE_BYTES = Constant(
     16, "B", "innermost stride that halves an engine's bandwidth [A2]"
@@ -199,7 +199,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by e, so that larger e would be faster",
+    " narrow dtypes; V26 divides by e instead, with which larger e would be faster",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -231,7 +231,7 @@ DMA_ELEMENT = Constant(
     fitted_to="trn1, 4-byte packet: 7 ns [PG, picture]",
 )
 DMA_SEMAPHORE = Constant(
-    0.3e-6, "s", "from the end of a transfer to the start of its user [DM, picture]"
+    0.3e-6, "s", "from the end of a transfer to the start of its reader [DM, picture]"
 )
 HBM_LATENCY = assumed(
     0.12e-6,
@@ -290,8 +290,8 @@ CONSTANTS = _named()
 
 # -- planning --------------------------------------------------------------------------
 #
-# Each of these figures matters: multiplied or divided by four, it changes the predicted
-# time of a measured program, or of one of a dozen others, by at least a percent.
+# Each of these figures matters: if it is multiplied or divided by four, the predicted
+# time of at least one of some dozen programs changes by a percent or more.
 
 INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"
@@ -314,7 +314,9 @@ PASSING_SHARE = assumed(
     0.15, "fraction", "the largest part of SBUF that streamed weights take at a time"
 )
 CARRY_SHARE = assumed(
-    0.5, "fraction", "the part of SBUF for what a loop carries, smallest values first"
+    0.5,
+    "fraction",
+    "the part of SBUF for a loop's carry, its smallest values first",
 )
 MASK_ROWS = assumed(
     128,
@@ -380,8 +382,9 @@ CHANNEL_SHARE = assumed(
 SLICE_BYTES = assumed(
     2**20,
     "B",
-    "size of the slices of a collective: each takes the steps of algorithm rdh alone,"
-    " so wires and DMA engines work in parallel. Slices are published only for rings",
+    "size of the slices of a collective; each slice runs the steps of algorithm rdh"
+    " independently of other slices, so wires and DMA engines work in parallel. Slices"
+    " are published only for rings",
     fitted_to="T12: 8 ranks, 4 to 32 MiB",
 )
 EFA_SHARE = Constant(EFA.usable_share, "fraction", "279 of 400 GB/s are reached [MC]")

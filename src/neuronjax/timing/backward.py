@@ -1,10 +1,10 @@
-"""A program's share of work in its backward pass, which hides communication.
+"""The share of a program's work that is in its backward pass.
 
-The name stack of an instruction of the backward pass, a rematerialised forward pass
-included, contains "transpose(". Name stacks start anew inside loops and callees, whose
-instructions are backward if the loop or the call is. A callee's work is divided in
-proportion to the calls from each pass. Shares are of the work of all queues, not of
-seconds.
+Gradients can be communicated while the backward pass runs. The name stack of an
+instruction of the backward pass, a rematerialised forward pass included, contains
+"transpose(". An instruction inside a loop or a callee has a new name stack: it is in
+the backward pass if the loop or the call is. A callee's work is divided in proportion
+to the calls from each pass. Work is the sum of the busy seconds of all queues.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from neuronjax.timing.timeline import Timeline
 
 
 def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
-    """Return the share of the work that is in the backward pass, from 0 to 1.
-
-    Steps that fusion has rewritten are included."""
+    """Return the share of the work that is in the backward pass, from 0 to 1."""
     visits: Counter[int] = Counter()
     backward: Counter[int] = Counter()
     _visit(program, program.main, False, visits, backward)
@@ -46,7 +44,8 @@ def _visit(
     visits: Counter[int],
     backward: Counter[int],
 ) -> None:
-    """Count how often each instruction occurs, and how often in the backward pass."""
+    """Count in `visits` how often each instruction occurs, and in `backward` how often
+    it occurs in the backward pass."""
     for instruction in block.instructions:
         inside = is_backward or instruction.location.phase == "backward"
         visits[_key(instruction)] += 1

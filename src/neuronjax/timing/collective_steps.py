@@ -3,11 +3,12 @@
 A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of its
 size, which is the larger of a rank's data before and after, as in nccom-test. The steps
 of a reduce-scatter follow its fold plan, except for mesh on trn1 (`Topology.mesh`),
-which needs one step; an all-gather mirrors them; an all-reduce does both. Sources of
+which needs one step; an all-gather has the corresponding steps in reverse order; an
+all-reduce has the steps of a reduce-scatter, then those of an all-gather. Sources of
 the algorithms: intranode- and internode-collective-comm.rst (IN, IX). DMA engines take
 time for the bytes of a copy, and for all bytes that an addition reads: an addition of
-two operands runs at half the copy rate (trainium3_arch.rst). Data on the same chip is
-read in place.
+two operands runs at half the copy rate (trainium3_arch.rst). Ranks of the same chip
+read data in place.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class CollectiveStep:
         sent: the bytes that one rank sends to other ranks.
         flows: bytes by (source chip, destination chip); chips are numbered over all
             nodes.
-        senders: how many ranks of each chip take part.
-        channels: DMA rings of each rank, which work in parallel.
+        senders: by chip, the number of ranks that take part.
+        channels: the number of DMA rings of each rank, which work in parallel.
         is_sliced: whether it works on one slice of the data while other steps work on
             other slices.
     """
@@ -53,12 +54,12 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the joint steps of groups that work at once, in equally many steps."""
+    """Return the steps of groups that work at the same time, merged step by step."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
 def at_once(steps: Sequence[CollectiveStep]) -> CollectiveStep:
-    """Return a group's sliced steps, which work at the same time, as one step."""
+    """Return one step that replaces sliced `steps`, which work at the same time."""
     dma = sum(step.count * step.dma for step in steps)
     flows = _all_flows((step, step.count) for step in steps)
     return replace(steps[0], count=1, dma=dma, flows=flows)
@@ -102,10 +103,10 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 
 
 class _GroupSite:
-    """A group, with the facts about its ranks and chips that algorithms use.
+    """A group of ranks, with the facts about its chips that algorithms use.
 
-    With `first_only`, flows are those from the first chip: `_of_all` multiplies them,
-    since over EFA all chips send the same."""
+    If `first_only` is set, flows are only those that leave the first chip, since over
+    EFA all chips send the same."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -124,9 +125,9 @@ class _GroupSite:
         """Return each chip's hypercube label; neighbours on a torus differ in one bit.
 
         A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
-        [IN] calls the 4 x 4 torus a hypercube of four axes). Chips that are no
-        sub-torus with axes of powers of two, or are on several nodes, have their number
-        in the group as label."""
+        [IN] calls the 4 x 4 torus a hypercube of four axes). If the chips are on
+        several nodes, or are not a sub-torus whose axes are powers of two long, a
+        chip's label is its number in the group."""
         per_node = math.prod(self.topology.shape)
         places = [place_of(self.topology, chip % per_node) for chip in self.chips]
         values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
@@ -159,7 +160,8 @@ class _GroupSite:
         }
 
     def wires(self, limit: int | None = None) -> list[tuple[int, ...]]:
-        """Return the first `limit` channels of a ring, each as chips over all nodes."""
+        """Return the first `limit` channels of a ring (None: all), each as a sequence
+        of chips, numbered across all nodes."""
         if len(self.chips) == 1:
             return []
         if len(self.group.by_node) > 1:
@@ -171,7 +173,8 @@ class _GroupSite:
         return paths[:limit]
 
     def along(self, per_chip: float, limit: int | None = None) -> Flows:
-        """Return flows from each chip to the next, in equal parts on all channels."""
+        """Return flows of `per_chip` bytes from each chip to the next, in equal parts
+        on the channels that `wires` returns."""
         flows: defaultdict[tuple[int, int], float] = defaultdict(float)
         paths = self.wires(limit)
         for path in paths:
@@ -187,8 +190,8 @@ Steps = list[CollectiveStep]
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
     """Return the steps of a ring: the first step sends a copy, later steps send sums.
 
-    ASSUMPTION: "ring" uses all the channels that the wires allow, although it adds in
-    the order of a single channel; "ring:2" uses two."""
+    ASSUMPTION: "ring" sends over all channels that the wires allow, although it adds in
+    the order of a single channel; "ring:2" sends over two channels."""
     c, flows = site.chunk, site.along(site.chunk, limit)
     first = site.step(3 * c, c, flows)
     return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]
@@ -221,7 +224,8 @@ def _repeated(step: CollectiveStep) -> Steps:
 
 
 def _rdh_scatter(site: _GroupSite) -> Steps:
-    """Return steps that reduce on a chip, then repeatedly send half to another chip."""
+    """Return steps that add the data of the ranks of each chip, then repeatedly send
+    half of the sums to another chip."""
     steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
     for number in range(_bits(site)):
         part = 2.0 ** -(number + 1) / site.per_chip
@@ -239,9 +243,8 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
-    """Mark the steps of a group within a node as sliced: they work on different slices
-    of the data, so that wires and DMA engines overlap. Over EFA a rank has one peer at
-    a time [IX]."""
+    """Return `steps`, marked as sliced if the group is within one node. Sliced steps
+    work at the same time; over EFA a rank has one peer at a time [IX]."""
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 
@@ -251,11 +254,12 @@ def _bits(site: _GroupSite) -> int:
 
 
 def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
-    """Return the flows between chips whose labels differ in bit `number`.
+    """Return flows of `part` bytes per rank between chips whose labels differ in bit
+    `number`.
 
     ASSUMPTION: every further rank of a chip uses the next bit, so that all links are
-    used. If all ranks had the same order, kangaring would win from 5 MB on, and not
-    from the documented 56 MB."""
+    used. If all ranks used the bits in the same order, kangaring would be faster from 5
+    MB on, not from the documented 56 MB."""
     chips = {label: chip for chip, label in site.labels.items()}
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for rank in range(site.per_chip):
@@ -281,8 +285,8 @@ def _mesh_scatter(site: _GroupSite) -> Steps:
         return [site.step(1.0, 1 - c)]
     if k == 1:
         return [site.step((n - 1) * c + 1.0, (n - 1) * c, site.pairs(per_chip=c))]
-    # Every rank adds up one chunk of its chip's ranks for each other chip, and sends
-    # it.
+    # For each other chip, every rank sums one chunk over the ranks of its own chip, and
+    # sends the sum to that chip.
     first = site.step(1.0, (n - 1) * c, site.pairs(per_chip=k * c))
     return [first, site.step(n * c)]
 
@@ -298,7 +302,7 @@ def _mesh_gather(site: _GroupSite) -> Steps:
 
 
 def _star_scatter(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends every chunk to the rank that adds it."""
+    """Return one step in which each rank sends every chunk to the rank that sums it."""
     c, away = site.chunk, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=c)
     return [site.step(away * c + 1.0, 1 - c, flows)]
@@ -310,7 +314,7 @@ def _star_gather(site: _GroupSite) -> Steps:
 
 
 def _single_step(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends its data to all and adds all data."""
+    """Return one step in which each rank sends its data to all, and adds all data."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]
@@ -382,7 +386,6 @@ def _of_group(
 def _over_nodes(
     op: str, inside: str, between: str, group: Group, topology: Topology
 ) -> Steps:
-    """Return the steps of a group that has several ranks on each of several nodes."""
     nodes = group.by_node
     inner = [group.among(ranks) for ranks in nodes]
     outer = [group.among(ranks) for ranks in zip(*nodes, strict=True)]
@@ -393,7 +396,8 @@ def _over_nodes(
 def _joined(
     op: str, inside: str, inner: Sequence[Group], topology: Topology, over: Steps
 ) -> Steps:
-    """Return `over`, the steps between nodes, and the steps within nodes [IX]."""
+    """Return `over`, the steps between nodes, with the steps within nodes before them,
+    after them, or both, as `op` needs [IX]."""
 
     def within(op: str) -> Steps:
         if inner[0].size == 1:
@@ -411,9 +415,9 @@ def steps_over_nodes(
 ) -> tuple[CollectiveStep, ...]:
     """Return the steps of groups that have the same layout on each of many nodes.
 
-    They are the steps that `steps_of` returns, found without a list of every rank.
-    `inner` is the part of every group on the first node; the algorithm is "A+B", or B
-    alone if a group has one rank per node."""
+    The steps are those of `steps_of`, computed without a list of every rank. `inner` is
+    the part of every group on the first node; the algorithm is "A+B", A within nodes
+    and B between nodes, or just B if a group has one rank per node."""
     inside, _, between = algorithm.rpartition("+")
     chips = math.prod(topology.shape)
     outer = Group(
@@ -433,8 +437,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return `flows`, which leave one rank of chip 0, as flows from all ranks of the
-    first chip in `ranks`."""
+    """Return `flows` from one rank of chip 0 as flows from all ranks of the first chip
+    in `ranks` (the number of ranks by chip)."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()
@@ -444,7 +448,7 @@ def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
 def permute_steps(
     pairs: Sequence[tuple[int, int]], group: Group
 ) -> tuple[CollectiveStep, ...]:
-    """Return the single step of messages between ranks.
+    """Return the single step of a collective-permute; () if there are no pairs.
 
     Pairs are (source, destination), indices into the group. A source of several pairs
     sends several messages of the same size on separate channels, as the rings of

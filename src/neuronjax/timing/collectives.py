@@ -95,10 +95,10 @@ def collective_time(
         algorithm: from `collectives.algorithms`; None to select by size and groups.
         plan: the fold plan of the instruction, if any; replaces `algorithm`.
         lnc: physical cores per logical core; None for the target's default.
-        network: replaces the target's.
+        network: used instead of the target's network.
 
     Raises:
-        InvalidProgramError: an unknown op or algorithm, or one that is impossible here.
+        InvalidProgramError: an op or algorithm is unknown, or the groups cannot run it.
         UnsupportedError: ranks on several nodes which no network joins, or a chip
             without CC-cores.
     """
@@ -133,14 +133,13 @@ def time_over_nodes(
 ) -> CollectiveTime:
     """Return the time of groups that have the same layout on each of many nodes.
 
-    The time is that of `collective_time`, found without a list of every rank.
+    The time is that of `collective_time`, computed without a list of every rank.
     ASSUMPTION: the algorithm depends only on the size and on whether the number of
     nodes is a power of two, so it is selected for 2 or 3 nodes. `groups` are the
-    devices of every group on the first node; the target is one or several of these
-    nodes.
+    devices of every group on the first node; `target` is one node or several.
 
     Raises:
-        InvalidProgramError: an algorithm that is impossible here.
+        InvalidProgramError: the groups cannot run the algorithm.
         UnsupportedError: no network joins the nodes.
     """
     placement = Placement.of(target)
@@ -229,7 +228,8 @@ class CollectivePrice:
     """The time of steps, for all bytes or (in `_rates`) for one byte.
 
     Attributes:
-        by_resource: the time in which "link", "dma" or "efa" was the slowest.
+        by_resource: by "link", "dma" and "efa", the time of the steps in which it is
+            the slowest.
         filling: extra time of the first slice of the data, by resource, during which
             later steps are idle.
     """
@@ -242,7 +242,7 @@ class CollectivePrice:
 
     @property
     def transfer_seconds(self) -> float:
-        """Return the time that the bytes add."""
+        """Return the seconds that the bytes add to the latency."""
         return sum(self.by_resource.values())
 
     @property
@@ -260,7 +260,6 @@ def priced(
 
 
 def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice:
-    """Return the latency of steps, and their time per byte."""
     latency = network.chip_start_seconds if steps else 0.0
     if any(step.flows for step in steps):
         latency = network.link_start_seconds
@@ -277,8 +276,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return the seconds per byte of consecutive steps, by resource. A step's time is
-    added to its slowest resource."""
+    """Return, by resource, the seconds per byte of the steps in which it is the
+    slowest."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)
@@ -356,7 +355,7 @@ def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) ->
     Decoded tokens and training steps follow each other in this way. The runtime
     prepares the next launch, with its wait for all ranks, while the program runs, so
     that only a launch that takes longer than the program delays it: on 32 ranks of trn1
-    a program with twelve exchanges of 8 MB takes 4.7 ms, with one exchange 5.3 ms
-    [T16]."""
+    a call takes about as long with twelve exchanges of 8 MB (4.7 ms) as with one
+    exchange (5.3 ms) [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -1,4 +1,5 @@
-"""The cost of an instruction: the legal ways to execute it, from its shapes alone.
+"""The cost of an instruction: the legal ways (`work.Way`) to execute it, from its
+shapes alone.
 
 The rules list the legal ways, in one file per engine; `cost_rules` places tensors on
 the lanes. The times of engines are in `engines`, from the vendor's guides; figures that
@@ -36,7 +37,7 @@ RULES = (
 
 
 def own_seconds(way: Way) -> float:
-    """Return the time of a way on an idle core whose operands are ready.
+    """Return the seconds of a way on an idle core if all operands are ready.
 
     The works of the way stream tiles to each other as in a pipeline: the time is that
     of the longest work, plus the first tile of every other work, plus all latencies."""

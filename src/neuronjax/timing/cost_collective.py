@@ -1,11 +1,11 @@
 """Costs of collectives of programs and of kernels (`nki.collectives`).
 
 The CC-cores work in parallel with the engines, and wait only for the tensors that they
-read and write. A kernel's rank is a logical NeuronCore; its CC-cores run collectives in
-the kernel's order; collectives of its physical cores follow each other (ASSUMPTION).
-Tensors in SBUF take as long as tensors in HBM; parts whose lengths are known only at
-run time count as whole buffers (ASSUMPTION). `collectives.launch_seconds` includes the
-wait for all ranks.
+read and write. A kernel's rank is a logical NeuronCore. The CC-cores of a rank run
+collectives in the kernel's order, and those of its physical cores one after the other
+(ASSUMPTION). Tensors in SBUF take as long as tensors in HBM; parts whose lengths are
+known only at run time count as whole buffers (ASSUMPTION). `collectives.launch_seconds`
+includes the wait for all ranks.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from neuronjax.timing.cost_rules import KernelPrice, prices
 from neuronjax.timing.kernel_operands import operand
 from neuronjax.timing.work import Core, Work
 
-#: Collective of programs or kernels -> collective of `timing.collectives` that moves as
-#: many bytes.
+#: By collective of programs or kernels, the collective of `timing.collectives` that
+#: moves as many bytes.
 OPS: Mapping[str, str] = MappingProxyType(
     {name: name for name in collectives.OPS}
     | {
@@ -110,8 +110,8 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
 
 
 def _size(i: KernelInstruction) -> int:
-    """Return the larger of a rank's bytes before and after; for rings, the bytes of the
-    largest output."""
+    """Return the larger of a rank's bytes before and after the collective; for rings,
+    the bytes of the largest output."""
     if i.name in _RINGS:
         return max(operand(x).bytes for x in i.outputs)
     read = [x for x in i.inputs if isinstance(x, Access)]

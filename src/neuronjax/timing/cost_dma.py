@@ -5,12 +5,12 @@ bandwidth equally. Descriptors are prebuilt. Movement that an access pattern can
 is free (`FREE`).
 
 In kernels, an engine serves eight partitions, so that few partitions use few engines
-[DM]. A kernel has HBM to itself: the engines of a core move more than its share of HBM
-(400 GB/s measured on trn2 [KDA]). There are two generators of descriptors: SyncE
-commands one for loads and ScalarE one for other transfers, unless the kernel chooses
-(ASSUMPTION: the compiler uses the hardware generators unless there is a cast or an
-index known only at run time). In kernels of the older style they are prebuilt, as with
-the compiler's `--disable-dge`.
+[DM]. A kernel has HBM to itself: the engines of a core move more than the core's share
+of HBM (400 GB/s measured on trn2 [KDA]). SyncE commands a generator of descriptors for
+loads, and ScalarE another generator for other transfers, unless the kernel names the
+engine (ASSUMPTION: the compiler uses the hardware generators unless there is a cast or
+an index known only at run time). In kernels of the older style descriptors are
+prebuilt, as with the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
@@ -58,15 +58,14 @@ ACCESS_PATTERNS = frozenset({"broadcast", "reshape", "slice"})
 
 
 def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
-    """Return the task of a transfer that all engines of a core share."""
     return DmaTask(bytes=size / engines(core), piece=piece, **more)
 
 
 def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies a core's DMA engines, and its latency.
 
-    The latency is additional: from the trigger to the first byte, and from the last
-    byte to the start of a consumer, which waits for a semaphore [DB]."""
+    The latency is the time from the trigger to the first byte, plus the time from the
+    last byte until a consumer, which waits for a semaphore, starts [DB]."""
     buffer = transfer.buffer
     task = _shared(
         core,
@@ -84,7 +83,6 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
 def _dma(
     core: Core, size: float, piece: float, opcode: str, *, transposes: bool = False
 ) -> Way:
-    """Return the way to move `size` bytes within SBUF in contiguous pieces."""
     task = _shared(core, size, piece, transposes=transposes, on_chip=True)
     pace = dma_pace(core, task)
     work = Work(
@@ -125,11 +123,12 @@ def _copies(
 
 
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
-    """Return batch, rows and columns of the matrices that a transpose swaps, or None.
+    """Return the number, rows and columns of the matrices that a transpose swaps; None
+    if an access pattern suffices.
 
-    None means that an access pattern suffices: either the last axis stays last, so that
-    whole rows move, or the leading axes that fill the partitions stay, so that elements
-    stay in their lanes."""
+    An access pattern suffices if the last axis stays last, so that whole rows move, or
+    if the leading axes that fill the partitions stay, so that elements stay in their
+    lanes."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -160,7 +159,8 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
 
 
 def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> float:
-    """Return the contiguous bytes of a block in a tensor of the shape `within`."""
+    """Return how many contiguous bytes a block of `shape` has in a tensor of the shape
+    `within`; an element has `item` bytes."""
     run = item
     for size, whole in zip(reversed(shape), reversed(within), strict=True):
         run *= max(1, size)
@@ -171,7 +171,7 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price movement: free as an access pattern, otherwise a copy by engine or DMA."""
+    """Price a movement: free as an access pattern, otherwise a copy or a transpose."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -191,8 +191,7 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price patches. They are free if the channels fill a tile of the array's rows and
-    are read in place; otherwise DMA copies the image (`patches`)."""
+    """Price patches: free if read in place (`patches`), otherwise a copy by DMA."""
     if patches.read_in_place(i, core):
         return FREE
     return (
@@ -220,7 +219,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an in-place scatter: a window is written, or read, combined and written."""
+    """Price a scatter: windows are written, or read, combined and written back."""
     updates = i.operands[-1].type
     window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)
@@ -251,7 +250,8 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """Return the access in SBUF or PSUM: its partitions choose the DMA engines."""
+        """Return the output if it is on chip, else the source: the partitions of an
+        access on chip determine the DMA engines."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -264,8 +264,8 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the contiguous bytes of the side that has fewer. A side on chip counts
-    only if its elements in a partition have gaps."""
+    """Return the smallest number of contiguous bytes of any of `sides`. A side on chip
+    counts only if a partition's elements are not contiguous."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -337,8 +337,8 @@ def _direction(m: _Move) -> str:
 
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
-    """Return the queue that issues a transfer: a descriptor generator's, or if
-    descriptors are prebuilt, the queue of the transfer's direction."""
+    """Return the queue that issues a transfer: GpSimdE, a generator of descriptors, or
+    if descriptors are prebuilt, the queue of the transfer's direction."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":

@@ -1,4 +1,4 @@
-"""Costs of work on GpSimdE or the host in programs: sorts, random bits, block bodies.
+"""Costs of work on GpSimdE or the host in programs: sorts, random bits, calls.
 
 The rules count the operations of software, or name the instructions to use;
 `engines.gpsimd` has the times of the engine.
@@ -42,7 +42,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return the way of one work on GpSimdE, with `cycles` on each physical core."""
+    """Return a way of one work, with `cycles` of GpSimdE on each physical core."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -57,7 +57,7 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
 def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
-    """Return the cost of 32-bit scalar operations spread over the lanes."""
+    """Return a way on GpSimdE: 32-bit scalar `operations`, spread over the lanes."""
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     cycles = operations_cycles(core, operations, moved)
     return gpsimd(core, instruction, cycles, opcode)
@@ -72,8 +72,8 @@ def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
 def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
-    """Return the way to find `wanted` results per row on VectorE, eight in every round
-    of three instructions."""
+    """Return the way to find the `wanted` largest elements of each row on VectorE,
+    eight in every round of three instructions."""
     tiles = max(1, ceil(rows / (core.spec.partitions * core.lnc)))
     values = (stream(instruction.operands[0].type, tiles * length),)
     rounds = ceil(wanted / 8)
@@ -87,14 +87,12 @@ def _in_rounds_of_eight(
 
 
 def _merge_operations(length: int, rows: int, tensors: int) -> float:
-    """Return the operations of a merge sort of each row; a step moves all tensors."""
     steps = ceil(log2(length)) if length > 1 else 0
     return a.SORT_OPERATIONS.value * rows * length * steps * max(1, tensors)
 
 
 @rule.register
 def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a merge sort in software, or for one or two tensors rounds of eight."""
     length, rows = _rows(i, i.dimension)
     merged = software(core, i, _merge_operations(length, rows, len(i.operands)), "SORT")
     if len(i.operands) > 2:
@@ -104,7 +102,6 @@ def _(i: Sort, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a merge sort in software, whose steps run the comparison of the body."""
     length, rows = _rows(i, i.dimension)
     tensors = len(i.operands) - i.captures + _operations(i.body)
     return (software(core, i, _merge_operations(length, rows, tensors), "SORT"),)
@@ -112,7 +109,6 @@ def _(i: SortBlock, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price top-k: rounds of eight on VectorE, or GpSimdE's `topk`."""
     length, rows = _rows(i, -1)
     at_once = a.GPSIMD_PROCESSORS.value * core.lnc
     cycles = ceil(rows / at_once) * topk_cycles(length, i.k)
@@ -124,7 +120,6 @@ def _(i: TopK, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price GpSimdE's iota, or on VectorE a scan that adds ones."""
     counted = elementwise(core, i, lane_task(core, i, "gpsimd", "iota"))
     scan = lane_task(core, i, "vector", "tensor_tensor_scan")
     return (counted,) if i.engine == "gpsimd" else (elementwise(core, i, scan),)
@@ -132,7 +127,6 @@ def _(i: Iota, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Rng, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price Threefry or Philox in software, and other bits by VectorE's generator."""
     bits = i.results[-1]
     words = ceil(nbytes((bits,)) / 4)
     per_word = {
@@ -155,7 +149,7 @@ def _shape(tensor: View | Buffer) -> tuple[int, ...]:
 
 
 def _parts(instruction: Instruction) -> int:
-    """Return how many real operations an operation needs: 4 for complex numbers."""
+    """Return how many real operations one operation needs: 4 if it is complex."""
     return 4 if len(instruction.results) > 1 else 1
 
 
@@ -202,9 +196,8 @@ for _kind in _SOFTWARE:
 
 @rule.register
 def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a call over PCIe, with the cubic work of a decomposition on the host.
-
-    `jax.debug` is free: a chip's program does not contain it."""
+    """Price a call of the host over PCIe, with the cubic number of operations of a
+    matrix decomposition. `jax.debug` is free: the chip does not run it."""
     if i.function.kind == "debug":
         return FREE
     moved = nbytes(i.operands) + nbytes(i.results)

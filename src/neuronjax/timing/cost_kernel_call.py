@@ -53,8 +53,8 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
 def _sum(queue: Queue, events: Sequence[Event]) -> Work:
     """Return the sum of a kernel's events on one queue.
 
-    A copy within HBM has a read and a write; its bytes count once, for the first of the
-    two events."""
+    A copy within HBM has two events, a read and a write; only the first counts its
+    bytes."""
     total = dict.fromkeys(_SUMS, 0.0)
     for event in events:
         source, times = event.source, event.count

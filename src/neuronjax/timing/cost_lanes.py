@@ -26,7 +26,6 @@ from neuronjax.timing.work import Core, Queue, Work
 
 
 def _in_memory(accesses: Iterable[Any]) -> list[LaneStream]:
-    """Return the tensors among accesses, without engine state and registers."""
     return [
         operand(x)
         for x in accesses

@@ -39,8 +39,6 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 
 def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") -> Work:
-    """Return the work of `tasks`: one instruction per tile, or per fold if there are
-    more folds."""
     first = tasks[0]
     tiles = max(first.folds, tiles_of(first.elements))
     return lane_work(core, *tasks, tiles=tiles, opcode=opcode, **traffic_of(i))
@@ -49,7 +47,6 @@ def _work(core: Core, i: Instruction, *tasks: LaneTask, opcode: str = "REDUCE") 
 def _task(
     i: Instruction, per_lane: int, name: str = "tensor_reduce", **more: Any
 ) -> LaneTask:
-    """Return a pass of VectorE over `per_lane` elements of the first operand."""
     read = (stream(i.operands[0].type, per_lane),)
     written = (stream(i.results[0].type, 1),)
     fields = {"queue": "vector", "read": read, "written": written, **more}
@@ -73,7 +70,7 @@ def _along_free_axis(
 
 
 def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
-    """Return the stream, with a stride if the folded elements are not contiguous."""
+    """Return `s`, with a stride if the folded elements are not contiguous."""
     source = i.operands[0].type
     last = max((d for d, size in enumerate(source.shape) if size > 1), default=-1)
     folded = [d for d in i.axes if source.shape[d] > 1]
@@ -98,7 +95,7 @@ def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ..
 
 
 def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, ...]:
-    """Return the ways to fold [rows <= 128, results] in FP32 over the partitions."""
+    """Return the ways to fold FP32 [rows <= 128, results] over the partitions."""
     if i.op == "add":
         return _ones(core, rows, results, 4)
     turned = transpose_works(core, 1, rows, results, 4)[0]
@@ -142,7 +139,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _along_partitions(
     i: TensorReduce, core: Core, length: int, results: int
 ) -> tuple[Way, ...]:
-    """Return the ways to reduce a leading axis: add up its tiles, then fold across."""
+    """Return the ways to reduce a leading axis: fold its tiles, then the partitions."""
     lanes, item = core.spec.partitions, i.operands[0].type.dtype.itemsize
     tiles = ceil(length / lanes)
     per_lane = ceil(tiles * results / core.lnc)
@@ -160,9 +157,11 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass with a fold: either an instruction of N + 64 cycles [V26] for each
-    row of a lane (N for an abs-max of 16 bits [RMQ, picture]), or a pass and then a
-    reduction. ScalarE can fold by sums, and with `activate2` also by extrema."""
+    """Price a pass with a fold: on VectorE one instruction, or a pass and a reduction.
+
+    The one instruction takes N + 64 cycles [V26] for each row of a lane (N for an
+    abs-max of 16 bits [RMQ, picture]). ScalarE folds sums too, and with `activate2`
+    extrema."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
@@ -204,7 +203,6 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Pool, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pool, which reads each window through an access pattern."""
     per_lane = columns(i.results[0].type.shape, core) * prod(i.window.sizes)
     task = _task(i, per_lane, "pool")
     queues: tuple[Queue, ...] = ("vector", "gpsimd")
@@ -217,7 +215,6 @@ def _(i: Pool, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: SelectAndScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a maximum, a comparison and an addition per element of a window."""
     per_lane = columns(i.operands[1].type.shape, core) * prod(i.window.sizes)
     largest = _task(i, per_lane, "pool")
     both = replace(largest, name="tensor_tensor", read=largest.read * 2)

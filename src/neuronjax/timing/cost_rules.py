@@ -77,7 +77,7 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
     """Return the legal ways to execute an instruction, in any order.
 
     Raises:
-        InternalError: the class has no rule; control flow and collectives have none.
+        InternalError: the class has no rule, as control flow and collectives.
     """
     raise InternalError(
         f"no cost of {instruction.name}",
@@ -91,7 +91,7 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPrice:
-    """A kernel instruction's time on an idle core whose operands are ready.
+    """The time of a kernel instruction on an idle core if all operands are ready.
 
     Attributes:
         work: the work of its engine; for DMA, the work of each DMA engine.
@@ -103,7 +103,7 @@ class KernelPrice:
         load_seconds: seconds to load the stationary operand, if it is not yet loaded.
         seen_seconds: the part of `load_seconds` that delays the next matmul.
         rows, columns: the first row and the number of rows of its tile of TensorE's
-            array, in units of 32; the same of its columns.
+            array, in units of 32; the same for columns.
         array_share: the fraction of the tile's rows that are in use.
     """
 
@@ -148,7 +148,8 @@ def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:
-    """Return the bytes an instruction moves in each memory, by fields of `Work`."""
+    """Return the bytes that an instruction reads and writes in SBUF, as fields of
+    `Work`."""
     read, written = float(nbytes(i.operands)), float(nbytes(i.results))
     return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
 
@@ -166,9 +167,9 @@ def lane_task(
 ) -> LaneTask:
     """Return the task of the instruction `name` on the result of `i`, or on `shape`.
 
-    `operands` are the indices of the operands that stream in, by default the first that
-    is not a scalar."""
-    result = (*i.results, *i.operands)[0].type  # recording instructions have no result
+    `operands` are the indices of the operands that stream in, by default the first
+    operand that is not a scalar."""
+    result = (*i.results, *i.operands)[0].type  # some instructions have no result
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:
         every = range(len(i.operands))
@@ -184,7 +185,7 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Return a way that runs `tasks` of one engine on every tile, `times` each."""
+    """Return a way in which an engine runs each of `tasks` `times` times per tile."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

@@ -1,7 +1,7 @@
 """Costs of programs' elementary functions, in activations of ScalarE.
 
-A function that the engine has is one activation; others need several, with instructions
-of VectorE around them.
+A function that the engine has is one activation; other functions need several
+activations, with instructions of VectorE around them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ActivationRecipe:
 
     Attributes:
         tables: the table of each activation.
-        vector: the number of VectorE's passes, of N cycles each.
+        vector: the number of VectorE's passes, each of one cycle per element.
     """
 
     tables: tuple[str, ...]
@@ -72,14 +72,13 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
 
 @rule.register
 def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an activation per table of the recipe, plus the passes of VectorE."""
     recipe = RECIPES[i.function]
     works = []
     for function in recipe.tables:
         task = lane_task(core, i, "scalar", "activation", function=function)
         works += elementwise(core, i, task)
     if recipe.vector:
-        # The arithmetic is in FP32, on two tensors, or on a tensor and a scalar.
+        # Every pass of arithmetic counts as one tensor_scalar in FP32.
         task = lane_task(core, i, "vector", "tensor_scalar").in_fp32()
         works += elementwise(core, i, task, times=recipe.vector)
     ways: list[Way] = [tuple(works)]

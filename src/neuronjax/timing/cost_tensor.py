@@ -3,8 +3,9 @@
 In programs, the stationary operand, and row and column tiles for small operands, are
 chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
 the copy is the last work of a way, and is left out if the consumer reads PSUM itself.
-Kernels specify all of these; a stationary operand that is used again is not loaded
-again, and `kernel_queues.Array` runs tiles of the array in parallel.
+Kernels specify stationary operands, tiles and copies; a stationary operand that is used
+again is not loaded again, and `kernel_queues.Array` runs tiles of the array in
+parallel.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ class ArrayTiling:
 
 
 def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
-    """Return the size of the smallest tile of the array that has `used` rows (or
-    columns); `whole` if tiles are not `allowed`."""
+    """Return the size of the smallest tile of the array that has at least `used` rows
+    (or columns); `whole` if tiles are not `allowed`."""
     tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
@@ -181,7 +182,7 @@ def evacuations(
     """Return the copy from PSUM to SBUF, by VectorE and by ScalarE.
 
     `per_lane` is the number of elements per lane of one physical core, `item_bytes` the
-    size of an element in PSUM; 16 bits go twice as fast."""
+    size of an element in PSUM; elements of 16 bits are copied twice as fast."""
     dtype = np.dtype(np.float16 if item_bytes == 2 else np.float32)
     moved = float(psum_read_bytes)
     bank = core.spec.psum_bank_bytes_per_partition
@@ -244,7 +245,6 @@ def transpose_works(
 def _transposed_first(
     views: tuple[View, ...], c: Contraction, core: Core, reading: Reading
 ) -> Way:
-    """Return works that transpose operands to put the contracted axis on partitions."""
     works: list[Work] = []
     for position in sorted(reading.to_transpose):
         item = views[position].type.dtype.itemsize
@@ -331,7 +331,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return cycles per moving column, fewer for FP32 declared to be zeros and ones."""
+    """Return the cycles of a moving column, fewer for FP32 zeros and ones."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):

@@ -121,7 +121,8 @@ def _tensors(i: Instruction, reading: Reading) -> int:
 
 
 def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the ways to divide: 1 / y on ScalarE or VectorE, multiplied by x."""
+    """Return the ways to divide x by y: 1 / y on ScalarE or VectorE, multiplied by
+    x."""
     shape = i.results[0].type.shape
     if 1 in reading.scalars:  # one divisor per row
         shape = shape[:-1]
@@ -224,13 +225,11 @@ def _(i: ReducePrecision, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: BitcastCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a bitcast, which is free: the consumer reads the same bytes."""
     return FREE
 
 
 @rule.register
 def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a constant: free if it is a scalar or stored in HBM, otherwise a fill."""
     (result,) = i.results
     elements = prod(result.type.shape)
     if elements == 1 or is_stored(i):
@@ -245,7 +244,6 @@ def _(i: Memset, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a quantization on VectorE; offline, as for weights, it is free."""
     if i.engine == "offline":
         return FREE
     shape = i.operands[0].type.shape
@@ -255,7 +253,8 @@ def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparsification: free offline; else software compares pairs of a group."""
+    """Price a sparsification: free if done offline, otherwise by software that compares
+    all pairs in a group."""
     if i.engine == "offline":
         return FREE
     group = int(i.pattern.split(":")[1])
@@ -266,7 +265,6 @@ def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
 @rule.register(RecordAmax)
 @rule.register(ReadAmax)
 def _(i: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price one operation on one element, or for a scale `SCALE_STEPS` operations."""
     times = a.SCALE_STEPS.value if isinstance(i, ScaleFromAmax) else 1
     task = lane_task(core, i, "vector", "tensor_scalar", shape=())
     return ((lane_work(core, task, times=times),),)

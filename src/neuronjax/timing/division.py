@@ -1,11 +1,12 @@
-"""The division of a region's rows into blocks.
+"""The division of a region's rows into blocks of tiles.
 
-If a step processes several tiles before the next step, these tiles are a block, and
-the next block is loaded after it. Otherwise one tile is computed while the next is
-loaded, if both fit in SBUF beside a part of the operands that every tile needs whole.
-If two tiles do not fit beside all of these operands, every block loads them again.
-Physical cores that share the rows each have a copy of them. Bytes are those of a
-logical core.
+*Whole operands* are those that every tile needs completely. If a step processes several
+tiles before the next step starts, these tiles are a block, and the next block is loaded
+after this block is computed. Otherwise one tile is computed while the next is loaded,
+if both fit in SBUF beside a part of the whole operands. If two tiles do not fit beside
+all whole operands, every block loads the whole operands again. If physical cores share
+the rows, each core has a copy of the whole operands. Bytes are those of a logical
+core.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from neuronjax.timing.work import Core
 def working_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """Return the bytes of tiles in flight: one is computed while the next is loaded.
+    """Return the bytes of two row tiles: one is computed while the next is loaded.
 
-    A region without matmul loads more tiles in advance, up to half of SBUF."""
+    In a region without matmul, or of a single row, they are at most half of SBUF."""
     size = 2 * block_bytes(fused, region, core, turned)
     is_matmul = region.has_matmul and region.rows > 1
     return size if is_matmul else min(size, core.sbuf_bytes // 2)
@@ -34,9 +35,10 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return the number of copies of `region.whole`: one per physical core if the cores
     divide the rows of a matmul, else one.
 
-    A lone matmul is divided by the columns of its whole operand if this is the larger
-    one. In a chain the next matmul contracts the columns, which would have to be
-    exchanged, so the chain is divided by rows, as in nki-library's mlp_cte."""
+    A lone matmul is divided by the columns of its whole operand if this operand is
+    larger than the streamed ones. In a chain the next matmul contracts the columns,
+    which would have to be exchanged, so the chain is divided by rows, as in
+    nki-library's mlp_cte."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
     is_chain = sum(step.form == "matmul" for step in region.steps) > 1
@@ -50,11 +52,10 @@ def divide(
 ) -> tuple[int, int]:
     """Return how often whole operands are loaded, and how many blocks do not overlap.
 
-    Several tiles that a step processes before the next step are a block, as in
-    nki-library's mlp_cte. Whole operands are loaded once if they fit beside two tiles
-    (`fits`), else for each block. Blocks overlap (the second result is 1) if each step
-    processes one tile at a time, and two tiles fit beside a part of the operands.
-    `whole` and `tile` are the bytes of whole operands and of a row tile."""
+    Whole operands are loaded once if they fit beside two tiles (`fits`), else once for
+    each block. Blocks overlap (the second result is 1) if each step processes one tile
+    at a time, and two tiles fit beside a part of the whole operands. `whole` and `tile`
+    are the bytes of the whole operands and of a row tile."""
     tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
     longest = together if together > 1 else tiles
     if fits:

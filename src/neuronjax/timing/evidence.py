@@ -3,7 +3,7 @@
 `measured_times.json` holds measured times and this model's predictions of them, written
 by `python -m benchmarks.evidence`. A prediction is as uncertain as the predictions of
 the most similar measured times: same kind, similar length, the same queues busy.
-Sources: hardware sheet 9.1 to 9.4, vendor's baselines, KDA.
+Sources: the vendor's published times and baselines, and KDA (`assumptions`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: Number of measured times that make an interval, and the probability that it covers a
-#: further time: 19 times have 20 gaps between and beside them, and the interval covers
-#: 16 gaps, all but two at each end.
+#: The number of measured times that make an interval, and the probability that the
+#: interval covers another time: 19 times have 20 gaps between and beside them, and the
+#: interval covers all gaps but two at each end.
 ROWS, COVERED = 19, 0.8
-#: What a factor of ten in time, another LNC and another chip add to the distance of two
-#: programs. A queue that is always busy in one and idle in the other adds 1.
+#: How much a factor of ten in time, another LNC and another chip each add to the
+#: distance of two programs. A queue that is always busy in one and idle in the other
+#: adds 1.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 
@@ -35,7 +36,7 @@ class MeasuredTime:
     """A time measured on a chip, and the model's prediction of it.
 
     Attributes:
-        shares: by queue, the fraction of the predicted time in which it works.
+        shares: by queue, the fraction of the predicted time in which the queue works.
     """
 
     name: str
@@ -81,7 +82,7 @@ def measured_times() -> tuple[MeasuredTime, ...]:
 
 
 def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
-    """Return the confidence interval of a timeline's total; None if that is zero."""
+    """Return the confidence interval of a timeline's total; None if the total is 0."""
     seconds = timeline.total_seconds
     if not seconds:
         return None
@@ -98,7 +99,7 @@ def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
 
 
 def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
-    """Return the confidence interval of the prediction `found`, by measured `rows`."""
+    """Return the confidence interval of `found` from the most similar of `rows`."""
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
     ratios = sorted(row.ratio for row in nearest)

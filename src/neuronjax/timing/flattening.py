@@ -4,9 +4,9 @@ Functions that JAX outlines (`jax.nn.silu`, `jnp.where`) are compiled with their
 surroundings; a large callee, such as a whole layer, stays a call.
 
 `swap` exchanges the operands of a matmul to spare a transposition: `v^T p^T` followed
-by a transposition is `p v`. Either operand may be stationary, so the array computes
-both. Einsums of attention, which JAX writes with a transposition, are rewritten before
-anything is fused.
+by a transposition is `p v`. Either operand may be stationary, so the array can compute
+both products. `swap` runs before fusion, for the transpositions that JAX writes in
+einsums of attention.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def swap(
 ) -> None:
     """Exchange, in place, the operands of matmuls whose result is only read transposed.
 
-    A matmul is unchanged if it would then need a transposition that does not keep whole
-    rows either."""
+    A matmul changes only if its transposition moves the last axis, and the
+    transposition after the exchange does not."""
     for chain in _chains(nodes, results):
         first, last = chain[0], chain[-1]
         matmul, transpose = first.instruction, last.instruction
@@ -163,7 +163,8 @@ def swap(
 
 
 def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
-    """Return chains of a matmul, casts and a transposition, each with one reader."""
+    """Return chains of a matmul, casts and a transposition in which each result has one
+    reader."""
     made: dict[int, FlatNode] = {}  # results of matmuls and casts
     found: list[list[FlatNode]] = []
     for node in nodes:
@@ -193,7 +194,6 @@ def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[Flat
 
 
 def _keeps_rows(permutation: Sequence[int], shape: Sequence[int]) -> bool:
-    """Return whether the last axis stays the last."""
     moved = [p for p in permutation if shape[p] != 1]
     return not moved or moved[-1] == max(moved)
 

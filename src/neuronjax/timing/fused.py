@@ -32,7 +32,7 @@ class FusedStep:
             free), or "other".
         slots: how many further scalar operations fit in the pass.
         reduces: whether it reduces its own result along the rows.
-        binds_rows: whether rows have to be on the partitions.
+        binds_rows: whether rows have to be on the partitions of SBUF.
         masked: the attention scores in which the step masks whole blocks, if any.
         sides: the row counts of a matmul's result, left operand and right operand, once
             they are computed.
@@ -62,7 +62,7 @@ class Fused:
         steps: in an order that respects dependencies.
         access: by value, the tensors in memory from which it is read.
         constants: values that are in HBM with the program.
-        uses: for every value in memory, how many steps and results read it.
+        uses: by value in memory, how many steps and results of the block read it.
         sizes: bytes of every value.
     """
 
@@ -94,7 +94,7 @@ class TiledRegion:
         inside: values that the steps compute.
         whole: values from outside that every tile needs completely.
         streamed: values from outside that are loaded row by row.
-        lhs_bytes: bytes of the matmul operands contracted with `whole`, for all rows.
+        lhs_bytes: bytes of the left operands of matmuls, for all rows.
         batches: for each of `whole`, the number of parts into which the matmul's batch
             splits it, 1 if it is not split; only two parts are in SBUF at a time.
         sums: results that are complete after the last tile.

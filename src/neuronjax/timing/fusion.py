@@ -51,7 +51,8 @@ def fuse(
     core: Core,
     call: Location | None = None,
 ) -> Fused:
-    """Return a block, or the callee of a `call`, as fused steps for a core."""
+    """Return the fused steps of a block for a core. `call` is the location of the call
+    if the block is a callee."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
     results = flat.add(block, arguments, call)
@@ -111,7 +112,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False for scalars computed from arguments alone, which come first."""
+        """Return False for scalars computed from arguments alone: they come first."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -155,7 +156,6 @@ class _Fusion:
     def _scalars(
         self, values: Iterable[int], shape: tuple[int, ...]
     ) -> tuple[list[int], list[int]]:
-        """Split an elementwise operation's operands into tensors and scalars."""
         tensors, scalars = [], []
         all_are = len(shape) > 1 and shape[-1] == 1
         for value in values:
@@ -233,7 +233,8 @@ class _Fusion:
         step.operands, step.form = (value,), "activation"
 
     def _single(self, value: int) -> FusedStep | None:
-        """Return the step that computes a value which nothing else reads."""
+        """Return the step whose only result is `value`, if the value has one reader;
+        otherwise None."""
         root = self._whole(value)
         if root not in self.step_of or self.uses[root] != 1:
             return None
@@ -301,14 +302,13 @@ class _Fusion:
         self.steps[self.step_of.pop(self.access[value].roots[0])] = None
 
     def _tensor(self, step: FusedStep) -> int:
-        """Return a step's first operand that is not constant; -1 if there is none."""
         return next((v for v in step.operands if self.access[v].roots), -1)
 
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return the result of `_merged_form` if the steps are a logistic function or
-        SiLU, which are one activation; otherwise None."""
+        """Return the instruction, form and free slots of the one activation that does
+        both steps, if they are a logistic function or SiLU; otherwise None."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}

@@ -5,7 +5,7 @@ last use. A tensor that the forward pass saves and the backward pass reads is an
 activation; others are workspace. A captured program has no donation: its results are
 separate tensors. With donation, a result takes the memory of an argument of its shape
 and dtype, paired as JAX pairs them, after the last read of the argument; until then the
-result has other memory. Times do not change. Bytes are those of a logical core.
+result has other memory. Times stay the same. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -107,7 +107,6 @@ class _Temporary(NamedTuple):
 
 
 def _temporaries(plan: BlockPlan) -> list[_Temporary]:
-    """Return the tensors in HBM besides arguments, with their lifetimes."""
     fused = plan.fused
     arguments = set(fused.arguments)
     results = {r for v in fused.results for r in fused.access[v].roots}
@@ -144,7 +143,7 @@ def _is_backward(i: Instruction) -> bool:
 
 
 def nested_peak_of(plan: BlockPlan) -> HbmPeak:
-    """Return the peak of a nested block, without its arguments and results."""
+    """Return the peak of a nested block in HBM, without its arguments and results."""
     fused = plan.fused
     results = {r for v in fused.results for r in fused.access[v].roots}
     own = {v: span for v, span in plan.in_hbm.items() if v not in results}
@@ -249,7 +248,8 @@ def _size(count: float) -> str:
 
 
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
-    """Return the memory plan with the arguments at these positions donated."""
+    """Return the memory plan if the arguments at the positions `donated` are
+    donated."""
     main = plan.main
     pairs = _pairs(main, donated)
     if not pairs:

@@ -54,7 +54,7 @@ def is_stored(instruction: Memset) -> bool:
     return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
-#: Fields of every instruction that `kind_of` leaves out: all but `engine`.
+#: Fields of every instruction that `kind_of` leaves out; it keeps the field `engine`.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 

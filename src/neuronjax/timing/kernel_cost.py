@@ -9,8 +9,8 @@ copies out of PSUM between both (bmm v2 of kda-for-trainium: 4,170 instructions 
 VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: one after the
 other, these instructions go to the engine with less work so far; the instructions that
 only one engine can run are counted first. For trn1 all these instructions go to
-ScalarE: VectorE is idle in bmm. In AdamW, SiLU and two kernels with RMSNorm,
-ScalarE's counter is within a tenth of the work of all such instructions.
+ScalarE: VectorE is idle in bmm. In AdamW, SiLU and two kernels with RMSNorm, ScalarE's
+counter is within a tenth of the work of all these instructions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HELD = "held"
 RULES[_HELD] = lambda i, core: KernelPrice(
     work=Work(queue="sync", seconds=0.0, opcode="NONE")
 )
-#: Operations that an activation includes: func(data * scale + bias).
+#: Operations that an activation can do before its function: func(data * scale + bias).
 _AFFINE = frozenset({"multiply", "add", "subtract"})
 
 
@@ -146,8 +146,8 @@ def on_engines(
 
 
 def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
-    """Return the entries that fill PSUM with zeros and are left out, because the first
-    product of a sum overwrites PSUM.
+    """Return the numbers of the entries that only fill PSUM with zeros for a sum. The
+    compiler leaves them out, because the first product of the sum overwrites PSUM.
 
     The older style writes a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""
     found, zeroed = [], dict[Storage, int]()
@@ -166,21 +166,21 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return the instructions; one whose result is still in SBUF is a free "held".
+    """Return `entries`, with a free "held" for each one whose result is still in SBUF.
 
     The older style's compiler leaves out repeated loads of the same data, and
     operations that an inner loop repeats in every iteration. Later instructions read
-    the tile that was made first. The tiles used last are kept, as far as the kernel's
-    own tiles leave room. Counters of three kernels on trn1, without spills, agree [AO]:
-    one reads 84 MB where its loads are 604 MB. In v2 of the tutorial's Mamba kernel,
-    also at other widths, VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with a
-    product of delta and u in every iteration it would be 1.52 to 1.73. The product
-    stays in the loop in v3, where it changes with the inner loop, and in v1, whose
-    tiles are too large."""
+    the tile that was made first. The most recently used tiles are kept, in the part of
+    `room` (bytes of a partition) that the kernel's own tiles leave. Counters of three
+    kernels on trn1, without spills, agree [AO]: one of them reads 84 MB, although its
+    loads add up to 604 MB. In v2 of the tutorial's Mamba kernel, also at other widths,
+    VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with a product of delta and u
+    in every iteration it would be 1.52 to 1.73. The product stays in the loop in v3,
+    where it changes with the inner loop, and in v1, whose tiles are too large."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)
-    #: By engine, the least recently used first.
+    #: By engine, the tile of each key of `_made_of`, the least recently used first.
     by_engine: dict[str, dict[object, Storage]] = {}
     held_bytes: Counter[str] = Counter()
     same: dict[Storage, Storage] = {}
@@ -206,8 +206,8 @@ def with_held_tiles(
 
 
 def _made_of(i: KernelInstruction, made: Mapping[Storage, int]) -> object | None:
-    """Return a key of the contents of the whole tile that an instruction writes, or
-    None; tiles with equal keys have equal contents."""
+    """Return a key of the contents of the whole tile that an instruction writes: tiles
+    with equal keys have equal contents. Return None if the tile cannot be reused."""
     sources = [a for a in i.inputs if isinstance(a, Access) and not a.dynamic]
     if len(i.outputs) != 1 or len(sources) != len(i.inputs) or i.reads_outputs:
         return None

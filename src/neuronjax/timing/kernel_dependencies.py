@@ -1,4 +1,4 @@
-"""The earlier instructions for which each instruction of a kernel waits.
+"""The earlier instructions for which each instruction (*entry*) of a kernel waits.
 
 Reads wait for writes, and writes for reads and writes, of overlapping boxes of a
 storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by piece;
@@ -35,8 +35,8 @@ from neuronjax.timing.kernel_operands import (
     whole_pattern,
 )
 
-#: By entry, the entries for which it waits: each as entry * 2, plus 1 if the latency of
-#: its result does not count.
+#: By entry, the entries for which it waits: each as its number * 2, plus 1 if the
+#: latency of its result does not count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
 #: If an entry has more waits than this, they are joined into one. Otherwise each of
@@ -54,7 +54,7 @@ _Found = list[tuple[Box, int]]
 class BoxMap:
     """A set of boxes of one storage, each with an entry, to be searched for overlaps.
 
-    `shape` is the storage's, or () if the boxes are those of a whole memory. Boxes of
+    `shape` is the storage's shape, or () if the boxes are in a whole memory. Boxes of
     the whole storage are stored separately, since most tiles are accessed whole."""
 
     __slots__ = ("_axis", "_cells", "_shape", "_whole", "_wide", "_width")
@@ -125,7 +125,7 @@ class BoxMap:
         self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
-        """Return the cells of a box; None for all of them."""
+        """Return the cells of a box; None for all or more than `_MOST_CELLS` cells."""
         if b is None:
             return None
         first, last = b[self._axis]
@@ -144,7 +144,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage that later accesses may have to wait for."""
+    """The accesses to a storage for which later accesses may have to wait."""
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 
@@ -184,7 +184,7 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """The free bytes of one memory of one core, and those of dead storages."""
+    """The bytes of one memory of one core that are free, or belong to dead storages."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -279,7 +279,8 @@ class KernelDependencies:
         )
 
     def _survey(self) -> None:
-        """Find the first and last access of storages on chip, and the use of HBM."""
+        """Find the first and last access of storages on chip, and the storages in HBM
+        that are written and those that are read."""
         first, last = self._first, self._last
         written, read = self._written, self._read_in_hbm
         for n, i in enumerate(self._entries):
@@ -328,7 +329,6 @@ class KernelDependencies:
             found.append(self._registers[number] * 2)
 
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
-        """Add the wait of a dynamic read or write for its index."""
         if isinstance(index, Access):
             self._read(n, index, found)
         else:
@@ -391,7 +391,8 @@ class KernelDependencies:
         return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """Return the entries to wait for, or one group of all if they are many."""
+        """Return `entries`, or one joined group of them if they are more than
+        `_FEW`."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))
@@ -401,7 +402,6 @@ class KernelDependencies:
         return [len(self._entries) + len(self.joined) - 1]
 
     def _add_given(self) -> None:
-        """Add the dependencies that the kernel declares with `depends_on`."""
         if not self._given:
             return
         at: dict[tuple[int, int], int] = {}
@@ -413,7 +413,7 @@ class KernelDependencies:
 
     def _add_barriers(self) -> None:
         """Add the waits of barriers: entries after a barrier, of every program, wait
-        for the entries of all programs before it."""
+        for the entries of all programs before the same barrier."""
         met: dict[int, list[int]] = {}
         for n, i in enumerate(self._entries):
             if i.name == "core_barrier":

@@ -33,7 +33,7 @@ def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def operand(access: Access) -> LaneStream:
-    """Return an access as a stream of an engine."""
+    """Return an access as the stream that an engine reads or writes."""
     dynamic = access.dynamic is not None
     return _operand(access.storage.memory, access.dtype, access.pattern, dynamic)
 
@@ -110,8 +110,9 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
-    """Return the ranges of a box. A range that goes past the end of a dimension becomes
-    the whole dimension, and extends the range of the dimension before."""
+    """Return the ranges of a box. A range from `low` to `low + more` that ends outside
+    its dimension becomes the whole dimension, and extends the range of the dimension
+    before."""
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]

@@ -1,10 +1,11 @@
 """The queues that issue a kernel's instructions, and TensorE's array.
 
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
-other queues issue whichever of the next few can start first, as if the compiler had put
-it first. The older style's compiler also reorders TensorE's instructions, except
-additions to one sum (gqa_full v1 of [KDA]: 21.3 ms measured; the prediction is 21.1 ms
-if TensorE's instructions are reordered, 31.4 in the kernel's order).
+other queues issue, of their next few instructions, the one that can start first, as if
+the compiler had moved it to the front. The older style's compiler also reorders
+TensorE's instructions, except additions to one sum (gqa_full v1 of [KDA]: 21.3 ms
+measured; the prediction is 21.1 ms if TensorE's instructions are reordered, 31.4 in the
+kernel's order).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that issue in the kernel's order. TensorE's does not in the older style.
+#: Queues that issue in the kernel's order. In the older style TensorE's queue does not.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.
@@ -58,8 +59,8 @@ class IssueQueues:
 
     Attributes:
         queue_of: the number of each entry's queue.
-        pause: the seconds of a device loop's comparison and branch, by each queue's
-            first entry of an iteration.
+        pause: by entry that is the first of a queue in an iteration of a device loop,
+            the seconds of the loop's comparison and branch.
     """
 
     def __init__(

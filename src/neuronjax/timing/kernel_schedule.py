@@ -1,11 +1,11 @@
 """The schedule of a traced kernel (`KernelProgram`), by discrete events.
 
-Each program of a grid has a core, as long as there are cores, with five engines, queues
-that issue DMA, and 16 DMA engines; all programs share the CC-cores. An instruction
-starts when its queue (`kernel_queues`) is free, and the instructions that it waits for
-(`kernel_dependencies`) have ended and their results can be read. Transfers share the
-DMA engines in the order of issue. Equal input gives an equal schedule. Times are in
-seconds.
+Each program of a grid has its own core if there are enough cores. A core has five
+engines, queues that issue DMA, and 16 DMA engines; all programs share the CC-cores. An
+instruction starts when its queue (`kernel_queues`) is free, and the instructions that
+it waits for (`kernel_dependencies`) have ended and their results can be read. Transfers
+share the DMA engines in the order of issue. Equal input gives an equal schedule. Times
+are in seconds.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _throttled(run: _Scheduling) -> list[str]:
 
 @no_collection()
 def what_if(schedule: KernelSchedule, change: Change) -> float:
-    """Return the seconds of the same kernel with costs replaced by `change`."""
+    """Return the seconds of the same kernel if `change` replaces every price."""
     priced = [change(n, p) for n, p in enumerate(schedule.priced)]
     run = _Scheduling(
         schedule.stream, priced, schedule.found, schedule.core, schedule.program.older
@@ -162,8 +162,6 @@ def _cores(program: KernelProgram, target: Target, lnc: int | None) -> int:
 
 
 class _CoreState:
-    """The state that the queues of a core share."""
-
     __slots__ = ("array", "dma", "held", "last_dma", "level", "ports", "table")
 
     def __init__(self, engines: int, array: Array) -> None:
@@ -247,7 +245,8 @@ class _Scheduling:
         self.periods = periods
 
     def _period(self, loop: UnrolledLoop) -> float:
-        """Return the seconds between the last two iterations, or of a single one."""
+        """Return the seconds between the ends of the last two iterations of a loop, or
+        the length of its single iteration."""
         if len(loop.edges) < 2:
             return 0.0
         ends = [
@@ -309,8 +308,9 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return (entry, `now`) if an entry after the window's first can start now,
-        else -1 and the earliest time at which one can, at most `wake`."""
+        """Return an entry after the window's first that can start now, and `now`; if
+        there is none, -1 and the earliest time at which one can start, at most `wake`.
+        """
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]
@@ -332,7 +332,6 @@ class _Scheduling:
             heappush(self.heap, (until, number))
 
     def _issue(self, n: int, now: float, number: int, queue: IssueQueue) -> None:
-        """Set the times of an entry, and notify the entries that wait for it."""
         p = self.priced[n]
         state = self.states[self.core_of[number]]
         if self.ready[n] > queue.free or queue.last < 0:

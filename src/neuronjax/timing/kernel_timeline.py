@@ -116,7 +116,6 @@ def _op(i: KernelInstruction, detail: str) -> KernelOp:
 def _events(
     s: KernelSchedule, numbers: Sequence[int]
 ) -> tuple[list[Event], tuple[LoopSpan, ...]]:
-    """Return the events in the order of the kernel, and the loops as event ranges."""
     cores = s.core.lnc
     one = engines(Core(s.core.chip, 1))
     events: list[Event] = []

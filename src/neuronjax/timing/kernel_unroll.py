@@ -26,7 +26,7 @@ class UnrolledLoop:
 
     Attributes:
         edges: the first entry of each iteration, then the entry after the last one.
-        is_assumed: whether the trip count is unknown and assumed.
+        is_assumed: whether the trip count is unknown, so that one iteration is assumed.
         count: how often outer loops repeat the loop.
     """
 

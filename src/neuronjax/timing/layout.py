@@ -75,9 +75,9 @@ def block_bytes(
 ) -> int:
     """Return the SBUF that one row tile needs on its way through a region.
 
-    The result is the largest number of bytes live at any step. One block of columns is
-    live at a time for a matmul's result, for what is computed from it, and for operands
-    that a single elementwise step reads; of other values, whole rows are. Elementwise
+    The result is the largest number of bytes live at any step. Of a matmul's result, of
+    values computed from it, and of operands that a single elementwise step reads, one
+    block of columns is live at a time; other values are live in whole rows. Elementwise
     results overwrite operands that nothing reads later; transposed operands need
     separate memory. `turned` are the matmuls whose left operand is transposed first."""
     tiles = region.tiles(core)
@@ -114,8 +114,8 @@ def block_bytes(
 def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return how many row tiles a step processes before the next step.
 
-    The number is 1, unless a matmul reads a result of the region. It is 1 too if rows
-    of a matmul's result are reduced: one tile of attention scores is enough work."""
+    The number is 1 if no matmul reads a result of the region. It is also 1 if rows of a
+    matmul's result are reduced, since one tile of attention scores is enough work."""
     made: set[int] = set()
     is_fed = False
     for step in region.steps:

@@ -27,8 +27,8 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """Return the program with functions of the library that are one instruction of the
-    chip replaced by this instruction."""
+    """Return the program with NeuronJAX's own functions replaced by the single
+    instruction of the chip that computes the same, if there is one."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()
@@ -56,7 +56,7 @@ def _cast(block: Block, core: Core) -> Instruction:
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """Return a fill of GpSimdE, which has no cost if only a cast reads the bits."""
+    """Return a Memset for the random bits, which is free if only a cast reads them."""
     results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
@@ -64,7 +64,6 @@ def _random_bits(block: Block, core: Core) -> Instruction:
 
 
 def _quantize(block: Block, core: Core) -> Instruction | None:
-    """Return a QuantizeMx if the chip has one for the dtypes and axis, else None."""
     elements, scales = [view.buffer for view in block.results]
     (x,) = _operands(block, 1)
     name = _FORMATS.get(elements.type.dtype.name)
@@ -84,7 +83,6 @@ def _quantize(block: Block, core: Core) -> Instruction | None:
 
 
 def _dequantize(block: Block, core: Core) -> Instruction:
-    """Return an elementwise product; reads of the (few) scales are ignored."""
     elements = View(block.arguments[0])
     return TensorTensor(
         operands=(elements, elements),

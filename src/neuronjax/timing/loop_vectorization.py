@@ -1,10 +1,10 @@
-"""Loops of which all iterations are computed at once, along a last axis of values.
+"""Loops rewritten so that all iterations are computed at once, along a new last axis.
 
-Some carries of the loop do not change, one counts the iterations, and of some only the
-slice at this count is read or replaced. Any other carry is a state, which must be an
-FP32 recurrence in values that do not depend on the state: one scan computes it for all
-iterations, and then the values that read it can be computed. Other loops are not
-rewritten.
+The carries of such a loop are of four kinds: unchanged values, a counter of the
+iterations, tensors of which each iteration reads or replaces its own slice, and states.
+A state must be an FP32 recurrence whose other operands do not depend on the state: one
+scan computes it for all iterations, and then the values that are computed from the
+state. Other loops are not rewritten.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Return the carries whose only change is that each iteration writes its slice,
-        each with the node that writes."""
+        """Return, by carry of which each iteration only writes its own slice, the node
+        that writes the slice."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -182,7 +182,7 @@ class LoopVectorization:
         return states
 
     def _done(self, node: FlatNode) -> bool:
-        """Compute a node if possible; return whether its result is known."""
+        """Compute a node if its operands are known; return whether it is known."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True
@@ -222,7 +222,6 @@ class LoopVectorization:
     def _for_all_turns(
         self, i: Instruction, values: list[_VectorizedValue]
     ) -> Buffer | None:
-        """Return an instruction's result for all iterations; None if impossible."""
         shape = i.results[0].type.shape
         if isinstance(i, ELEMENTWISE):
             operands = [
@@ -293,7 +292,6 @@ class LoopVectorization:
         return None
 
     def _write_results(self) -> bool:
-        """Write the loop's results; return whether all could be written."""
         for n, target in enumerate(self.loop.results):
             value, result = self.arguments[n], self.results[n]
             if value in self.indices:
@@ -384,14 +382,13 @@ class LoopVectorization:
 
 
 def _op(node: FlatNode) -> str:
-    """Return the operator if the node is an operation on two tensors, else ""."""
     i = node.instruction
     return i.op if isinstance(i, TensorTensor) and len(node.operands) == 2 else ""
 
 
 def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
-    """Return a movement's parameters with a last axis for the iterations; None for a
-    kind of movement that cannot have one."""
+    """Return a movement's parameters, extended by a last axis for the iterations; None
+    if this kind of movement cannot be extended."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None
     if i.kind in ("broadcast", "transpose"):

@@ -35,7 +35,8 @@ class MaskedScores(NamedTuple):
     Attributes:
         shape: the shape of all scores.
         computed: the share of scores in blocks that are not completely hidden.
-        contracted: the same share of the smaller blocks that a matmul contracts.
+        contracted: the share of scores in the smaller blocks that a matmul contracts
+            and that are not completely hidden.
     """
 
     shape: tuple[int, ...]
@@ -129,7 +130,8 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame of a movement's operand, given its result's, or None."""
+        """Return the frame of a movement's operand, given that of its result, or
+        None."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":
@@ -150,8 +152,8 @@ class Masks:
 
 
 def is_ramp(value: np.ndarray) -> bool:
-    """Return whether GpSimdE's iota can make a stored constant: integers in equal steps
-    along one axis, and equal along the others."""
+    """Return whether GpSimdE's iota can make a stored constant: integers that change in
+    equal steps along one axis, and are the same along the other axes."""
     return value.dtype.kind in "iu" and _ramp(value) is not None
 
 
@@ -188,7 +190,6 @@ def _blocks(size: int, step: float) -> _Range:
 
 
 def _share(visible: np.ndarray, shape: tuple[int, ...], columns: float) -> float:
-    """Return the share of scores in visible blocks; the last blocks may be smaller."""
     steps = (MASK_ROWS.value, columns)
     blocks = (_blocks(size, n) for size, n in zip(shape[-2:], steps, strict=True))
     rows, across = (edge.high - edge.low + 1 for edge in blocks)
@@ -222,7 +223,6 @@ def _magnitude(a: _Range) -> _Range:
 
 
 def _either(p: _Range, a: _Range, b: _Range) -> _Range:
-    """Return the range of a select, over the operands that may be chosen."""
     low = np.where(p.low, a.low, np.where(p.high, np.minimum(a.low, b.low), b.low))
     high = np.where(p.low, a.high, np.where(p.high, np.maximum(a.high, b.high), b.high))
     return _Range(low, high)

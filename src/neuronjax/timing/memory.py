@@ -6,10 +6,10 @@ stay on chip while they fit. The value with the furthest next use is evicted fir
 is saved to HBM and reloaded. Tensors are evicted whole; bytes are those of a logical
 core, over all partitions. `timing.hbm` finds the contents of HBM over time.
 
-Without names, an argument is taken for a parameter if it is a right operand of matmuls
-and never a left one, or a table of a gather. Each operand is followed back to its
-argument through movements, casts and scales, so that a weight that is cast before the
-matmul still counts. An argument that is written is no parameter.
+If the arguments have no names, an argument counts as a parameter if it is a right
+operand of matmuls and never a left one, or a table of a gather. Each operand is
+followed back to its argument through movements, casts and scales, so that a weight that
+is cast before the matmul still counts. An argument that is written is no parameter.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ def _arguments(
     categories: Sequence[Category | None],
     program: InstructionProgram,
 ) -> tuple[Tensor, ...]:
-    """Return main's arguments as tensors, with their bytes on one device."""
     fused = plan.fused
     sizes = device_bytes(plan)
     weights = frozenset() if any(categories) else arguments_like_parameters(program)
@@ -110,9 +109,11 @@ class _Planner:
         share: float = 1.0,
         call: Location | None = None,
     ) -> BlockPlan:
-        """Return a block's plan, with arguments at `resident` positions in SBUF.
+        """Return a block's plan in a `share` of SBUF, with arguments at `resident`
+        positions in SBUF.
 
-        The location of a callee's only call is `call`, and its instructions get it."""
+        `call` is the location of a callee's only call: the callee's instructions get
+        it."""
         fused = fuse(block, self.program.functions, self.core, call)
         regions = group(fused, self.core)
         capacity = int(self.capacity * share)
@@ -129,11 +130,10 @@ class _Planner:
         ).run()
 
     def inner(self, unit: Unit) -> None:
-        """Add the plans of the blocks of a unit's control flow to the unit."""
         i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            # Of SBUF the body gets all but `CARRY_SHARE`, plus the carry in SBUF.
+            # The body gets 1 - `CARRY_SHARE` of SBUF, plus the carry in SBUF.
             sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
@@ -184,7 +184,8 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 class _ParameterFinder(DataFlow[frozenset[int]]):
     """A search for the arguments of main from which every buffer is derived.
 
-    `left`, `right`: arguments that matmuls read, by side; tables are on the right."""
+    `left` has the arguments that are left operands of matmuls, `right` has those that
+    are right operands or tables of gathers."""
 
     nothing = frozenset()
 
@@ -226,7 +227,7 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
 
 
 def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
-    """Return a matmul's left and right operands; a gathered table is on the right."""
+    """Return a matmul's left and right operands; a gathered table counts as right."""
     if isinstance(i, NcMatmulSparse):
         stationary, moving = i.operands[:1], i.operands[2:]
         is_left = i.stationary == "lhs"

@@ -1,4 +1,4 @@
-"""The memory plan of a program: transfers of each region, and places of values.
+"""The memory plan of a program: transfers of regions, and the memory of values.
 
 Bytes are those of a logical core.
 """
@@ -42,10 +42,10 @@ class Unit:
         region: its steps.
         movements: reads and writes of HBM.
         sbuf_bytes: SBUF in use while it runs, by tiles and other values.
-        passes: how often whole operands that do not fit are loaded.
+        passes: how often `region.whole` is loaded if it does not fit.
         blocks: the number of row blocks that run one after the other, see `divide`; 1
             if tiles overlap.
-        copies: copies of whole operands, one per physical core with its own rows.
+        copies: copies of `region.whole`, one per physical core with its own rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of a loop's carry that stay in SBUF.
         by_dma: whether the region consists only of its movements.
@@ -99,7 +99,7 @@ class Tensor:
     Attributes:
         name: pytree path of an argument, or the user's line that computes it.
         bytes: its size on one device.
-        category: its purpose.
+        category: its purpose, such as "parameters" or "activations".
     """
 
     name: str
@@ -128,7 +128,7 @@ class HbmPeak:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryPlan:
-    """The places of a program's tensors in memory.
+    """The plan of a program's memory.
 
     Attributes:
         main: the plan of the entry block, which contains those of nested blocks.
@@ -147,27 +147,27 @@ class MemoryPlan:
 
     @property
     def spill_save_bytes(self) -> int:
-        """Return the bytes spilled from SBUF to HBM, every loop counted once."""
+        """Return the bytes of spilled values; each loop counts as one iteration."""
         return self._bytes("spill_save")
 
     @property
     def spill_reload_bytes(self) -> int:
-        """Return the bytes of reloaded spilled values, every loop counted once."""
+        """Return the bytes of reloaded values; each loop counts as one iteration."""
         return self._bytes("spill_reload")
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Return the bytes of all reads, every loop counted once."""
+        """Return the bytes of all reads; each loop counts as one iteration."""
         return sum(t.bytes for t in self.main.transfers() if t.is_read)
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Return the bytes of all writes, every loop counted once."""
+        """Return the bytes of all writes; each loop counts as one iteration."""
         return sum(t.bytes for t in self.main.transfers() if not t.is_read)
 
     @property
     def sbuf_peak_bytes(self) -> int:
-        """Return the highest number of bytes in SBUF."""
+        """Return the most bytes that are in SBUF at a time."""
         return _sbuf_peak(self.main)
 
 

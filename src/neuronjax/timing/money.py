@@ -3,8 +3,8 @@
 Prices are US dollars per hour of a whole machine, which is rented as a whole however
 many of its cores work. *Utilization* is the share of the rented hours in which steps
 run or tokens are served; restarts, checkpoints and empty queues are paid for too. A
-price is the caller's or a dated list price of `hardware.instances`; no price is
-guessed.
+*copy* is one of several replicas of the program, each on its own cores. A price is the
+caller's or a dated list price of `hardware.instances`; no price is guessed.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class TrainingRun:
             )
 
     def steps_of(self, copies: float) -> int | None:
-        """Return the steps of the run on `copies` copies; None if not known."""
+        """Return the number of steps of the run on `copies` copies; None if unknown."""
         if self.tokens is None:
             return self.steps
         assert self.tokens_per_step is not None
@@ -219,7 +219,7 @@ class TrainingCost:
 
     @property
     def dollars_per_batch(self) -> float:
-        """Return the price of one copy's part of a step, at full utilization."""
+        """Return the price of one copy's batch in a step, at full utilization."""
         hours = rented_hours(self.step_seconds, 1.0)
         return hours * self.price.usd_per_hour / self.copies
 

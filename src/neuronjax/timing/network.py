@@ -32,7 +32,7 @@ class Network:
             is none.
         chips_per_interface: the number of consecutive chips that share an interface.
         link_share: the fraction of NeuronLink's nominal rate that transfers reach.
-        chip_start_seconds: from the trigger to the first step, all ranks on one chip.
+        chip_start_seconds: from the trigger to the first step, for ranks on one chip.
         link_start_seconds: the same for ranks on several chips.
         chip_hop_seconds: latency of a step within a node.
         efa_hop_seconds: latency of a step between nodes.
@@ -57,7 +57,7 @@ class Network:
 
     def seconds_per_byte(self, step: CollectiveStep) -> Mapping[str, float]:
         """Return the seconds that "link", "dma" and "efa" each need for one of the
-        equal steps, per byte of the collective.
+        `step.count` equal steps, per byte of the collective.
 
         Raises:
             UnsupportedError: ranks on several nodes which no network joins.
@@ -72,7 +72,7 @@ class Network:
         }
 
     def hop_seconds(self, step: CollectiveStep) -> float:
-        """Return the latency of one of the equal steps."""
+        """Return the latency of one of the `step.count` equal steps."""
         is_between = any(self._node(a) != self._node(b) for a, b in step.flows)
         return self.efa_hop_seconds if is_between else self.chip_hop_seconds
 
@@ -151,7 +151,7 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """Return the largest instance with a bare chip, preferably of one host."""
+    """Return the largest instance with the target's chip, preferably of one host."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:
@@ -160,7 +160,7 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Return a node's topology; one server's for a bare chip sold in UltraServers."""
+    """Return a node's topology; for a bare chip of UltraServers, that of one server."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

@@ -37,15 +37,15 @@ def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
 
 
 def copied_bytes(i: Im2col) -> int:
-    """Return the bytes of the copies of an image with few channels."""
+    """Return the bytes that DMA writes to copy an image with few channels for each
+    position of the kernel along its first axis."""
     window = i.window
     copies = min(window.sizes[0], _places(i)) if window.sizes else 1
     return min(i.results[0].type.size_bytes, copies * i.operands[0].type.size_bytes)
 
 
 def held_bytes(i: Im2col) -> int:
-    """Return the bytes that SBUF holds of an image's copies, which are held one at a
-    time; at most the bytes of the patches."""
+    """Return the SBUF bytes of one copy of an image, at most those of the patches."""
     return min(i.results[0].type.size_bytes, i.operands[0].type.size_bytes)
 
 
@@ -61,7 +61,6 @@ def run_bytes(i: Im2col) -> int:
 
 
 def _places(i: Im2col) -> int:
-    """Return the number of window positions along the first axis."""
     window, size = i.window, i.operands[0].type.shape[2]
     dilated = (size - 1) * window.base_dilations[0] + 1 + sum(window.padding[0])
     reach = (window.sizes[0] - 1) * window.window_dilations[0] + 1

@@ -42,7 +42,7 @@ class PricedStep:
     Attributes:
         way: its works.
         reads: values in memory that it reads.
-        is_barrier: whether its result is incomplete before its last tile.
+        is_barrier: whether its readers have to wait for its last tile.
     """
 
     step: FusedStep
@@ -149,7 +149,7 @@ class Pricing:
         return out
 
     def moves(self, unit: Unit) -> PricedUnit:
-        """Return the prices of the transfers around control flow and collectives."""
+        """Return the prices of the transfers of control flow or a collective."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = PricedUnit()
@@ -172,7 +172,6 @@ class Pricing:
         ]
 
     def _options(self, plan: BlockPlan, unit: Unit, n: int) -> tuple[Way, ...]:
-        """Return the ways of a region's n-th step, given where its operands are."""
         fused, psum, step = plan.fused, plan.from_psum, unit.region.steps[n]
         key: list[Any] = [kind_of(step.instruction), step.form, step.reduces]
         in_psum, turned = [], []
@@ -233,8 +232,8 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the load of the busiest queue with a way added, plus the time that one
-        tile needs for the way, divided by the number of tiles."""
+        """Return the load of the busiest queue once `way` is added, plus a share (1 /
+        `pieces`) of the seconds that one tile needs for the way."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -262,7 +261,6 @@ class Pricing:
 
 
 def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
-    """Return the prices of one of `blocks` equal row blocks of a unit."""
     out = PricedUnit(tables=whole.tables, blocks=blocks)
     for p in whole.steps:
         way = tuple(
@@ -289,7 +287,7 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of `masked` scores that a step computes or reads; 1 if none."""
+    """Return which share of `masked` scores a step computes or reads, otherwise 1."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)

@@ -19,7 +19,7 @@ class EventRecorder:
         on: whether events are recorded.
         count: how often the current instructions run, by the loops around them.
         instructions: the instructions to which events belong, one per step.
-        fused: by such an instruction, all the instructions that its step fuses.
+        fused: for each of `instructions`, all the instructions that its step fuses.
     """
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class EventRecorder:
         )
 
     def once(self, first: int, last: int) -> None:
-        """Count table loads in a range of events once per loop, because later
-        iterations need none."""
+        """Count table loads in a range of events only once, since later iterations of
+        the loop need none."""
         for n in range(first, last):
             if self.events[n].name == TABLE_LOAD:
                 self.events[n] = self.events[n]._replace(count=self.count)

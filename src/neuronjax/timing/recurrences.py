@@ -64,7 +64,6 @@ class _ScanRewriting:
         self.fresh = itertools.count(_free_number(program))
 
     def block(self, block: Block) -> Block:
-        """Return a block with its loops rewritten, or the same block."""
         instructions: list[Instruction] = []
         changed = False
         for i in block.instructions:
@@ -130,7 +129,6 @@ class _ScanRewriting:
 
 
 def _free_number(program: InstructionProgram) -> int:
-    """Return a number above those of all buffers of a program."""
     inner = [block for i in program.walk() for block in i.blocks]
     blocks = (program.main, *program.functions.values(), *inner)
     numbers = [b.number for block in blocks for b in block.arguments]

@@ -24,7 +24,7 @@ from neuronjax.ir.collectives.placement import Group
 Wire = tuple[int, int, int]
 #: Wires, and the part of a message on each.
 Route = tuple[tuple[Wire, float], ...]
-_LARGEST_SEARCH = 16  # chips in the longest search for a closed path
+_LARGEST_SEARCH = 16  # most chips for which a closed path is searched
 
 
 class Routes:
@@ -130,7 +130,7 @@ def _cable(source: int, destination: int, link: int) -> Iterator[tuple[Wire, flo
 def channels(topology: Topology, group: Group) -> tuple[tuple[int, ...], ...]:
     """Return the order of a node's chips in every channel of a ring; () for one chip.
 
-    All chips of a torus of 4 x 4 (x 4) have four channels, other groups two, which are
+    All chips of a torus of 4 x 4 (x 4) have four channels; other groups have two, in
     opposite directions (vendor's `collective_permute_implicit`)."""
     first = {ranks[0]: group.locals[ranks[0]] for ranks in group.by_chip}
     if len(first) == 1:
@@ -180,7 +180,8 @@ def _through_planes(
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
     """Return the chips in the order of a closed path along wires; in the given order if
     no path is found."""
-    # Two colours alternate along a closed path, as on a chessboard.
+    # Two colours alternate along a closed path, as on a chessboard, so both are as
+    # frequent.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     is_even = 2 * sum(colours) == len(chips)
     if len(chips) > _LARGEST_SEARCH or topology.kind == "switch" or not is_even:
@@ -196,7 +197,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the closed paths that continue `path` through all of `left`, ascending."""
+    """Yield the closed paths that continue `path` through all of `left`, in order."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):

@@ -2,7 +2,8 @@
 
 The regions are visited once, in order. Values that later regions read stay while they
 fit; the value with the furthest next use is evicted first, and saved to HBM once. Whole
-operands that do not fit beside the tiles are loaded once per block of rows.
+operands (`TiledRegion.whole`) that do not fit beside the tiles are loaded once per
+block of rows.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class SbufAllocation:
         )
 
     def _copy_arguments(self) -> None:
-        """Add copies for results that are an argument or a view of one.
+        """Add copies for results that are an argument or a view of an argument.
 
         An unchanged carry of a loop is not copied."""
         arguments = self.fused.arguments
@@ -115,7 +116,7 @@ class SbufAllocation:
             self.units.append(unit)
 
     def _uses(self) -> dict[int, list[int]]:
-        """Return the units that read each value, the last first."""
+        """Return, by value, the numbers of the units that read it, the last first."""
         uses: dict[int, list[int]] = {}
         for n in range(len(self.units) - 1, -1, -1):
             region = self.units[n].region
@@ -178,13 +179,14 @@ class SbufAllocation:
         unit.sbuf_bytes = min(self.capacity, used + others)
 
     def _mark_layouts(self, unit: Unit) -> set[int]:
-        """Mark operands of matmuls that have the wrong axis on the partitions.
+        """Set `unit.turned` to the matmul operands that have the wrong axis on the
+        partitions, and return the values to transpose.
 
         A computed value has the layout that its readers need, unless reductions along
-        its rows, or scalars per row, bind the rows to the partitions. Values from HBM
-        have the layout of their tensor. The array transposes a wrong layout once for
-        all readers: on trn3 a matmul whose operands both have the contracted axis last
-        takes longer by both transposes. Return the values to transpose."""
+        its rows, or scalars per row, keep the rows on the partitions. A value from HBM
+        has the layout of its tensor. The array transposes a value once for all its
+        readers: on trn3 a matmul whose operands both have the contracted axis last
+        takes longer by two transposes."""
         region, bound, reads = unit.region, self.bound, self.fused.reads
         turned: set[int] = set()
         found: dict[tuple[int, int], None] = {}
@@ -290,7 +292,8 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Remove dead values, then evict until the others and `needed` fit."""
+        """Remove dead values, then evict values until the rest fits in `room`; values
+        in `needed` are neither counted nor evicted."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -342,8 +345,8 @@ class SbufAllocation:
                     self._place(value)
 
     def _place(self, value: int) -> None:
-        """Mark a saved value that a reader would copy into a slice of a tensor in HBM,
-        as a scan stacks its results: the value is written directly into the slice."""
+        """Mark a saved value as written directly into a slice of a tensor in HBM if a
+        reader would copy it into this slice, as when a scan stacks its results."""
         uses = () if value in self.results else self.next_use.get(value, ())
         steps = (self.units[n].region.steps[0] for n in uses)
         if any(replaces_slice(self.fused, s, value, self.sbuf) for s in steps):
@@ -434,7 +437,6 @@ class SbufAllocation:
         return True
 
     def _control(self, n: int, unit: Unit) -> None:
-        """Plan control flow: operands and results that are not in SBUF are in HBM."""
         self.plan_inner(unit)
         (step,) = unit.region.steps
         carried = sum(self.fused.sizes[step.results[p]] for p in unit.resident)

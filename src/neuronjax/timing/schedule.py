@@ -48,10 +48,10 @@ def schedule(
 ) -> Timeline:
     """Return the timeline of a program.
 
-    `trips` has the iterations of loops with dynamic conditions, by the user's line,
-    "file.py:12", or by the instruction's ordinal. A loop that is neither static nor in
-    `trips` counts as one iteration, with a note in `Timeline.notes`. `plan` is the
-    memory plan, if it is already made; `placement` is that of `Policy.placement`.
+    `trips` has the iteration counts of loops with dynamic conditions, by the user's
+    line, "file.py:12", or by the instruction's ordinal. A loop that is neither static
+    nor in `trips` counts as one iteration, with a note in `Timeline.notes`. `plan` is
+    the memory plan, if it is already made; `placement` is that of `Policy.placement`.
 
     Raises:
         InvalidProgramError: a collective of a device that is not in the placement.
@@ -187,7 +187,8 @@ class _Schedule:
     def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
         """Issue the loads of a region, and return when each value is ready.
 
-        Loads for one step end together; loads of whole operands are issued first."""
+        Loads for the same step end at the same time; loads of whole operands come
+        first."""
         if not prices.loads:
             return {}
         move_on = self.recorder.move
@@ -417,7 +418,6 @@ class _Schedule:
     def _branch(
         self, i: Branch, unit: Unit, state: QueueState
     ) -> list[tuple[float, float]]:
-        """Schedule that block of a branch which takes longest."""
         on, self.recorder.on = self.recorder.on, False
         ends = []
         for inner in unit.inner:

@@ -1,10 +1,11 @@
 """The cost of served tokens, from prefill and decode with a KV cache.
 
-A copy of the program serves `batch` sequences at a time. Each call of prefill processes
-the prompts of `prefill_batch` sequences, and gives each its first token; one call of
-decode gives each of all sequences one more token. A full copy repeats all prefills of a
-batch of requests, then `output_tokens - 1` decodes (continuous batching changes the
-order, but not the sum). Queues and the host's work are left out.
+A copy of the program, on its own cores, serves `batch` sequences at a time. Each call
+of prefill processes the prompts of `prefill_batch` sequences, and gives each its first
+token; one call of decode gives each of all sequences one more token. A full copy
+repeats all prefills of a batch of requests, then `output_tokens - 1` decodes
+(continuous batching changes the order, but not the sum). Queues and the host's work are
+left out.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from neuronjax.timing.money import (
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """The requests to serve, and how a copy batches them.
+    """The requests to serve, and how each copy of the program batches them.
 
     Attributes:
         prompt_tokens: tokens of one request.
         output_tokens: tokens of one answer.
         batch: sequences that a copy decodes together.
         prefill_batch: sequences of one call of prefill.
-        utilization: share of the rented time in which a copy is full.
+        utilization: share of the rented time in which a copy serves a full batch.
     """
 
     prompt_tokens: int

@@ -3,9 +3,10 @@
 A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
 at a time on every physical core: only a tile of each intermediate value is in SBUF,
 engines and DMA work on different tiles at the same time, and an operand that every tile
-needs whole (the weights of a matmul) stays, or is loaded once for every block of rows
-that fits. Attention's scores, softmax included, thus never leave the core. `group`
-forms such regions greedily, in program order. Bytes are those of a logical core.
+needs whole (the weights of a matmul) stays in SBUF, or is loaded once for every block
+of rows that fits. Attention's scores, softmax included, thus never leave the core.
+`group` forms such regions greedily, in program order. Bytes are those of a logical
+core.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the bytes in SBUF of a whole operand, or of two of its batch parts."""
+    """Return the bytes in SBUF of a whole operand, or of two of its parts if the batch
+    splits it."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -48,7 +50,8 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Return how many dimensions precede the first of `excluded` that is not 1."""
+    """Return how many dimensions precede the first of `excluded` whose size is not
+    1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n
@@ -56,7 +59,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts into which a step can be tiled without other steps."""
+    """Return the row counts into which a step can be tiled by itself."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -189,8 +192,8 @@ class _Grouping:
         return None if rows is None else (place % len(self.regions), rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a batched matmul's result has the size of a matmul's result in
-        the region. Gradients of scores do: they are combined with the scores."""
+        """Return whether a step is a batched matmul whose result has the size of that
+        of a matmul in the region, as gradients of scores have the size of scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types

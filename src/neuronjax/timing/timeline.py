@@ -1,8 +1,8 @@
 """The timeline that `schedule` returns: events, loops and totals.
 
 Seconds count from the start of the program. An event is an instruction's work on one
-queue, or a transfer. Only the first iteration of a loop has events; the `count` of each
-is the number of iterations.
+queue, or a transfer. Only the first iteration of a loop has events; the `count` of an
+event is the number of iterations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class LoopSpan:
     """A loop in the timeline.
 
     Attributes:
-        start_seconds, end_seconds: the span of all iterations of its first run.
+        start_seconds, end_seconds: from the first to the last iteration, in its first
+            run.
         period_seconds: from one iteration to the next.
         first_event, last_event: the events of the first iteration, as a range of
             `Timeline.events`.
@@ -71,7 +72,7 @@ class Timeline:
     Attributes:
         events: in order of issue.
         instructions: the instructions to which events belong, one per fused step.
-        fused: by such an instruction, all the instructions that its step fuses.
+        fused: for each of `instructions`, all the instructions that its step fuses.
         total_seconds: the end of the last event plus `around_seconds`.
         around_seconds: time that belongs to no event, see `Core`.
         notes: assumptions about trip counts and branches.

@@ -52,16 +52,15 @@ class Core:
 
     @property
     def joining_seconds(self) -> float:
-        """Return the time that a kernel takes once, in addition to its instructions.
+        """Return the seconds that a kernel takes in addition to its instructions.
 
         Several physical cores synchronise their start and end. On one core nothing is
-        added: without an addition, streams of 0.6 ms are predicted within 1 % [KDA].
-        """
+        added: without an addition, streams of 0.6 ms are predicted within 1 % [KDA]."""
         return self.chip.joining_seconds if self.lnc > 1 else 0.0
 
     @property
     def around_seconds(self) -> float:
-        """Return the time that a program takes once, besides its instructions."""
+        """Return the seconds that a program takes in addition to its instructions."""
         return a.PROGRAM_SECONDS.value + self.joining_seconds
 
     @property
@@ -156,12 +155,12 @@ class Transfer:
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Return the bytes read from HBM; `Work` has the same property."""
+        """Return the bytes read from HBM; `Work` has a field of the same name."""
         return self.bytes if self.is_read else 0
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Return the bytes written to HBM; `Work` has the same property."""
+        """Return the bytes written to HBM; `Work` has a field of the same name."""
         return 0 if self.is_read else self.bytes
 
 

@@ -1,14 +1,14 @@
 """Times of DMA: transfers between HBM and SBUF, and movement inside SBUF.
 
 Each engine moves its part of a transfer at its practical rate, and needs a fixed time
-per contiguous piece. A transfer in a stream is shorter than a single one, because the
-next transfer moves while the last packets of this one end. The latencies of
+per contiguous piece. A transfer in a stream is shorter than a single transfer, because
+the next transfer moves while the last packets of this one end. The latencies of
 descriptors, HBM and semaphore, before and after the bytes, do not occupy the engine.
 
 If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
 two generators for 600 ns [A3, DGE]. Prebuilt descriptors are part of the published
-fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsecond and
-more for each contiguous piece [KLN, its author].
+fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsecond per
+transfer, plus a time per contiguous piece [KLN, its author].
 
 The published curve of rate against bytes per partition [DM] is not used, because it is
 for transfers of 256 bytes.
@@ -27,7 +27,7 @@ from neuronjax.timing.work import Core
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmaTask:
-    """A transfer, as one of the DMA engines that share it executes it.
+    """A transfer, described for one of the DMA engines that share it.
 
     Attributes:
         bytes: bytes that the busiest engine moves.
@@ -58,7 +58,7 @@ class DmaPace(NamedTuple):
         issue_seconds: how long issuing it occupies its queue.
         start_seconds: from its trigger to its first byte.
         semaphore_seconds: from its last byte to the start of a consumer.
-        tail_seconds: the extra time of a single transfer.
+        tail_seconds: the extra time of a transfer that no other transfer follows.
     """
 
     seconds: float
@@ -82,7 +82,8 @@ def dma_pace(core: Core, task: DmaTask) -> DmaPace:
 
 
 def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
-    """Return the time of one engine at a rate: for its bytes, and to start each piece.
+    """Return the seconds that one engine needs to start each piece and to move its
+    bytes at `bytes_per_second`.
 
     Transposes reach a share of the rate [A3]; a chip without DMA transposes moves
     element by element."""

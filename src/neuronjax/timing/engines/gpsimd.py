@@ -15,9 +15,9 @@ from neuronjax.timing.engines.task import LaneTask, Pace
 from neuronjax.timing.engines.vector import RANDOM
 from neuronjax.timing.work import Core
 
-#: Instructions of a cycle per element [V26]; pooling does not copy its windows.
+#: Instructions that take a cycle per element [V26]; `pool` reads windows in place.
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
-#: Instructions that no other engine has; the last three are software.
+#: Instructions that no other engine has; those not in `_PLAIN` are software.
 NAMES = frozenset(
     {"iota", "affine_select", "tensor_partition_reduce"}
     | {"sequence_bounds", "nonzero_with_count"}
@@ -27,7 +27,7 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return a cycle per element, or for software the cycles of its reads or writes."""
+    """Return one cycle per element; for software, the cycles of its reads or writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
@@ -40,8 +40,8 @@ def pace(task: LaneTask, core: Core) -> Pace:
 
 
 def operations_cycles(core: Core, operations: float, moved_bytes: float) -> float:
-    """Return the cycles of 32-bit scalar operations spread over the lanes of all
-    physical cores, or of the bytes they move if these take longer."""
+    """Return the cycles of 32-bit `operations` spread over the lanes of all physical
+    cores, or of moving `moved_bytes` if that takes longer."""
     lanes = core.spec.partitions * core.lnc * a.GPSIMD_SHARE.value
     return max(operations, moved_bytes / a.GPSIMD_BYTES.value) / lanes
 
@@ -52,12 +52,12 @@ def gather_cycles(indices: float, elements: int, item_bytes: int) -> float:
 
 
 def long_gather_cycles(indices: int) -> float:
-    """Return the cycles of nc_n_gather: as many per index as local_gather, plus a start
-    per group of 512 indices [ISA]."""
+    """Return the cycles of nc_n_gather: as many per index as local_gather, plus the
+    start of an instruction per group of 512 indices [ISA]."""
     starts = (ceil(indices / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
     return indices * a.GATHER_INDEX.value + starts
 
 
 def topk_cycles(elements: int, k: int) -> float:
-    """Return the cycles of a row on 16 partitions: 4 n + K [ISA]."""
+    """Return the cycles of topk for a row on 16 partitions: 4 * elements + k [ISA]."""
     return a.TOPK_PASSES.value * elements + k

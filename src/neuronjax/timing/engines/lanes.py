@@ -61,9 +61,9 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Return the Work of `tasks`, each of which one engine runs `times` on every tile.
+    """Return the Work of an engine that runs each of `tasks` `times` times per tile.
 
-    `more` are fields of the Work; its opcode and mode are the last task's."""
+    `more` are fields of the Work; its opcode and mode are those of the last task."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
     speed = paces[-1].speed
     fields: dict[str, Any] = {
@@ -115,7 +115,7 @@ def engine_work(
 
 
 def latency_seconds(core: Core, queue: Queue) -> float:
-    """Return the time from an instruction's last element until others can read it."""
+    """Return the time from an instruction's last element until it can be read."""
     hidden = 2 - a.VISIBLE_STARTS.value  # starts of one read and one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)

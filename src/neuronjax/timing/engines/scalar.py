@@ -3,7 +3,7 @@
 Each function needs its table of polynomials in the engine: `Work.table` names it, and
 the schedule adds `TABLE_LOAD`, as measured on trn2, if the previous activation used
 another table. Functions that every table has ("") need no load. ASSUMPTION: each table
-has one function besides these.
+has one function that not every table has.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def table_of(function: str) -> str:
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles, plus 64 to read accumulators [V26]. From NeuronCore-v4 on,
-    copies and tensor_scalar of 16 bits in SBUF take N / 2."""
+    """Return N cycles for N elements per lane, plus 64 per read of accumulators [V26].
+    From NeuronCore-v4 on, copies and tensor_scalar of 16 bits in SBUF take N / 2."""
     ends = (*task.read[:1], *task.written[:1])
     cycles = longest(ends)
     if task.name in ACTIVATIONS:

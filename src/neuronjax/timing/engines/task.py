@@ -23,7 +23,7 @@ class LaneStream(NamedTuple):
 
     Attributes:
         memory: "sbuf", "psum", "private_hbm", "shared_hbm" or "registers".
-        dtype: the dtype of its elements; a packed dtype is a word of four.
+        dtype: the dtype of its elements; a word of four if the dtype is packed.
         free: elements per lane, of all tiles together.
         name: NKI name of the dtype; "" in programs.
         partitions: the number of lanes that have elements.
@@ -55,7 +55,8 @@ class LaneStream(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """Return the cycles: one per element of a lane, or two at wide strides [A2]."""
+        """Return the cycles to stream: one per element of a lane, two at wide strides
+        [A2]."""
         wide = self.stride_bytes >= a.STRIDE_BYTES.value and not self.contiguous
         return self.free * (a.STRIDED_ACCESS.value if wide and self.free > 1 else 1.0)
 

@@ -61,17 +61,17 @@ def load_seconds(core: Core, task: ArrayTask) -> float:
     spec = core.spec
     least = max(a.MATMUL_MINIMUM.value, task.held) / a.FAST_LOAD.value
     cycles = least * max(1.0, task.column_cycles) + task.rows
-    # Accesses count cycles of the base clock: 188 ns for one moving column on trn1 [PG,
-    # picture].
+    # An access takes cycles of the base clock to start: one moving column takes 188 ns
+    # on trn1 [PG, picture].
     return cycles / spec.tensor.clock_hz + spec.access_start_cycles / spec.sync.clock_hz
 
 
 def array_seconds(core: Core, task: ArrayTask) -> float:
-    """Return the time of consecutive matmuls, each loading during the previous one."""
+    """Return the time of consecutive matmuls; each load overlaps the matmul before."""
     load, spent = load_seconds(core, task), multiply_seconds(core, task)
     if core.spec.seen_load_cycles is None:
         return load + max(spent, (task.loads - 1) * load)
-    # A pass loads its operand and moves as many columns as a PSUM bank has FP32 sums.
+    # One load serves at most as many moving columns as a PSUM bank has FP32 sums.
     columns = task.parallel * core.spec.psum_bank_bytes_per_partition / 4
     loads = max(task.loads, task.moved / columns)
     return load + spent + (loads - 1) * seen_load_seconds(core, task)

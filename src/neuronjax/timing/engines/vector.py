@@ -58,7 +58,8 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return N / 4, N / 2 or N cycles; at dynamic addresses at least 600."""
+    """Return N / 4, N / 2 or N cycles for N elements per lane; at least 600 cycles if
+    an address is dynamic."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -74,8 +75,9 @@ def _one_stream(task: LaneTask, core: Core) -> Pace:
 
 
 def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N if an operand is in PSUM, or if all tensors have 16 bits (before v3 only
-    in add, subtract, multiply [V26]). Otherwise return the input streams' cycles."""
+    """Return N cycles for N elements per lane if an operand is in PSUM, or if all
+    tensors have 16 bits (before v3 only in add, subtract, multiply [V26]). Otherwise
+    return the cycles of all input streams."""
     if any(s.in_psum for s in task.read):
         return Pace(longest(task.streams))
     modes = has(core, "vector_perf_modes")
@@ -87,9 +89,9 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N for a subtraction and then a multiplication in 16 bits [V26], or if an
-    operand is in PSUM (measured [RMQ, picture]). Otherwise return the cycles of the
-    input streams."""
+    """Return N cycles for N elements per lane for a subtraction and then a
+    multiplication in 16 bits [V26], or if an operand is in PSUM (measured [RMQ,
+    picture]). Otherwise return the cycles of all input streams."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
@@ -99,24 +101,21 @@ def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _predicated(task: LaneTask, core: Core) -> Pace:
-    """Return N if source and predicate are in different memories, else the cycles of
-    both streams."""
+    """Return N cycles for N elements per lane if source and predicate are in different
+    memories, else the cycles of both streams."""
     split = len({s.memory for s in task.read}) > 1
     return Pace(longest(task.read) if split else _streamed(task, core))
 
 
 def _select_reduce(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles of both streams plus those of folds (ASSUMPTION)."""
     return Pace(_streamed(task, core) + task.folds * a.REDUCE_IN_PASSING.value)
 
 
 def _scan(task: LaneTask, core: Core) -> Pace:
-    """Return 2 N, since both operands stream in."""
     return Pace(2.0 * task.elements)
 
 
 def _reduce(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles, or N / 2 for sums and maxima of 16 bits."""
     ends = (task.read[0], task.written[0])
     halved = task.does_only(_HALVED_REDUCTIONS) and all(s.is_half for s in ends)
     cycles = task.read[0].cycles
@@ -129,7 +128,6 @@ def _memset(task: LaneTask, core: Core) -> Pace:
 
 
 def _exponential(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles for 4 times as many elements per second as ScalarE [A4]."""
     spec = core.spec
     ratio = a.EXPONENTIAL_SPEEDUP.value * spec.scalar.clock_hz / spec.vector.clock_hz
     return Pace(task.elements / ratio, 4)
@@ -147,8 +145,6 @@ def _random(task: LaneTask, core: Core) -> Pace:
 
 
 def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
-    """Return a rule for `factor` times N cycles, plus `extra` for each fold."""
-
     def rule(task: LaneTask, core: Core) -> Pace:
         return Pace(longest(task.streams) * factor + extra * max(1, task.folds))
 
@@ -156,7 +152,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 N cycles, as published; 2.6 N before v3, which fit measured counters."""
+    """Return 8 cycles per element, as published, or before v3 2.6, as measured."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
