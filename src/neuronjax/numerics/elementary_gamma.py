@@ -51,7 +51,7 @@ LGAMMA_1 = (
     0.175205931,
     -0.155281037,
 )
-# lgamma(2 + t) / t on -1/2..1, as many coefficients; relative error 1.6e-8.
+# lgamma(2 + t) / t on -1/2..1, as long as LGAMMA_1; relative error 1.6e-8.
 LGAMMA_2 = (
     0.422784328,
     0.322467029,

@@ -146,10 +146,10 @@ def _codes(x: jax.Array) -> jax.Array:
 def _decoded(codes: jax.Array, dtype: np.dtype) -> jax.Array:
     """Return the inverse of `_codes`.
 
-    If a select of codes is bitcast again, LLVM selects bfloat16 values instead, which
-    x86 does by way of float32, so subnormals are flushed. A zero that LLVM does not see
-    through prevents this. A seal of `exact` would not do, because a captured program
-    has no generator for it. Constant codes are folded in integers, which is harmless.
+    LLVM moves the bitcast in front of a select of codes, and so selects bfloat16
+    values. On x86 it does that in float32, which flushes subnormals. The xor with a
+    zero that LLVM cannot fold prevents this. The zero is not from `exact`, because a
+    captured program has no generator. Constant codes are folded as integers, exactly.
     """
     zero = codes * (codes + 1) & 1
     return lax.bitcast_convert_type(codes ^ zero, dtype)

@@ -47,7 +47,8 @@ def is_exportable() -> bool:
 
 
 def of_this_host(x: jax.Array) -> jax.Array:
-    """Return x, marked for code of this host alone, which `jax.export` refuses."""
+    """Return x, through an op that makes `jax.export` refuse the program: the program
+    calls code of this host."""
     importlib.import_module(_LOWERED_IN)
     return host_p.bind(x)
 

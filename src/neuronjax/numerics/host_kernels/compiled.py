@@ -272,11 +272,11 @@ class Code(ir.IRBuilder):
         return self.load(address, align=align, typ=kind)
 
     def numbers(self, base: Value, count: int) -> list[Value]:
-        """Return `count` 64-bit integers stored from an address on, as in a plan."""
+        """Return the `count` 64-bit integers stored at `base`, one after the other."""
         return [self.read(I64, self.at(base, n, 8), 8) for n in range(count)]
 
     def pointers(self, base: Value, count: int) -> list[Value]:
-        """Return `count` addresses stored from an address on, as of operands."""
+        """Return the `count` addresses stored at `base`, one after the other."""
         return [self.read(POINTER, self.at(base, n, 8), 8) for n in range(count)]
 
     def write(self, value: Value, address: Value, align: int = 4) -> None:

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Told(IntEnum):
-    """The settings of the kernel, in FP64; sizes are magnitudes.
+    """The settings of the kernel, FP64 numbers without sign.
 
     `SMALLEST` (normal) and `LARGEST` (finite) bound a format. `LOST` is the allowed
     error relative to the magnitude of a number, or to `FLOOR` where that is larger.

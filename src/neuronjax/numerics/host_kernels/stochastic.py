@@ -163,11 +163,11 @@ class _StochasticPart:
     def _likely(self, bits: Value, random: Value) -> tuple[Value, Value]:
         """Return rounded codes, and whether each is sure to be right.
 
-        The random bits are those before the last shift of the mixer, which is applied
-        here. A magnitude in the binade below the smallest normal number is converted
-        to a fixed-point number of half its value; a larger magnitude stays as it is.
-        The conversion may round up by one unit. So the sum of the magnitude and the
-        random bits is never too small, and at most two units too large.
+        The code is the top of an integer sum: the FP32 bits of the magnitude, plus the
+        top of `random`, after the mixer's last shift, which is applied here. For a
+        magnitude below the smallest normal number of the format, a fixed-point number
+        takes the place of the bits. It may be too large by one unit, so the sum is
+        never too small, and at most two units too large.
         """
         c, drop, fmt = self._c, self._dropped, self._format
         like = lambda x: c.like(bits, x & 0xFFFFFFFF)  # noqa: E731
