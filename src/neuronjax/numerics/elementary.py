@@ -102,8 +102,7 @@ ULP_FLOOR: Mapping[str, float] = MappingProxyType({"digamma": 1.0, "lgamma": 1.0
 # A narrow format gets the FP32 result, rounded. For functions of one argument this is
 # the correctly rounded result, except for up to 20 float16 inputs per function (checked
 # with mpmath for all inputs). `EXCEPTIONS` lists these inputs, and `nearest` corrects
-# their results. bfloat16 subnormals count as zeros and results below 2^-126 are zeros,
-# as everywhere (FTZ); subnormals of float16 are normal numbers of FP32.
+# their results. Subnormals of float16 are normal numbers of FP32, so they are kept.
 
 # Pairs (float32 of the input, float32 of the correctly rounded result).
 Exceptions = tuple[tuple[np.float32, np.float32], ...]

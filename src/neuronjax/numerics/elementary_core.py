@@ -44,8 +44,7 @@ def with_sign(x: jax.Array, sign_source: jax.Array) -> jax.Array:
 
 def flush(x: jax.Array) -> jax.Array:
     """Replace subnormals by zeros of the same sign, on any host. This is needed only
-    before operations on bits and selections: XLA's FP32 arithmetic flushes by
-    itself."""
+    before selections and operations on bits: XLA's FP32 arithmetic flushes itself."""
     bits = bits_of(x)
     return float_of(jnp.where((bits & EXPONENT) == 0, bits & SIGN, bits))
 
@@ -116,8 +115,7 @@ def power_of_two(n: jax.Array) -> jax.Array:
 
 def scale(x: jax.Array, n: jax.Array) -> jax.Array:
     """Return `x * 2^n` for positive normal `x` and integral float32 `n` in -300..300.
-    It overflows to infinity and underflows to zero, and uses only integer
-    arithmetic."""
+    It overflows to infinity and underflows to zero, by integer arithmetic alone."""
     mantissa_and_exponent = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (mantissa_and_exponent >> 23) + n.astype(jnp.int32)
     result = float_of(bits_of(x) + shifted_integer(n))

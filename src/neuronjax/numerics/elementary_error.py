@@ -49,8 +49,8 @@ LOG_ERFC = (
     -0.00321221421,
     0.00021365477,
 )
-# exp(x^2) erfc(x) / t on 0 <= x <= 9.3, a polynomial in t - 1/2 with t = 1 / (1 + x/2);
-# relative error 1.7e-8.
+# exp(x^2) erfc(x) / t as a polynomial in t - 1/2 with t = 1 / (1 + x/2), for x in
+# 0..9.3; relative error 1.7e-8.
 ERFC = (
     0.510791361,
     0.687160671,

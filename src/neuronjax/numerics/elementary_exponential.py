@@ -182,8 +182,8 @@ def logistic(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def sinh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the hyperbolic sine. With t = e^|x| - 1 it is (t + t / (t + 1)) / 2, from
-    |x| = 9 on e^|x| / 2, with the sign of x."""
+    """Return the hyperbolic sine: (t + t / (t + 1)) / 2 with t = e^|x| - 1 for |x| < 9,
+    else e^|x| / 2, with the sign of x."""
     x = flush(x)
     size = magnitude(x)
     t = seal(expm1_in_range(jnp.where(size < 9, size, np.float32(9)), zero), zero)
@@ -194,8 +194,7 @@ def sinh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def cosh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the hyperbolic cosine. With e = e^|x| it is (e + 1 / e) / 2, from |x| = 9
-    on e / 2."""
+    """Return the hyperbolic cosine (e + 1 / e) / 2, e = e^|x|; e / 2 for |x| >= 9."""
     size = magnitude(x)
     e = exp_in_range(jnp.where(size < 9, size, np.float32(9)), zero)
     middle = np.float32(0.5) * (e + inverse(e, zero))
@@ -203,8 +202,7 @@ def cosh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def half_exp(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^x / 2 for x >= 0 or NaN; it is finite for x a little above EXP_MAX
-    too."""
+    """Return e^x / 2 for x >= 0 or NaN; finite also for x a little above EXP_MAX."""
     near = jnp.where(x < 100, x, np.float32(100))
     n, one_plus_h, _ = exp_parts(near, zero)
     return jnp.where(x == x, scale(one_plus_h, n - np.float32(1)), NAN)

@@ -81,8 +81,7 @@ def log(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def log1p(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return log(1 + x). With 1 + x = 2^k (1 + f), f includes the rounding error of the
-    sum 1 + x."""
+    """Return log(1 + x), corrected for the rounding error of the sum 1 + x."""
     x = flush(x)
     total = seal(x + np.float32(1), zero)
     share = total - np.float32(1)
@@ -156,8 +155,8 @@ def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return 2^(high + low) for |high| < 300 and |low| < 1. `high` may be a product
-    without a rounding error, so that fusing it changes nothing."""
+    """Return 2^(high + low), |high| < 300, |low| < 1; `high` may be an exact
+    product."""
     n = lax.round(high + low, lax.RoundingMethod.TO_NEAREST_EVEN)
     fraction = high - n
     t = truncate(fraction + low)

@@ -252,8 +252,7 @@ def atan2(y: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
 def asin_parts(
     size: jax.Array, zero: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return (is_large, a, error) for the arcsine of `size`: it is pi/2 - 2 (a + error)
-    if `is_large`, else a."""
+    """Return (is_large, a, error): asin is pi/2 - 2 (a + error) if large, else a."""
     far = size > np.float32(0.5)
     square = seal(np.float32(0.5) * (np.float32(1) - size), zero)
     root = seal(lax.sqrt(jnp.where(far, square, np.float32(1))), zero)

@@ -1,7 +1,7 @@
 """FP32 Hurwitz zeta function and polygamma functions by sealed arithmetic.
 
-For q > 0 this is the Euler-Maclaurin formula after `TERMS` terms, the smallest added
-first:
+For q > 0 this is the Euler-Maclaurin formula after N = `TERMS` terms, the smallest
+added first:
 
     zeta(s, q) = sum_k<N (q + k)^-s + a^-s (a / (s - 1) + 1/2 + s / (12 a) (1 - ...))
 

@@ -201,7 +201,8 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """Return uint16 32 * row + n for segments of 2^n numbers; arbitrary past limits."""
+    """Return 32 * row + n as uint16, for a segment of 2^n float32 numbers; an arbitrary
+    number beyond the limits."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31
@@ -213,7 +214,6 @@ def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
 def _value(
     table: PiecewiseCubic, x: jax.Array, place: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return the polynomial of x's row, with limits, zeros and NaNs."""
     m, exponent = _reduced(table, x)
     row, width_bits = place >> 5, (place & 31).astype(jnp.uint32)
     result = _cubic(table, m - _base(table, m, row, width_bits), row, zero)
@@ -225,7 +225,7 @@ def _value(
 
 
 def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the argument to look up, and the exponent to apply (for log: of x)."""
+    """Return the reduced argument, and the exponent that the result still needs."""
     x = flush(x)
     x = x if table.parity == "none" else magnitude(x)
     bits = bits_of(x)
@@ -244,7 +244,7 @@ def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Return x times 2^exponent. The exponents of roots are small and not checked."""
+    """Return x times 2^exponent. For roots |exponent| is too small for an overflow."""
     if abs(table.power) < 1:
         return float_of(bits_of(x) + shifted_integer(exponent))
     return scale(x, exponent)
@@ -253,7 +253,6 @@ def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Arr
 def _base(
     table: PiecewiseCubic, x: jax.Array, row: jax.Array, width_bits: jax.Array
 ) -> jax.Array:
-    """Return the argument about which the segment of x is expanded; see `bases`."""
     unit = np.uint32(1) << width_bits
     base = float_of((bits_of(x) & ~(unit - 1)) | (unit >> 1))
     for special, value in table.bases.items():
@@ -279,7 +278,6 @@ def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
 def _cubic(
     table: PiecewiseCubic, d: jax.Array, row: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return ((c3 d + c2) d + c1) d + c0, rounded at every step."""
     coefficients = [_entries(column, row) for column in table.coefficients]
     if table.ratios:
         c0 = coefficients[0]
@@ -300,7 +298,7 @@ def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
 
 
 def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Array:
-    """Apply limits and the sign of odd functions; set the results at zero, and NaN."""
+    """Return `result` with limits, the sign of odd functions, results at zero, NaNs."""
     argument = x if table.parity == "none" else magnitude(x)
     result = _limited(argument >= _start(table.above), table.above, argument, result)
     result = _limited(argument <= _start(table.below), table.below, argument, result)

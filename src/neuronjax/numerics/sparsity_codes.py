@@ -72,7 +72,7 @@ PATTERNS: dict[str, SparsityPattern] = {
 }
 
 # The operands of sparse matmuls: FP8, FP16, BF16 and TF32, which is kept in float32
-# [C3; C4 without FP8]. float8_e3m4 is the third FP8 of the chips.
+# [C3; C4 without FP8]. float8_e3m4 is included, as the third FP8 type of the chips.
 DTYPES: tuple[str, ...] = tuple(
     f.name for f in FORMATS.values() if f.has_dtype and f.width >= 8 and f.signed
 )
@@ -123,7 +123,6 @@ Members = list[jax.Array]
 
 
 def _members(x: jax.Array, size: int, axis: int) -> Members:
-    """Return the members of all groups along an axis, which is filled up with zeros."""
     at = axis + x.ndim
     missing = -x.shape[at] % size
     x = jnp.pad(x, [(0, missing * (d == at)) for d in range(x.ndim)])
@@ -207,7 +206,6 @@ def compress(
 
 
 def _slots(keep: Members) -> Members:
-    """Return the slot of each kept member: how many are kept before it."""
     slots = [jnp.zeros(keep[0].shape, jnp.uint8)]
     for mask in keep[:-1]:
         slots.append(slots[-1] + mask.astype(jnp.uint8))
