@@ -155,8 +155,7 @@ def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return 2^(high + low), |high| < 300, |low| < 1; `high` may be an exact
-    product."""
+    """Return 2^(high + low). |high| < 300, |low| < 1; `high` is exact if a product."""
     n = lax.round(high + low, lax.RoundingMethod.TO_NEAREST_EVEN)
     fraction = high - n
     t = truncate(fraction + low)

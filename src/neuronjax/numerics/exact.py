@@ -1,11 +1,11 @@
 """XLA-proof arithmetic: the only file that hides a value from the compiler.
 
-XLA rewrites floating-point arithmetic: `x * y + z` becomes a fused multiply-add, `a /
-broadcast(b)` a multiplication by the reciprocal, and products are reassociated through
-constants. A *seal* stops this: it adds to an intermediate result a -0.0 that the
-compiler cannot know, which changes no value. The product can only be contracted with
-that -0.0, and `fma(x, y, -0.0)` is `x * y` rounded. A seal costs one operation, or none
-if the processor contracts.
+XLA rewrites floating-point arithmetic: `x * y + z` becomes a fused multiply-add,
+`a / broadcast(b)` a product with the reciprocal, and factors that are constants are
+multiplied first. A *seal* stops this: it adds to an intermediate result a -0.0 that the
+compiler cannot know, which changes no value. XLA can then fuse a product only with that
+-0.0, and `fma(x, y, -0.0)` is `x * y` rounded. A seal costs one operation, or none if
+it is fused.
 
 The -0.0 is computed inside the graph, from a number known only at run time. An argument
 would not do, because under an outer `jax.jit` it may be a constant. On CPU the number

@@ -309,8 +309,7 @@ def get_number_format(target: Any) -> FloatFormat | IntFormat:
 
 
 def unknown(name: str, kind: str, known: Collection[str]) -> InvalidProgramError:
-    """Return the error that `name` is not `kind`; it lists the nearest `known`
-    names."""
+    """Return the error that `name` is not `kind`, with the nearest `known` names."""
     nearest = difflib.get_close_matches(name, known) or known
     remedy = f"use one of: {', '.join(nearest)}"
     return InvalidProgramError(f"{name!r} is not {kind}", remedy=remedy)

@@ -269,8 +269,7 @@ def fake_quantize(
 
 
 def to_codes(x: jax.Array) -> jax.Array:
-    """Return the codes of FP8, FP4 or E8M0 elements as uint8; NaNs keep their
-    payloads."""
+    """Return the codes of FP8, FP4 or E8M0 elements as uint8, NaN payloads included."""
     fmt = get_format(x.dtype)
     if fmt.width < 8:
         return encode(widen(x), fmt)

@@ -26,7 +26,7 @@ LAST_SHIFT = 15  # the shift after both multiplications
 
 
 def fold(key: jax.Array, data: jax.Array) -> jax.Array:
-    """Return a new key, made of `key` and `data`; other data give another key.
+    """Return a key made of `key` and `data`; it differs for different data.
 
     Args:
         key: uint32 scalar; a seed is a key.

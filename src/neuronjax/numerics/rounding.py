@@ -101,9 +101,8 @@ def round_to_format(
 
     - float32 subnormals are read as zeros of the same sign; subnormals of a narrower
       target are kept. So bfloat16 and tfloat32 results are never subnormal.
-    - Every NaN becomes `fmt.nan_code`, the quiet NaN without payload, and keeps its
-    sign
-      (in a format without NaN, a zero of the other sign). This is ml_dtypes' rule.
+    - Every NaN becomes `fmt.nan_code`, the quiet NaN without payload, of the same sign
+      (in a format without NaN, a zero of the other sign), as in ml_dtypes.
     - Overflow "ieee" goes to Inf, to NaN (e4m3fn, e8m0) or to the largest value (e2m1);
       with "rtz", finite values stop at the largest, as IEEE 754 says. "saturate" goes
       to the largest value, from Inf too (OCP OFP8 1.0).
@@ -231,9 +230,8 @@ def _round(
 
 
 def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return FP16 by the host's conversion, which rounds as `_nearest_even_narrow`
-    does, except for NaN. XLA cannot drop it, because its result is read as an
-    integer."""
+    """Return FP16 by the host's conversion, which rounds as `_nearest_even_narrow`, NaN
+    apart. XLA cannot drop the conversion, because its result is read as an integer."""
     code = lax.bitcast_convert_type(x.astype(fmt.dtype), jnp.uint16)
     nan = (code & np.uint16(0x8000)) | np.uint16(fmt.nan_code)
     return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)
@@ -241,8 +239,7 @@ def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
     """Return the float32 bits to which larger magnitudes are clamped before rounding:
-    the largest value if nothing may overflow, else one step more, which has the
-    overflow code."""
+    the largest value if nothing may overflow, else the next, with the overflow code."""
     largest = np.float32(fmt.max_finite).view(np.uint32)
     if stops_at_max or fmt.overflow_code == fmt.max_code:
         return largest
@@ -256,9 +253,8 @@ def _keeps_exponent(fmt: FloatFormat) -> bool:
 
 
 def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return codes, sign included, in a third of the operations of `_bracket`. Half a
-    step is added, less one unit if the kept bits are even; a carry runs into the
-    exponent, up to Inf."""
+    """Return codes with signs, in a third of the operations of `_bracket`. It adds half
+    a step, less one unit if the kept bits are even; a carry raises the exponent."""
     bits = bits_of(x)
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     half = (_ONE << (drop - _ONE)) - _ONE
@@ -387,8 +383,8 @@ def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
 def _top_bits(
     x: jax.Array, rounding: str, random_bits: jax.Array | None, count: int
 ) -> jax.Array:
-    """Return the top `count` bits of each of the random bits, or 0 if not
-    stochastic."""
+    """Return `random_bits` with only the top `count` bits, or 0 if they are not
+    used."""
     if rounding != "stochastic":
         return jnp.zeros((), jnp.uint32)
     if random_bits is None or random_bits.shape != x.shape:

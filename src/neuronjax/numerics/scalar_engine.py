@@ -201,8 +201,8 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """Return 32 * row + n as uint16, for a segment of 2^n float32 numbers; an arbitrary
-    number beyond the limits."""
+    """Return 32 * row + n, uint16, for segments of 2^n float32s; arbitrary at
+    limits."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31
@@ -225,7 +225,8 @@ def _value(
 
 
 def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the reduced argument, and the exponent that the result still needs."""
+    """Return the reduced argument, and the exponent with which to correct the
+    result."""
     x = flush(x)
     x = x if table.parity == "none" else magnitude(x)
     bits = bits_of(x)

@@ -93,9 +93,8 @@ def _has_kernels() -> bool:
 def by_kernel(
     kernel: Callable[..., Any], otherwise: Callable[..., Any], *arrays: Any
 ) -> Any:
-    """Return the result of `kernel`, or the same bits by `otherwise`, XLA's operations.
-    JAX chooses by platform when it lowers a program; a captured program has
-    `otherwise`."""
+    """Return the result of `kernel`, or the same bits by XLA (`otherwise`). JAX chooses
+    by platform when it lowers a program; a captured program has `otherwise`."""
     if not usable():
         return otherwise(*arrays)
     return lax.platform_dependent(*arrays, cpu=kernel, default=otherwise)

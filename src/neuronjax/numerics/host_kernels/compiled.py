@@ -65,8 +65,7 @@ class Processor:
 
     @classmethod
     def of(cls, triple: str) -> Processor:
-        """Return the processor of an LLVM triple; it has no `lanes` if it has no
-        kernels."""
+        """Return the processor of an LLVM triple; without kernels it has no `lanes`."""
         name = triple.split("-")[0]
         return next((x for x in PROCESSORS if name in x.triples), cls(name))
 
@@ -301,8 +300,7 @@ class Code(ir.IRBuilder):
         return self.shuffle_vector(a, b, mask)
 
     def like(self, x: Value, bits: int) -> ir.Constant:
-        """Return the integer `bits`, as wide as an element of x and with as many
-        lanes."""
+        """Return the integer `bits` in each lane, with the lanes and widths of x."""
         lanes = getattr(x.type, "count", 0)
         element = x.type.element if lanes else x.type
         word = I64 if element in (I64, F64) else I32
@@ -316,8 +314,7 @@ class Code(ir.IRBuilder):
         return self.call(self.external(name, result, *kinds), arguments)
 
     def external(self, name: str, result: Any, *arguments: Any) -> ir.Function:
-        """Return a function of LLVM or of the C library, which the module declares
-        once."""
+        """Declare a function of LLVM or of the C library, once, and return it."""
         known = self.module.globals.get(name)
         kind = ir.FunctionType(result, arguments)
         return ir.Function(self.module, kind, name) if known is None else known

@@ -32,9 +32,9 @@ _RECIPROCAL = 2046 << 52
 
 
 def write(module: ir.Module, lanes: int) -> str:
-    """Return the module, as text. Its function takes the addresses of the actual
-    numbers, the reference, `Told`, and `Distance` as [figure, lane], and the number of
-    elements."""
+    """Return the module, as text. Its function takes four addresses, of the actual
+    numbers, the references, the settings (`Told`) and the results (`Distance`, with an
+    axis of lanes), and the number of elements."""
     kind = ir.FunctionType(VOID, (POINTER, POINTER, POINTER, POINTER, I64))
     function = ir.Function(module, kind, NAME)
     actual, reference, settings, figures, count = function.args

@@ -59,8 +59,7 @@ def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
 
 
 def row_words(x: jax.Array, each: int = MANY) -> np.ndarray:
-    """Return the plan of a kernel that reads the rows of x in parts of `each`
-    elements."""
+    """Return the plan for reading the rows of x in parts of `each` elements."""
     outer, size = x.shape
     parts = row_parts(size, each)
     return element_words(outer * parts, x.size, size, parts, each)

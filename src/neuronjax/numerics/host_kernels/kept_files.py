@@ -1,5 +1,4 @@
-"""Files in the user's cache folder: data that takes time to compute, no program
-results.
+"""Files in the user's cache folder, for data that takes long to compute.
 
 The folder is `NEURONJAX_CACHE_DIR`, else `$XDG_CACHE_HOME/neuronjax`, else
 `~/.cache/neuronjax`. The reader of a file must check that it wrote the file.
