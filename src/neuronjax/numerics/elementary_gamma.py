@@ -86,8 +86,8 @@ LGAMMA_MINIMUM = (
     0.0,
     0.0,
 )
-# x (lgamma x - (x - 1/2) log x + x - HALF_LOG_2PI) in 1/x^2 from 3; relative error of
-# lgamma 1.2e-9.
+# x (lgamma x - (x - 1/2) log x + x - HALF_LOG_2PI) as a polynomial in 1/x^2 for x >= 3;
+# relative error of lgamma 1.2e-9.
 STIRLING = (0.0833331645, -0.00276993634, 0.000679244229)
 HALF_LOG_2PI = np.float32(0.9189385332046728)
 # (sin(pi f) / (pi f) - 1) / f^2 as a polynomial in f^2 on |f| <= 1/2; relative error of
@@ -107,7 +107,8 @@ DIGAMMA = (
     -0.0161229894,
     0.0094268024,
 )
-# x^2 (log x - 1/(2x) - digamma x) in 1/x^2 from 3; relative error of digamma 2.8e-9.
+# x^2 (log x - 1/(2x) - digamma x) as a polynomial in 1/x^2 for x >= 3; relative error
+# of digamma 2.8e-9.
 DIGAMMA_FAR = (0.0833324119, -0.00828645565, 0.00323274778)
 # pi f cot(pi f) / (1 - 4 f^2) as a polynomial in f^2 on |f| <= 1/2; relative error
 # 1.5e-8.
@@ -180,7 +181,7 @@ def lgamma(x: jax.Array, zero: jax.Array) -> jax.Array:
     result = jnp.where(x > HALF, value, left)
     pole = (x < 0) & (fraction == 0)
     result = jnp.where(pole | (size == INF), INF, result)
-    result = jnp.where(result == 0, np.float32(0), result)  # no -0 at x = 1 and 2
+    result = jnp.where(result == 0, np.float32(0), result)  # +0 at 1 and 2
     return jnp.where(x == x, result, NAN)
 
 

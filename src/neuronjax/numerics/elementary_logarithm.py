@@ -68,7 +68,7 @@ def log_of_parts(k: jax.Array, f: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def in_log_range(x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return `result`; where x is not positive, normal and finite, log x."""
+    """Return `result` where x is positive, normal and finite, and log x elsewhere."""
     normal = (bits_of(x) - np.uint32(0x00800000)) < np.uint32(0x7F000000)
     zero_or_nan = jnp.where(magnitude(x) < MIN_NORMAL, -INF, NAN)
     return jnp.where(normal, result, jnp.where(x == INF, INF, zero_or_nan))
@@ -155,7 +155,8 @@ def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return 2^(high + low). |high| < 300, |low| < 1; `high` is exact if a product."""
+    """Return 2^(high + low) for |high| < 300 and |low| < 1. If `high` is a product, it
+    must be exact, because XLA may fuse it."""
     n = lax.round(high + low, lax.RoundingMethod.TO_NEAREST_EVEN)
     fraction = high - n
     t = truncate(fraction + low)

@@ -47,9 +47,9 @@ _ZERO = np.uint32(0)
 
 class _Bracket(NamedTuple):
     """The position of a magnitude between two neighbouring codes; all fields are
-    uint32. The magnitude is `floor` plus `fraction` 2^-32 of the step to `floor + 1`;
-    fraction bits below 2^-32 are dropped. `odd` is the parity of the significand of
-    `floor`."""
+    uint32. From `floor` to `floor + 1` is a step. The magnitude is `fraction` * 2^-32
+    steps above `floor`; smaller parts of a step are dropped. `odd` is the parity of the
+    significand of `floor`."""
 
     floor: jax.Array
     fraction: jax.Array
@@ -106,7 +106,7 @@ def round_to_format(
     - Overflow "ieee" goes to Inf, to NaN (e4m3fn, e8m0) or to the largest value (e2m1);
       with "rtz", finite values stop at the largest, as IEEE 754 says. "saturate" goes
       to the largest value, from Inf too (OCP OFP8 1.0).
-    - e8m0 has neither sign nor zero: both give NaN. Its ties go up.
+    - In e8m0 zeros and negative numbers become NaN, and ties go up.
 
     Args:
         x: float32, any shape.
@@ -230,8 +230,9 @@ def _round(
 
 
 def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return FP16 by the host's conversion, which rounds as `_nearest_even_narrow`, NaN
-    apart. XLA cannot drop the conversion, because its result is read as an integer."""
+    """Return FP16 by the host's conversion, which rounds as `_nearest_even_narrow`
+    except for NaN. XLA cannot drop the conversion, because its result is read as an
+    integer."""
     code = lax.bitcast_convert_type(x.astype(fmt.dtype), jnp.uint16)
     nan = (code & np.uint16(0x8000)) | np.uint16(fmt.nan_code)
     return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)
@@ -383,8 +384,7 @@ def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
 def _top_bits(
     x: jax.Array, rounding: str, random_bits: jax.Array | None, count: int
 ) -> jax.Array:
-    """Return `random_bits` with only the top `count` bits, or 0 if they are not
-    used."""
+    """Return `random_bits` with only the top `count` bits, or 0 if none are used."""
     if rounding != "stochastic":
         return jnp.zeros((), jnp.uint32)
     if random_bits is None or random_bits.shape != x.shape:

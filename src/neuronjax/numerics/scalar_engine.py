@@ -79,7 +79,7 @@ class Limit:
 
     Attributes:
         start: the argument.
-        value: the value, or None if it is the argument itself.
+        value: the value, or None for a function that returns its argument.
     """
 
     start: np.float32
@@ -94,10 +94,10 @@ class PiecewiseCubic:
         parity: "odd" or "even" if |x| is looked up, "none" if both signs are.
         reduction: "none", "power" or "log", see `numerics.scalar_engine`.
         power: the exponent of a function x^power, under "power".
-        octaves: octaves of arguments, reduced if there is a reduction. Arguments
-            smaller than any octave use row 0; larger ones, if there is no limit, use
-            the last row.
-        bases: row -> the argument about which it is expanded, if not the middle.
+        octaves: octaves of the arguments after the reduction. Smaller arguments than
+            these use row 0; larger ones, if there is no limit, use the last row.
+        bases: row -> the argument about which its segment is expanded, if that is not
+            the segment's middle.
         above, below: the limits of large positive and negative arguments.
         at_zero: the value at signed zeros: "table", "zero" or "infinity" of their sign.
         ratios: coefficients 1 to 3 as multiples of coefficient 0, or ().
@@ -201,8 +201,8 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """Return 32 * row + n, uint16, for segments of 2^n float32s; arbitrary at
-    limits."""
+    """Return 32 * row + n as uint16: the row of x, whose segment has 2^n float32
+    numbers. Where a limit applies, the result is arbitrary."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31
@@ -225,8 +225,7 @@ def _value(
 
 
 def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the reduced argument, and the exponent with which to correct the
-    result."""
+    """Return the reduced argument, and the exponent that corrects the result."""
     x = flush(x)
     x = x if table.parity == "none" else magnitude(x)
     bits = bits_of(x)
@@ -299,7 +298,7 @@ def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
 
 
 def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return `result` with limits, the sign of odd functions, results at zero, NaNs."""
+    """Return `result` with limits, sign (odd functions), values at zero and NaN set."""
     argument = x if table.parity == "none" else magnitude(x)
     result = _limited(argument >= _start(table.above), table.above, argument, result)
     result = _limited(argument <= _start(table.below), table.below, argument, result)
