@@ -165,8 +165,8 @@ def nearest(name: str, x: jax.Array, result: jax.Array, format_name: str) -> jax
     """Return `result`, corrected where rounding it to the format would be wrong.
 
     Use this only for rounding to nearest even. The mean of stochastic rounding must
-    stay the FP32 result, so `result` must not be corrected for it. No correction
-    concerns an overflow.
+    stay the FP32 result, so `result` must not be corrected for it. Results that
+    overflow are never corrected.
 
     Args:
         name: the name of the function, in `elementary.UNARY`.

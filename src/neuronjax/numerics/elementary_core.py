@@ -44,7 +44,7 @@ def with_sign(x: jax.Array, sign_source: jax.Array) -> jax.Array:
 
 def flush(x: jax.Array) -> jax.Array:
     """Replace subnormals by zeros of the same sign, on any host. This is needed only
-    before selections and operations on bits: XLA's FP32 arithmetic flushes itself."""
+    before selections and operations on bits: FP32 arithmetic of XLA already flushes."""
     bits = bits_of(x)
     return float_of(jnp.where((bits & EXPONENT) == 0, bits & SIGN, bits))
 

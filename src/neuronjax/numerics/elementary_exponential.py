@@ -90,7 +90,7 @@ def exp_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def in_exp_range(x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return `result`; outside of EXP_MIN..EXP_MAX e^x, which is 0, infinity or NaN."""
+    """Return `result` for x in EXP_MIN..EXP_MAX, elsewhere e^x: 0, infinity or NaN."""
     high = jnp.where(x <= EXP_MAX, result, jnp.where(x > EXP_MAX, INF, NAN))
     return jnp.where(x < EXP_MIN, np.float32(0), high)
 

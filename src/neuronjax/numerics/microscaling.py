@@ -53,7 +53,7 @@ from neuronjax.numerics.rounding import (
 from neuronjax.numerics.shown import Shown
 from neuronjax.numerics.widening import from_codes, widen
 
-BLOCK_SIZE = 32  # OCP MX 1.0, section 5.2; the only size that the hardware knows
+BLOCK_SIZE = 32  # OCP MX 1.0, section 5.2; the only size in hardware
 INPUT_DTYPES = ("float32", "bfloat16", "float16")
 
 _SIGN = np.uint32(0x8000_0000)
@@ -199,7 +199,7 @@ def quantize_mx(
 
     - float32 subnormals are read as zeros (FTZ).
     - A block of zeros: scale byte 0, and zeros that keep their signs.
-    - A block with a NaN or an Inf: scale byte 255, NaN, and all element codes 0.
+    - A block with a NaN or an Inf: scale byte 255 (NaN), and all element codes 0.
     - A scale below 2^-127 becomes 2^-127 (byte 0).
     - "nki_golden", the vendor's CPU golden, does not keep the last three rules: bytes
       wrap around modulo 256, and a NaN or an Inf is an element like any other. So a

@@ -25,7 +25,7 @@ from llvmlite import ir
 from neuronjax.numerics.host_kernels import kept_files
 
 DIGEST_BYTES = 16
-#: The most bytes of a file that are read; the largest kernel has about 50 KB.
+#: A longer file is not read; the largest kernel has about 50 KB.
 MOST_BYTES = 1 << 24
 
 _LOCK = threading.RLock()
@@ -218,7 +218,7 @@ class Code(ir.IRBuilder):
 
     def strips(self, count: Value, lanes: int) -> Iterator[tuple[Value, int]]:
         """Yield (index, lanes) for whole vectors, and (index, 0) for the remaining
-        elements. The body is written once for each of the two."""
+        elements. The body is written once for each case."""
         whole = self.sdiv(count, int64(lanes))
         with self.loop(whole) as n:
             yield self.mul(n, int64(lanes)), lanes
@@ -294,13 +294,13 @@ class Code(ir.IRBuilder):
         return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Return lanes of a and b; the numbers of b's lanes follow those of a's."""
+        """Return a vector of these lanes; lanes of b are numbered after those of a."""
         numbers = [int(n) for n in lanes]
         mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.shuffle_vector(a, b, mask)
 
     def like(self, x: Value, bits: int) -> ir.Constant:
-        """Return the integer `bits` in each lane, with the lanes and widths of x."""
+        """Return the constant `bits`, with the number of lanes and the width of x."""
         lanes = getattr(x.type, "count", 0)
         element = x.type.element if lanes else x.type
         word = I64 if element in (I64, F64) else I32

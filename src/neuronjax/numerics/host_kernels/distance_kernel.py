@@ -27,7 +27,7 @@ from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 NAME = "neuronjax_distances"
 
 _EXPONENT = 0x7FF0 << 48
-#: The sum of the bits of a power of two and of its reciprocal, both normal.
+#: The bits of a power of two plus those of its reciprocal, if both are normal.
 _RECIPROCAL = 2046 << 52
 
 

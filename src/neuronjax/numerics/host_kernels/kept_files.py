@@ -1,7 +1,7 @@
 """Files in the user's cache folder, for data that takes long to compute.
 
 The folder is `NEURONJAX_CACHE_DIR`, else `$XDG_CACHE_HOME/neuronjax`, else
-`~/.cache/neuronjax`. The reader of a file must check that it wrote the file.
+`~/.cache/neuronjax`. Code that reads a file must check that neuronjax wrote it.
 """
 
 from __future__ import annotations

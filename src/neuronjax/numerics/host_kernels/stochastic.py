@@ -1,11 +1,12 @@
 """Stochastic rounding to 8 bits and fewer, with random bits hashed in registers.
 
-A kernel computes `rounding.cast` with the bits of `random_bits`, bit for bit. Rounding
-drops the low d bits of a magnitude, after random bits were added: a carry rounds up. A
-subnormal of the format drops more bits, so an FP32 addition first shifts its magnitude
-down. The bits lost in this shift matter only if the sum ends next to a carry, for one
-in 2^(d-1) elements. This is checked once for `CHUNK` elements. If it happens, or one of
-them overflows or is NaN, all `CHUNK` elements are rounded again without losing bits.
+A kernel computes `rounding.cast` with the bits of `random_bits`, bit for bit. Random
+bits are added to the low d bits of a magnitude, which are then dropped: a carry rounds
+up. A subnormal of the format drops more bits, so an FP32 addition first shifts its
+magnitude down. The bits lost in this shift matter only if the sum ends next to a carry,
+for one in 2^(d-1) elements. This is checked once for `CHUNK` elements. If it happens,
+or one of them overflows or is NaN, all `CHUNK` elements are rounded again without
+losing bits.
 """
 
 from __future__ import annotations
@@ -166,8 +167,8 @@ class _StochasticPart:
         The code is the top of an integer sum: the FP32 bits of the magnitude, plus the
         top of `random`, after the mixer's last shift, which is applied here. For a
         magnitude below the smallest normal number of the format, a fixed-point number
-        takes the place of the bits. It may be too large by one unit, so the sum is
-        never too small, and at most two units too large.
+        takes the place of the bits. This number may be too large by one unit, so the
+        sum is never too small, and at most two units too large.
         """
         c, drop, fmt = self._c, self._dropped, self._format
         like = lambda x: c.like(bits, x & 0xFFFFFFFF)  # noqa: E731
