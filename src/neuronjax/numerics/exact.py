@@ -1,7 +1,7 @@
 """XLA-proof arithmetic: the only file that hides a value from the compiler.
 
 XLA rewrites floating-point arithmetic: `x * y + z` becomes a fused multiply-add,
-`a / broadcast(b)` a product with the reciprocal, and factors that are constants are
+`a / broadcast(b)` a product with the reciprocal, and constant factors are
 multiplied first. A *seal* stops this: it adds to an intermediate result a -0.0 that the
 compiler cannot know, which changes no value. XLA can then fuse a product only with that
 -0.0, and `fma(x, y, -0.0)` is `x * y` rounded. A seal costs one operation, or none if

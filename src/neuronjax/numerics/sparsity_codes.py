@@ -81,8 +81,7 @@ TAGS_PER_WORD = 4  # [A3]: a tag tile is uint16 [128, 32] for 128 x 128 kept ele
 
 
 def get_pattern(name: str | SparsityPattern) -> SparsityPattern:
-    """Return the pattern of a name, "4:16"; the vendor's other spelling "16:4" works
-    too.
+    """Return the pattern of a name such as "4:16"; the vendor's "16:4" is the same.
 
     Raises:
         InvalidProgramError: no such pattern; the message lists all.

@@ -76,7 +76,7 @@ def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:
     lowest = BIAS + fmt.min_exponent
     offset = (lowest - 1) << fmt.mantissa_bits
     normal = c.sub(c.lshr(raised, like(shift)), like(offset))
-    # The sum with 2^23 smallest steps is rounded to a multiple of this step.
+    # `step` is 2^23 subnormal steps, so the sum is rounded to a whole number of steps.
     step = like((lowest - fmt.mantissa_bits + MANTISSA_BITS) << MANTISSA_BITS)
     total = c.fadd(as_floats(c, size), as_floats(c, step))
     small = c.sub(c.bitcast(total, size.type), step)

@@ -11,7 +11,7 @@ class Told(IntEnum):
     `SMALLEST` (normal) and `LARGEST` (finite) bound a format. `LOST` is the allowed
     error relative to the magnitude of a number, or to `FLOOR` where that is larger.
     `STEP` is the smallest normal number of the format in which errors are counted, and
-    `PRECISION` is 2 to the number of its mantissa bits.
+    `PRECISION` is 2^n, where n is the number of its mantissa bits.
     """
 
     SMALLEST = 0
