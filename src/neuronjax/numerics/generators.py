@@ -1,7 +1,7 @@
 """The chips' random number generators as pure functions: XORWOW, and an LFSR.
 
-`xorwow` is bit-exact to G. Marsaglia, "Xorshift RNGs", Journal of Statistical Software
-8(14), 2003, section 3. The vendor documents that Trainium3 implements it, by name and
+`next_xorwow` is bit-exact to G. Marsaglia, "Xorshift RNGs", Journal of Statistical
+Software 8(14), 2003, section 3. The vendor documents that Trainium3 has it, by name and
 by the size of its state (6 words per lane; 4 such states per VectorE lane). Constants,
 seeding, the interleaving of states and the LFSR of older chips are not documented; our
 choices are marked ASSUMPTION. Functions take and return the state; nothing is kept.
