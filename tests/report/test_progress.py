@@ -81,7 +81,7 @@ def test_the_bar_of_a_search_ends_with_its_last_error(place):
     assert bar._bars.finished
     assert re.search(r"\b3\b", place.pages[-1])
     assert "3/" not in place.pages[-1]
-    assert "error 0.013 at 2 ms" in place.pages[-1]
+    assert "error 0.013, predicted 2 ms" in place.pages[-1]
 
 
 @pytest.mark.parametrize(("done", "shown"), [(2, True), (0, False)])
@@ -125,7 +125,7 @@ def test_a_stage_stands_beside_the_last_error(terminal):
         bar._bars.refresh()
     assert "40 verifying " in CONTROL.sub("", terminal.getvalue())
     last = CONTROL.sub("", terminal.getvalue()).rpartition("programs run")[2].strip()
-    assert re.search(r"40 +error 0.013 at 357 µs 0:00:0", last)
+    assert re.search(r"40 +error 0.013, predicted 357 µs 0:00:0", last)
     assert len(f"programs run {last}") <= 80
 
 
@@ -202,4 +202,4 @@ def test_a_search_is_silent_in_a_log_that_does_not_ask(monkeypatch, capsys):
         monkeypatch.setenv(VARIABLE, asked)
         with SearchProgress(shown=True) as bar:
             bar.heard(3, 0.0125, 2e-3)
-    assert capsys.readouterr().err == "program 3: error 0.013 at 2 ms\n"
+    assert capsys.readouterr().err == "program 3: error 0.013, predicted 2 ms\n"

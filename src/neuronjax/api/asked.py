@@ -58,7 +58,7 @@ class Asked:
         policy: str | Policy | None = None,
         **options: Any,
     ) -> Asked:
-        """Return the subject of a verb that was called with `item`.
+        """Return the subject of a verb, such as `profile`, called with `item`.
 
         Args:
             item: the function, program or path that the verb was given.

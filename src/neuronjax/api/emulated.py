@@ -55,9 +55,9 @@ def emulated(
     function that is jitted inside another is emulated as a part of it. `jax.make_mesh`
     works for any number of devices: if the host has fewer, more are made. Meshes and
     arrays are those of JAX, and results are placed where `jax.jit` places them. A
-    function jitted inside the block stays emulated after the block. A function jitted
-    before it runs natively, with a warning. Ops outside of any jit run on the host.
-    `neuronjax run script.py` does this for a script.
+    function jitted inside the block stays emulated after the block. A function that was
+    jitted before the block runs natively, with a warning. Ops outside of any jit run on
+    the host. `neuronjax run script.py` does this for a script.
 
     Args:
         target: as `jit`.

@@ -300,7 +300,8 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
     policies = narrow.policy, wide.policy
     mixed, least = fastest_mixture(narrow.lowered, policies, timing)
     if not least:
-        return f"{said}; untried: a mixture (too many modules, or no Rule selects one)"
+        why = "too many modules, or modules that no Rule can select"
+        return f"{said}; a mixture of both was not tried ({why})"
     if mixed is None or not least < wide.total_seconds:
         return (
             f"{said}; using one for some modules, the other for the rest, is no faster"

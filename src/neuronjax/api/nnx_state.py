@@ -166,7 +166,7 @@ def in_place(run: Callable[..., Any], function: Callable[..., Any]) -> Callable:
 
 
 def once(function: Callable[..., Any], arguments: Any) -> Any:
-    """Return the arguments, as `tied` if `function` is a wrapper that keeps state."""
+    """Return `tied(arguments)` if `function` keeps state, else the arguments."""
     own = isinstance(function, WithState) and not isinstance(function, AsInJax)
     return tied(arguments) if own else arguments
 

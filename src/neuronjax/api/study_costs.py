@@ -182,7 +182,8 @@ def labelled(
 ) -> dict[str, Policy]:
     """Return the policies that were studied on an instance's chip, by label.
 
-    The name of each policy is its label, without a target that all labels have.
+    Each policy is renamed to its label. A prefix "TARGET/" that all these labels share
+    is left out of the names.
 
     Args:
         numerics: label -> policy; None for the host.

@@ -142,8 +142,8 @@ class _Watched:
         return (outputs, *history) if has_history else outputs
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the function, without statistics. Only the copies that
-        `with_amax_history` and `with_rounding_seed` return collect statistics."""
+        """Return an attribute of a copy of the function that collects no statistics.
+        `with_amax_history` and `with_rounding_seed` return copies that collect them."""
         if name not in ("with_amax_history", "with_rounding_seed"):
             return getattr(self.collecting.with_options(collect=None), name)
         own = getattr(self.collecting, name)

@@ -265,7 +265,7 @@ def show(module: ir.Module) -> None:
 
 
 def printing(op: Any, results: list[Any]) -> None:
-    """Replace a call that prints by one with these results. `hide` gives the call one,
+    """Replace a printing call by a call that has these results. `hide` adds a result,
     because XLA would make a call without results return an empty tuple."""
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())

@@ -117,16 +117,16 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
 
 
 class CommandConsole(Console):
-    """A console that prints a verb's result with options in place of keywords."""
+    """A console that prints option names for the Python keywords in a result."""
 
     def render_str(self, text: str, **given: Any) -> Text:
-        """Return the string `text` as a Text, with options in place of keywords."""
+        """Return `text` as a Text, with option names for Python keywords."""
         return super().render_str(in_options(text, _flags.get({})), **given)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render `renderable`; in a Text, options take the place of keywords."""
+        """Render `renderable`; a Text gets option names for Python keywords."""
         if isinstance(renderable, Text):
             words = in_options(renderable.plain, _flags.get({}))
             if words != renderable.plain:

@@ -1,4 +1,4 @@
-"""`neuronjax silicon-kit` and `silicon-check`: test a real Trainium."""
+"""`neuronjax silicon-kit`, `silicon-check`: compare neuronjax with a real Trainium."""
 
 from __future__ import annotations
 

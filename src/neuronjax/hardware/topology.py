@@ -148,7 +148,7 @@ TRN1_TORUS_4X4 = Topology(
         Link(axis=1, per_chip=2, bytes_per_second=48 * 10**9),  # 384 / 4 / 2 [H2]
     ),
     # ASSUMPTION: of the meshes in [NEC], "full" is trn1's, because "TRN2" and "GROUPED"
-    # (inf2) are other chips'; nccom-test's times of 8 and of 32 ranks agree.
+    # (inf2) are other chips'; its times for 8 and 32 ranks agree with nccom-test's.
     mesh="full",
 )
 

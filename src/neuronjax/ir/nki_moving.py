@@ -176,7 +176,7 @@ _MOVEMENT = (
         tensor("src", OFF_PSUM, text="may be gathered by a vector of indices"),
         note(
             "axes",
-            "None, or of these orders the one with as many axes as src",
+            "None, or (1, 0), (2, 1, 0) or (3, 1, 2, 0), by the rank of src",
             "Sequence[int] | None",
         ),
         _DGE,
@@ -265,7 +265,7 @@ _MOVEMENT = (
             "dst",
             SBUF,
             dtypes=("int32",),
-            text="one element more per partition than src; the rest is unchanged",
+            text="one element more per partition than src; other partitions unchanged",
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),

@@ -48,7 +48,7 @@ class OperandSpec:
     role: Role  # how the instruction uses it
     memories: tuple[str, ...] = ()  # where a tensor may be; () for everywhere
     dtypes: tuple[str, ...] = ()  # the dtypes of a tensor; () for all
-    like: str = ""  # name of a tensor with as many partitions and elements in each
+    like: str = ""  # name of a tensor of as many partitions, and elements per partition
     elements: int = 0  # elements per partition, 0 for any number
     #: Whether it may be None. An optional "state", and all operands after it, are left
     #: out of an instruction whose `reduce_cmd` is idle and whose `reduce_res` is None.

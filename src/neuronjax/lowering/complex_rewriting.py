@@ -43,7 +43,7 @@ class ComplexRewriting:
         self._parts: dict[Value, tuple[Value, Value]] = {}
 
     def region(self, region: Region, builder: Builder) -> Region:
-        """Return a region with its arguments expanded in place."""
+        """Return the rewritten region, with two arguments for each complex argument."""
         return self.body(region, self.define(region.arguments, builder), builder)
 
     def body(self, region: Region, arguments: Values, builder: Builder) -> Region:

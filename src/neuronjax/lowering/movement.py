@@ -42,7 +42,7 @@ def broadcast(op: Op, context: Context) -> Instructions:
     yield _copy(op, context, "broadcast", tuple(dimensions))
 
 
-#: Ops that are one copy of the same name -> the attributes that are its parameters.
+#: Name of an op that becomes one copy of this kind -> attributes that the copy takes.
 COPIES = {
     "transpose": ("permutation",),
     "slice": ("start_indices", "limit_indices", "strides"),

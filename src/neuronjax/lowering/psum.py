@@ -38,7 +38,7 @@ class MatmulOperand(NamedTuple):
 
 def check_operand(context: Context, name: str, *, is_integer: bool = False) -> None:
     """Refuse an operand in a format that the chip's TensorE does not take. The compiler
-    casts integers that TensorE does not take to BF16 if it holds them all, else to
+    casts other integers: to BF16 if BF16 holds every number of the dtype, else to
     FP32."""
     if context.policy.accumulation == "host":  # XLA multiplies
         return

@@ -5,9 +5,9 @@
     jax.shard_map(kernel, mesh=...)  # in nj.jit: device r of the mesh is rank r
 
 A rank is one logical NeuronCore of the kernel's target, placed as the devices of
-`nj.jit` are. With a launch grid of two each core of a rank joins the same core of the
+`nj.jit` are. With a launch grid of two, each core of a rank joins the same core of the
 others; in shared HBM both cores of a rank act together. Names and signatures are those
-of the vendor's nki.collectives, whose own simulator has none. Algorithms of reductions
+of the vendor's nki.collectives, which its simulator lacks. Algorithms of reductions
 are chosen as for `nj.jit`: by size and group, in a `neuronjax.collective_algorithm`
 scope, or by NEURONJAX_CC_ALGORITHM.
 """

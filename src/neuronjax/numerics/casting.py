@@ -1,9 +1,10 @@
 """The public cast: any float array to any format of the chips, differentiable.
 
 `cast` returns an array of the target's dtype, `fake_cast` the rounded values in
-float32. Both widen exactly to float32 and round once, by `rounding`, as an engine's
-write does. The bits are the same eagerly, under jit, under vmap and in a scan. `cast`
-describes the gradients. Blocks with scales are in `microscaling`.
+float32. Both first widen `x` exactly to float32, then round once as an engine's write
+does (`rounding`). The bits are the same eagerly, under jit, under vmap and in a scan.
+The docstring of `cast` describes the gradients. Blocks with scales are in
+`microscaling`.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ def cast(
     value if an overflow gives the largest value (`overflow="saturate"`, "rtz", and
     always float4_e2m1fn). If an overflow gives Inf or NaN, its derivative is 1 too. In
     JAX the cotangent has the dtype of the result, float8 for a float8 result, so it
-    arrives rounded and is widened exactly. In forward mode JAX's own conversion rounds
-    a tangent to that dtype likewise. Use `fake_cast` for gradients that stay in
-    float32. Integer and float8_e8m0fnu results have no gradient.
+    arrives rounded and is widened exactly. In forward mode JAX rounds a tangent to the
+    dtype of the result, by its own conversion. Use `fake_cast` for gradients that stay
+    in float32. Integer and float8_e8m0fnu results have no gradient.
 
-    Casts to float4_e2m1fn, and stochastic casts to 8 bits with a seed, may be kernels
-    of this processor: `jax.export` them under `nj.exportable()`.
+    Casts to float4_e2m1fn, and stochastic casts to 8 bits with a seed, may run as
+    kernels compiled for this processor: to export them, use `nj.exportable()`.
 
     Args:
         x: a Python float or int, or an array of any float dtype of the chips, of any
@@ -78,8 +79,8 @@ def cast(
         rounding: "rne", "rtz", "half_away", or "stochastic" (float targets only).
         overflow: "ieee" (Inf, or the format's substitute for it) or "saturate".
         seed: for "stochastic", a Python int (modulo 2^32) or a uint32 scalar; element
-            i's random bits depend on (seed, i) only. Under `jax.vmap` give every
-            example its own seed, or all draw the same bits.
+            i's random bits depend on (seed, i) only. Under `jax.vmap`, examples with
+            the same seed get the same bits.
         random_bits: for "stochastic" and instead of `seed`, uint32 of the shape of `x`.
         random_bit_count: how many of the random bits are used, 1 to 32.
 
@@ -132,7 +133,6 @@ def fake_cast(
 
 
 def _float_array(x: Any) -> jax.Array:
-    """Return `x` as an array of a float dtype other than float64."""
     if isinstance(x, float | int) and not isinstance(x, bool):
         return jnp.asarray(x, jnp.float32)
     array = jnp.asarray(x)
@@ -189,7 +189,6 @@ def _to_float(
 
 
 def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
-    """Return the given random bits, or the key from which to draw them."""
     if (seed is None) == (bits is None):
         raise InvalidProgramError(
             "stochastic rounding needs one of seed and random_bits, and has "
@@ -210,9 +209,8 @@ def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
     return key
 
 
-# These are compiled even if the caller is eager: they are about 30 operations per
-# element. Captured programs show the names, and the time model knows them
-# (`timing.library_calls`).
+# These are jitted even if the caller is eager, because they have about 30 operations.
+# Captured programs show their names, which `timing.library_calls` knows.
 @functools.partial(jax.jit, static_argnums=0)
 def neuronjax_random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
     return draw(shape, key)

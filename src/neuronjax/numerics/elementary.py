@@ -4,8 +4,8 @@
 functions `fn(x, [y,] zero)` of float32 arrays of one shape and of the float32 scalar of
 `exact.opaque_zero`. Inputs and results are not sealed here: the caller seals what it
 writes. Subnormal inputs count as zeros of their sign and subnormal results are zeros
-(FTZ); NaN results are 0x7FC00000. Narrower arguments are widened, and `nearest` makes
-their results correctly rounded. `MAX_ULP` bounds the error. `SPECIAL` holds CHLO's
+(FTZ); NaN results are 0x7FC00000. The caller widens narrower arguments; `nearest` then
+makes the results correctly rounded. `MAX_ULP` bounds the error. `SPECIAL` holds CHLO's
 functions that take an order.
 """
 
@@ -37,11 +37,9 @@ from neuronjax.numerics.float_format import get_format
 
 Function = Callable[..., jax.Array]
 
-# An entry maps a name to its function and to a bound of the function's error, in units
-# in the last place of the exact result. The bound is a little above the largest error
-# measured, which `MEASURED` has for functions of one argument, with the number of
-# float32 inputs tried. Functions of two arguments were compared with float64 over 64
-# million pairs.
+# Name -> (function, bound of its error in ULPs of the exact result). The bounds are a
+# little above the largest measured errors, which `MEASURED` has for functions of one
+# argument. Functions of two arguments were compared with float64 for 64 million pairs.
 _UNARY = {
     "acos": (trigonometric.acos, 0.85),
     "acosh": (logarithm.acosh, 2.0),
@@ -78,7 +76,7 @@ _BINARY = {
     "power": (logarithm.power, 0.75),
     "remainder": (root.remainder, 0.0),
 }
-# Functions f(order, argument). They sum many terms, so errors are larger.
+# Functions f(order, argument). Their errors are larger: they sum many terms.
 _SPECIAL = {
     "polygamma": (zeta.polygamma, 12.0),
     "zeta": (zeta.zeta, 12.0),
@@ -95,20 +93,16 @@ MAX_ULP: Mapping[str, float] = MappingProxyType(
     {name: ulp for name, (_, ulp) in {**_UNARY, **_BINARY, **_SPECIAL}.items()}
 )
 
-# Left of zero the sums of reflection formulas cancel at the function's zeros. The error
-# there is counted in ULPs of the largest of three numbers: this floor, |result| and
-# |function(-x)|.
+# Left of zero, the terms of the reflection formulas cancel at the function's zeros. So
+# the error there is counted in ULPs of the largest of three numbers: this floor, the
+# absolute result, and the absolute value of the function at -x.
 ULP_FLOOR: Mapping[str, float] = MappingProxyType({"digamma": 1.0, "lgamma": 1.0})
 
 
-# `nearest` turns the FP32 result of a function of one narrow float into the correctly
-# rounded result. Rounded once, almost all of the 65,536 results of each function are
-# already correctly rounded, as mpmath confirms: all in bfloat16 and the 8-bit formats,
-# all but up to 20 in float16. `EXCEPTIONS` lists these; tables of all results are not
-# needed. bfloat16 subnormals count as zeros, and results below 2^-126 are zeros, as
-# everywhere (FTZ); float16's subnormals are normal numbers of FP32. `MEASURED` holds
-# the errors of the FP32 functions. Functions of two arguments are in neither: their
-# FP32 result is rounded once.
+# A narrow format gets the FP32 result, rounded. For functions of one argument this is
+# the correctly rounded result, except for up to 20 float16 inputs per function (checked
+# with mpmath for all inputs). `EXCEPTIONS` lists these inputs, and `nearest` corrects
+# their results. Subnormals of float16 are normal numbers of FP32, so they are kept.
 
 # Pairs (float32 of the input, float32 of the correctly rounded result).
 Exceptions = tuple[tuple[np.float32, np.float32], ...]
@@ -122,7 +116,7 @@ class Measurement:
         max_ulp: the error, in ULPs of the exact result (see `elementary.ULP_FLOOR`).
         at: the input with this error.
         inputs: how many float32 numbers were tried, without NaNs.
-        stride: the distance of tried float32 numbers; 1 means all of them.
+        stride: every `stride`-th float32 number was tried.
         reference_ulp: the largest error of the float64 reference itself, against
             mpmath, over a sample that includes `at`, in the same unit.
     """
@@ -149,7 +143,7 @@ def _exceptions(rows: list[tuple[int, int]], format_name: str) -> Exceptions:
     return tuple(zip(inputs, outputs, strict=True))
 
 
-# Name of the format -> name of the function -> exceptions; absent where there are none.
+# Name of the format -> name of the function -> its exceptions, if there are any.
 EXCEPTIONS: Mapping[str, Mapping[str, Exceptions]] = MappingProxyType(
     {
         format_name: {
@@ -168,15 +162,15 @@ MEASURED: Mapping[str, Measurement] = MappingProxyType(
 
 
 def nearest(name: str, x: jax.Array, result: jax.Array, format_name: str) -> jax.Array:
-    """Return the FP32 result, replaced where rounding it to the format is not correct.
+    """Return `result`, corrected where rounding it to the format would be wrong.
 
-    Only use this for rounding to nearest even, of inputs that the format represents:
-    stochastic rounding is unbiased about the FP32 result and would be biased about its
-    replacement. Overflows may be handled in any way: the exceptions contain none.
+    Use this only for rounding to nearest even. The mean of stochastic rounding must
+    stay the FP32 result, so `result` must not be corrected for it. Results that
+    overflow are never corrected.
 
     Args:
         name: the name of the function, in `elementary.UNARY`.
-        x: its float32 argument.
+        x: its float32 argument, a number that the format represents.
         result: its float32 result, of the same shape.
         format_name: the format of the argument and the result, in `float_format`.
     """

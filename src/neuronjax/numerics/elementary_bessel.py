@@ -1,9 +1,9 @@
 """FP32 exponentially scaled modified Bessel function of order 1, by sealed arithmetic.
 
-e^-|x| I1(x) is e^-|x| x P(x^2) below 7 and P(1/|x|) / sqrt |x| above. All coefficients
-of the first polynomial are positive and the second is nearly constant, so neither
-cancels. Coefficients are minimax fits made as in `elementary_exponential`. JAX writes
-order 0 as multiplications and additions itself.
+e^-|x| |I1(x)| is e^-|x| |x| P(x^2) for |x| < 7 and Q(1/|x|) / sqrt |x| from 7 on. All
+coefficients of P are positive and Q is nearly constant, so no terms cancel.
+Coefficients are minimax fits made as in `elementary_exponential`. For order 0 JAX
+itself emits multiplications and additions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neuronjax.numerics.elementary_exponential import exp_in_range
 from neuronjax.numerics.exact import seal
 
 I1_NEAR_END = np.float32(7)
-# I1(x) / x in x^2 on |x| <= 7; relative error 8.2e-9.
+# I1(x) / x as a polynomial in x^2 on |x| <= 7; relative error 8.2e-9.
 I1_NEAR = (
     0.5,
     0.0624999888,
@@ -39,7 +39,8 @@ I1_NEAR = (
     1.1768032e-13,
     8.94877921e-16,
 )
-# e^-x I1(x) sqrt(x) in 1/x from 7; relative error 2.2e-8 (the first coefficient's).
+# e^-x I1(x) sqrt(x) as a polynomial in 1/x for x >= 7; relative error 2.2e-8, from the
+# rounding of the first coefficient.
 I1_FAR = (
     0.398942292,
     -0.14961189,
@@ -54,7 +55,7 @@ I1_FAR = (
 
 
 def bessel_i1e(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^-|x| I1(x): odd, and zero of its argument's sign at the infinities."""
+    """Return e^-|x| I1(x), with the sign of x; at the infinities it is zero."""
     size = magnitude(x)
     near = size < I1_NEAR_END
     inside = jnp.where(near, size, np.float32(0))

@@ -1,10 +1,10 @@
 """Building blocks of the FP32 elementary functions: bits, splitting, polynomials.
 
-A product stays the same whether or not XLA fuses it with the next addition for one of
-two reasons: it is sealed (`exact.seal`), or it is exact because its factors have few
-significant bits (`truncate`, Cody-Waite constants, powers of two), so that a fused
-multiply-add rounds as the separate operations do. Everything else is a sum, a selection
-or integer arithmetic. FP32 subnormals are zeros; NaN is always 0x7FC00000.
+XLA may fuse a product with the next addition. To keep the result the same, each product
+is either sealed (`exact.seal`), or exact because its factors have few significant bits
+(`truncate`, Cody-Waite constants, powers of two): a fused multiply-add then rounds as
+the separate operations do. Everything else is a sum, a selection or integer arithmetic.
+FP32 subnormals are zeros; NaN is always 0x7FC00000.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIN_NORMAL = np.float32(2.0**-126)
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
 MANTISSA = np.uint32(0x007FFFFF)
-# 1.5 * 2^23: the low bits of `n + INTEGER` are the integer n in two's complement.
+# 1.5 * 2^23: the low bits of the float `n + INTEGER` are n in two's complement.
 INTEGER = np.float32(12582912.0)
 
 
@@ -44,19 +44,18 @@ def with_sign(x: jax.Array, sign_source: jax.Array) -> jax.Array:
 
 def flush(x: jax.Array) -> jax.Array:
     """Replace subnormals by zeros of the same sign, on any host. This is needed only
-    where bits or a selection would keep a subnormal: FP32 arithmetic flushes by itself,
-    because XLA runs with FTZ and DAZ."""
+    before selections and operations on bits: FP32 arithmetic of XLA already flushes."""
     bits = bits_of(x)
     return float_of(jnp.where((bits & EXPONENT) == 0, bits & SIGN, bits))
 
 
 def no_nan_payload(x: jax.Array) -> jax.Array:
-    """Replace every NaN by the same NaN: hosts differ in the sign of a fresh NaN."""
+    """Replace every NaN by `NAN`, because the sign of a new NaN depends on the host."""
     return jnp.where(x == x, x, NAN)
 
 
 def truncate(x: jax.Array) -> jax.Array:
-    """Return the upper 12 significant bits: products of two such numbers are exact.
+    """Return `x` cut to 12 significant bits: products of two such numbers are exact.
 
     >>> float(truncate(jnp.float32(1 + 2**-20)))
     1.0
@@ -68,9 +67,9 @@ def quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
     """Return IEEE float32 `a / b` of equal shapes, even if both are broadcasts.
 
     XLA moves elementwise operations, also seals, in front of a broadcast, and then
-    turns `a / broadcast(b)` into `a * (1 / b)`. So the divisor is made to depend on the
-    element's index, which is not a broadcast, and on the dividend, which may have a
-    batch dimension that neither the divisor nor the index has.
+    turns `a / broadcast(b)` into `a * (1 / b)`. So `b` is made to depend on the index
+    of the element, which is no broadcast, and on `a`: `vmap` may add a batch dimension
+    to `a` alone.
     """
     index = lax.iota(jnp.uint32, a.size).reshape(a.shape)
     return lax.div(a, float_of(bits_of(b) ^ ((bits_of(a) ^ index) & zero_bits(zero))))
@@ -84,9 +83,9 @@ def inverse(x: jax.Array, zero: jax.Array) -> jax.Array:
 def polynomial(
     coefficients: Sequence[float | jax.Array], x: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return a polynomial by Estrin's scheme with sealed products, lowest coefficient
-    first. It has as many seals as Horner's rule, but in a chain of logarithmic length,
-    so it takes half the time."""
+    """Return the polynomial of `x` with these coefficients, the lowest first. Products
+    are sealed. It is Estrin's scheme, which takes half the time of Horner's rule,
+    because more of its operations are independent."""
     values = [c if isinstance(c, jax.Array) else np.float32(c) for c in coefficients]
     while len(values) > 1:
         pairs = zip(values[0::2], values[1::2], strict=False)
@@ -99,7 +98,7 @@ def polynomial(
 def choose(
     condition: jax.Array, yes: tuple[float, ...], no: tuple[float, ...]
 ) -> list[jax.Array]:
-    """Return, elementwise, the coefficients of one of two polynomials."""
+    """Return the coefficients `yes` where `condition` holds, else `no`."""
     pairs = zip(yes, no, strict=True)
     return [jnp.where(condition, np.float32(a), np.float32(b)) for a, b in pairs]
 
@@ -116,7 +115,7 @@ def power_of_two(n: jax.Array) -> jax.Array:
 
 def scale(x: jax.Array, n: jax.Array) -> jax.Array:
     """Return `x * 2^n` for positive normal `x` and integral float32 `n` in -300..300.
-    By integer arithmetic alone it overflows to infinity and underflows to zero."""
+    It overflows to infinity and underflows to zero, by integer arithmetic alone."""
     mantissa_and_exponent = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (mantissa_and_exponent >> 23) + n.astype(jnp.int32)
     result = float_of(bits_of(x) + shifted_integer(n))

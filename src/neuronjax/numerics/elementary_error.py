@@ -1,9 +1,10 @@
 """FP32 error function, its complement and its inverse by sealed arithmetic.
 
-erf: x + x P(x^2) for x below 0.93, then 1 - exp(x Q(x)). erfc: 1 - erf for x below 0.5,
+erf: x + x P(x^2) for |x| < 0.93, then 1 - exp(x Q(x)). erfc: 1 - erf for |x| < 0.5,
 then exp(-x^2) t P(t) with t = 1 / (1 + x/2) and x^2 as a sum of two FP32 numbers.
-erf_inv: x P(w) with w = -log(1 - x^2), in w or sqrt(w) (Giles, "Approximating the
-erfinv function"). Coefficients are minimax fits made as in `elementary_exponential`.
+erf_inv: x P(w) for w < 5, else x P(sqrt(w)), with w = -log(1 - x^2) (Giles,
+"Approximating the erfinv function"). Coefficients are minimax fits made as in
+`elementary_exponential`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from neuronjax.numerics.elementary_logarithm import log_of_parts, split_exponent
 from neuronjax.numerics.exact import seal
 
 ERF_SMALL = np.float32(0.93)
-# erf(x)/x - 1 in x^2 on |x| <= 0.93; relative error 1.8e-8.
+# erf(x)/x - 1 as a polynomial in x^2 on |x| <= 0.93; relative error 1.8e-8.
 ERF = (
     0.128379151,
     -0.376124889,
@@ -39,7 +40,7 @@ ERF = (
     0.00498735253,
     -0.00059595838,
 )
-# log(erfc(x))/x on 0.93..3.93; relative error of erf 2.9e-9.
+# log(erfc(x))/x as a polynomial in x on 0.93..3.93; relative error of erf 2.9e-9.
 LOG_ERFC = (
     -1.12851119,
     -0.635728955,
@@ -48,7 +49,8 @@ LOG_ERFC = (
     -0.00321221421,
     0.00021365477,
 )
-# exp(x^2) erfc(x) / t in t - 1/2 on 0 <= x <= 9.3; relative error 1.7e-8.
+# exp(x^2) erfc(x) / t as a polynomial in t - 1/2 with t = 1 / (1 + x/2), for x in
+# 0..9.3; relative error 1.7e-8.
 ERFC = (
     0.510791361,
     0.687160671,
@@ -62,8 +64,8 @@ ERFC = (
     -0.0200932398,
     0.0369338468,
 )
-# erf_inv(x)/x in w - 2.5 for w < 5 and in sqrt(w) - 3 above; relative errors 4.0e-8
-# (the rounding of the first coefficient) and 1.2e-8.
+# erf_inv(x)/x as polynomials: in w - 2.5 for w < 5, in sqrt(w) - 3 from 5 on, with w =
+# -log(1 - x^2); relative errors 4.0e-8 (from rounding the first coefficient), 1.2e-8.
 ERF_INV_NEAR = (
     1.50140941,
     0.24664028,
@@ -97,7 +99,7 @@ def erf(x: jax.Array, zero: jax.Array) -> jax.Array:
     variable = jnp.where(small, seal(x * x, zero), jnp.where(size < 4, size, 4))
     p = polynomial(choose(small, ERF, LOG_ERFC), variable, zero)
     large = np.float32(1) - exp_in_range(variable * p, zero)
-    # The scale, an exact power of two, keeps x p from underflowing beside x.
+    # The product x p would underflow for a small x; the scale of 2^24 is exact.
     scaled = x * np.float32(2.0**24)
     near_zero = (scaled + seal(scaled * p, zero)) * np.float32(2.0**-24)
     result = jnp.where(small, near_zero, with_sign(large, x))

@@ -35,7 +35,8 @@ LOG2_E = np.float32(1.4426950408889634)
 # ln 2 to 32 bits in two pieces of 16: n * piece is exact for |n| <= 255.
 LN2_HIGH = np.float32(float.fromhex("0x1.62e4p-1"))
 LN2_LOW = np.float32(float.fromhex("0x1.7f7ep-20"))
-# (e^r - 1 - r) / r^2 on |r| <= 0.347; relative error of expm1 1.4e-8 and 4.4e-10.
+# (e^r - 1 - r) / r^2 as polynomials in r on |r| <= 0.347; relative error of expm1
+# 1.4e-8 with EXP and 4.4e-10 with EXP_FINE.
 EXP = (0.49999997, 0.166665465, 0.0416674353, 0.00836627185, 0.00138706958)
 EXP_FINE = (
     0.5,
@@ -45,7 +46,7 @@ EXP_FINE = (
     0.00139323424,
     0.000197633912,
 )
-# (2^r - 1) / r on |r| <= 0.5; relative error of 2^r 3e-9.
+# (2^r - 1) / r as a polynomial in r on |r| <= 0.5; relative error of 2^r 3e-9.
 EXP2 = (
     0.693147182,
     0.240226477,
@@ -54,16 +55,17 @@ EXP2 = (
     0.00133908063,
     0.000153264627,
 )
-# (tanh x - x) / x^3 in x^2 on |x| <= 0.626; relative error 4.5e-9.
+# (tanh x - x) / x^3 as a polynomial in x^2 on |x| <= 0.626; relative error 4.5e-9.
 TANH = (-0.333332807, 0.133314073, -0.0537367836, 0.0206294768, -0.0056941919)
 TANH_SMALL = np.float32(0.625)
-# ((e^2r - 1) / 2 - r) / r^2: EXP's coefficients times powers of two.
+# ((e^2r - 1) / 2 - r) / r^2 as a polynomial in r: EXP's coefficients times powers of
+# two.
 HALF_EXPM1 = tuple(2.0**k * c for k, c in enumerate(EXP, start=1))
 
 # The largest x with a finite e^x, and the smallest x with a normal e^x.
 EXP_MAX = np.float32(float.fromhex("0x1.62e42ep6"))
 EXP_MIN = np.float32(float.fromhex("-0x1.5d589ep6"))
-# Below this |x|, expm1, log1p and similar functions of x round to x.
+# For |x| below this, expm1, log1p and similar functions of x round to x.
 TINY = np.float32(2.0**-25)
 
 
@@ -88,7 +90,7 @@ def exp_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def in_exp_range(x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return `result`, replaced by 0, infinity or NaN where x is out of exp's range."""
+    """Return `result` for x in EXP_MIN..EXP_MAX, elsewhere e^x: 0, infinity or NaN."""
     high = jnp.where(x <= EXP_MAX, result, jnp.where(x > EXP_MAX, INF, NAN))
     return jnp.where(x < EXP_MIN, np.float32(0), high)
 
@@ -108,10 +110,10 @@ def exp2(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def expm1_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^x - 1 for x in -30..EXP_MAX; zero loses its sign, and a tiny x all
-    accuracy. With s = 2^(n-1): (s - 1/2) + s r as a sum and its rounding error, plus s
-    r^2 P(r), then doubled, so that n = 128 does not overflow. Products with s are
-    exact."""
+    """Return e^x - 1 for x in -30..EXP_MAX; it is inaccurate for |x| < TINY.
+
+    With s = 2^(n-1) it is twice the sum of s - 1/2, s r and s r^2 P(r); a scale of 2^n
+    would overflow at n = 128. The rounding error of s - 1/2 + s r is added too."""
     n, high, low = reduce_ln2(x)
     r = high - low
     r_error = (high - r) - low
@@ -133,12 +135,12 @@ def expm1(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def tanh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the hyperbolic tangent: x + x^3 P(x^2), or 1 - 1 / (e^2|x| / 2 + 1/2) from
-    0.625.
+    """Return the hyperbolic tangent: x + x^3 P(x^2), but for |x| >= 0.625
+    1 - 1 / (e^2|x| / 2 + 1/2), with the sign of x.
 
-    With 2|x| = n ln 2 + 2 r, (e^2r - 1) / 2 is r + r^2 Q(r): both polynomials have five
-    coefficients and the same form, so one evaluation serves both ranges. A dividend of
-    1 needs no `quotient`: its product with the divisor's reciprocal is the quotient.
+    With 2|x| = n ln 2 + 2 r, (e^2r - 1) / 2 is r + r^2 Q(r): P and Q have five
+    coefficients each, so one evaluation serves both ranges. The dividend 1 needs no
+    `quotient`: if XLA replaces 1 / y by 1 * (1 / y), the result is the same.
     """
     size = magnitude(x)
     small = size < TANH_SMALL
@@ -157,9 +159,9 @@ def tanh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def logistic(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return 1 / (1 + e^-x), as e / (1 + e) or 1 / (1 + e) with e = e^-|x|. The
-    rounding errors of e and of 1 + e are known; they are corrected to first order, with
-    a rough reciprocal of 1 + e, good to 6 %."""
+    """Return 1 / (1 + e^-x). With e = e^-|x| it is 1 / (1 + e) for x >= 0, else
+    e / (1 + e). The rounding errors of e and of 1 + e are known, so the result is
+    corrected to first order, with a reciprocal of 1 + e that is right to 6 %."""
     size = magnitude(x)
     near = jnp.where(size < 88, size, np.float32(88))
     n, one_plus_h, h = exp_parts(-near, zero)
@@ -180,7 +182,8 @@ def logistic(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def sinh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return sinh: (t + t / (t + 1)) / 2 with t = e^|x| - 1; from 9 on e^|x| / 2."""
+    """Return the hyperbolic sine: (t + t / (t + 1)) / 2 with t = e^|x| - 1 for |x| < 9,
+    else e^|x| / 2, with the sign of x."""
     x = flush(x)
     size = magnitude(x)
     t = seal(expm1_in_range(jnp.where(size < 9, size, np.float32(9)), zero), zero)
@@ -191,7 +194,7 @@ def sinh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def cosh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the hyperbolic cosine (e + 1 / e) / 2 with e = e^|x|; e^|x| / 2 from 9."""
+    """Return the hyperbolic cosine (e + 1 / e) / 2, e = e^|x|; e / 2 for |x| >= 9."""
     size = magnitude(x)
     e = exp_in_range(jnp.where(size < 9, size, np.float32(9)), zero)
     middle = np.float32(0.5) * (e + inverse(e, zero))
@@ -199,7 +202,7 @@ def cosh(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def half_exp(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^x / 2 for x >= 0 or NaN, in a range a little larger than that of e^x."""
+    """Return e^x / 2 for x >= 0 or NaN; finite also for x a little above EXP_MAX."""
     near = jnp.where(x < 100, x, np.float32(100))
     n, one_plus_h, _ = exp_parts(near, zero)
     return jnp.where(x == x, scale(one_plus_h, n - np.float32(1)), NAN)

@@ -1,11 +1,12 @@
 """FP32 log-gamma and digamma functions by sealed arithmetic.
 
-lgamma: t P(t) with t = x - 1, x - 2 or x - MINIMUM (plus the value there); from 3 on
-Stirling's series with log x as a sum of two FP32 numbers. digamma: (x - x0) P(x) about
-its zero x0 on 1..2, one step of the recurrence on 0..1 and 2..3, and from 3 on the
-asymptotic series. Left of 0 reflection formulas give both as a difference; where its
-terms cancel, the error is relative to the terms (`ULP_FLOOR` of `elementary`).
-Coefficients are minimax fits made as in `elementary_exponential`.
+lgamma: t P(t) with t = x - 1 or x - 2; near MINIMUM, lgamma(MINIMUM) + t P(t) with
+t = x - MINIMUM; from 3 on Stirling's series, with log x as a sum of two FP32 numbers.
+digamma: (x - x0) P(x) about its zero x0 on 1..2, one step of the recurrence on 0..1 and
+2..3, and from 3 on the asymptotic series. Left of 0, reflection formulas give both
+functions as differences. Where the terms of a difference cancel, the error is
+counted relative to the terms (`ULP_FLOOR` of `elementary`). Coefficients are
+minimax fits made as in `elementary_exponential`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from neuronjax.numerics.elementary_logarithm import (
 )
 from neuronjax.numerics.exact import seal
 
-# lgamma(1 + t) / t on |t| <= 1/2; relative error 1.2e-8.
+# lgamma(1 + t) / t as a polynomial in t on |t| <= 1/2; relative error 1.2e-8.
 LGAMMA_1 = (
     -0.577215672,
     0.822467029,
@@ -51,7 +52,8 @@ LGAMMA_1 = (
     0.175205931,
     -0.155281037,
 )
-# lgamma(2 + t) / t on -1/2..1, as many coefficients; relative error 1.6e-8.
+# lgamma(2 + t) / t as a polynomial in t on -1/2..1; relative error 1.6e-8. It has as
+# many coefficients as LGAMMA_1, because `choose` selects one of the two.
 LGAMMA_2 = (
     0.422784328,
     0.322467029,
@@ -67,7 +69,8 @@ LGAMMA_2 = (
     0.0,
     0.0,
 )
-# (lgamma(MINIMUM + d) - lgamma(MINIMUM)) / d, for 1.25..1.75; relative error 2e-10.
+# (lgamma(MINIMUM + d) - lgamma(MINIMUM)) / d as a polynomial in d, for MINIMUM + d in
+# 1.25..1.75; relative error 2e-10.
 LGAMMA_MINIMUM = (
     0.0,
     0.483836114,
@@ -83,13 +86,14 @@ LGAMMA_MINIMUM = (
     0.0,
     0.0,
 )
-# x (lgamma x - (x - 1/2) log x + x - HALF_LOG_2PI) in 1/x^2 from 3; relative error of
-# lgamma 1.2e-9.
+# x (lgamma x - (x - 1/2) log x + x - HALF_LOG_2PI) as a polynomial in 1/x^2 for x >= 3;
+# relative error of lgamma 1.2e-9.
 STIRLING = (0.0833331645, -0.00276993634, 0.000679244229)
 HALF_LOG_2PI = np.float32(0.9189385332046728)
-# (sin(pi f) / (pi f) - 1) / f^2 in f^2 on |f| <= 1/2; relative error of the sine 8e-11.
+# (sin(pi f) / (pi f) - 1) / f^2 as a polynomial in f^2 on |f| <= 1/2; relative error of
+# the sine 8e-11.
 SINC = (-1.64493406, 0.811742008, -0.190745384, 0.0261047427, -0.00221547997)
-# digamma(x) / (x - x0) in x - 3/2 on 1..2; relative error 8.8e-9.
+# digamma(x) / (x - x0) as a polynomial in x - 3/2 on 1..2; relative error 8.8e-9.
 DIGAMMA = (
     0.951055884,
     -0.423627436,
@@ -103,9 +107,11 @@ DIGAMMA = (
     -0.0161229894,
     0.0094268024,
 )
-# x^2 (log x - 1/(2x) - digamma x) in 1/x^2 from 3; relative error of digamma 2.8e-9.
+# x^2 (log x - 1/(2x) - digamma x) as a polynomial in 1/x^2 for x >= 3; relative error
+# of digamma 2.8e-9.
 DIGAMMA_FAR = (0.0833324119, -0.00828645565, 0.00323274778)
-# pi f cot(pi f) / (1 - 4 f^2) in f^2 on |f| <= 1/2; relative error 1.5e-8.
+# pi f cot(pi f) / (1 - 4 f^2) as a polynomial in f^2 on |f| <= 1/2; relative error
+# 1.5e-8.
 COT = (1.0, 0.710128248, 0.676156938, 0.661913753, 0.745608985, 0.233491957, 1.74368513)
 
 
@@ -146,9 +152,9 @@ def stirling(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def lgamma(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return log |Gamma(x)|: infinite at 0, -1, -2, ... and at both infinities. Below
-    1/2 in magnitude it is lgamma(1 + x) - log |x|. Left of -1/2, with f the fraction of
-    x, it is -log |x sin(pi f) / pi| - lgamma |x|."""
+    """Return log |Gamma(x)|: infinite at 0, -1, -2, ... and at both infinities. It is
+    lgamma(1 + x) - log |x| for |x| <= 1/2. Left of -1/2, with f = `fraction_of(x)`, it
+    is -log |x sin(pi f) / pi| - lgamma |x|."""
     x = flush(x)
     size = magnitude(x)
     small, middle = size <= HALF, size < THREE
@@ -175,7 +181,7 @@ def lgamma(x: jax.Array, zero: jax.Array) -> jax.Array:
     result = jnp.where(x > HALF, value, left)
     pole = (x < 0) & (fraction == 0)
     result = jnp.where(pole | (size == INF), INF, result)
-    result = jnp.where(result == 0, np.float32(0), result)  # both zeros are +0
+    result = jnp.where(result == 0, np.float32(0), result)  # +0 at 1 and 2
     return jnp.where(x == x, result, NAN)
 
 
@@ -201,7 +207,7 @@ def digamma_positive(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def digamma(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the derivative of lgamma; NaN at 0, -1, -2, ... (as XLA), and at
+    """Return the derivative of lgamma; NaN at 0, -1, -2, ... (as in XLA) and at
     -infinity. Left of 0 it is digamma(1 - x) - pi cot(pi x)."""
     x = flush(x)
     negative = x < 0
@@ -209,7 +215,7 @@ def digamma(x: jax.Array, zero: jax.Array) -> jax.Array:
     fraction = fraction_of(x)
     size = magnitude(fraction)
     p = polynomial(COT, seal(fraction * fraction, zero), zero)
-    # The first product has one rounding: 2 |f| is exact, and so is its sum with 1.
+    # The product is rounded once: 2 |f| is exact, and so are 1 - 2 |f| and 1 + 2 |f|.
     factor = seal((ONE - (size + size)) * seal(ONE + (size + size), zero), zero)
     cotangent = quotient(seal(factor * seal(p, zero), zero), fraction, zero)
     result = jnp.where(negative, value - cotangent, value)

@@ -2,8 +2,8 @@
 
 log: x = 2^k m with m in sqrt(1/2)..sqrt(2), f = m - 1, s = f / (2 + f), and
 log m = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))), the form of fdlibm's e_log.c.
-power: log2|x| and y log2|x| are sums of two FP32 numbers, then 2^(y log2|x|);
-the splitting into 12 bits and a rest is that of fdlibm's e_pow.c. Coefficients are
+power: 2^(y log2|x|), where log2|x| and y log2|x| are sums of two FP32 numbers; the
+splitting into 12 bits and a rest is that of fdlibm's e_pow.c. Coefficients are
 minimax fits made as in `elementary_exponential`.
 """
 
@@ -38,7 +38,7 @@ from neuronjax.numerics.exact import seal
 SQRT_HALF_BITS = np.uint32(0x3F3504F3)
 # P in log m = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))); relative error 8e-10.
 LOG = (0.666667759, 0.399775535, 0.298721552)
-# P in 3 atanh(s)/s = 3 + s^2 + s^4 P(s^2), |s| <= 0.172; atanh(s)/s errs by 4e-14.
+# P in 3 atanh(s)/s = 3 + s^2 + s^4 P(s^2), |s| <= 0.172; error of atanh(s)/s 4e-14.
 ATANH = (0.600000024, 0.428565562, 0.333830863, 0.255003393, 0.463155836)
 # 2 / (3 ln 2), whole and as 12 bits plus the rest.
 LOG2_SCALE = np.float32(0.9617966939259756)
@@ -68,7 +68,7 @@ def log_of_parts(k: jax.Array, f: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def in_log_range(x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return `result`, replaced where x is not positive, normal and finite."""
+    """Return `result` where x is positive, normal and finite, and log x elsewhere."""
     normal = (bits_of(x) - np.uint32(0x00800000)) < np.uint32(0x7F000000)
     zero_or_nan = jnp.where(magnitude(x) < MIN_NORMAL, -INF, NAN)
     return jnp.where(normal, result, jnp.where(x == INF, INF, zero_or_nan))
@@ -81,7 +81,7 @@ def log(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def log1p(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return log(1 + x); the error of 1 + x is added to f, exactly for k = 0."""
+    """Return log(1 + x), corrected for the rounding error of the sum 1 + x."""
     x = flush(x)
     total = seal(x + np.float32(1), zero)
     share = total - np.float32(1)
@@ -140,7 +140,7 @@ def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
     square = s * s
     r = seal((square * square) * polynomial(ATANH, square, zero), zero)
     r = r + seal(s_low * (s_high + s), zero)
-    # s (3 + s^2 + r) = high_product + low_product, then times 2 / (3 ln 2).
+    # product_high + product_low is s (3 + s^2 + r); times 2 / (3 ln 2) it is log2 m.
     high_square = s_high * s_high
     t_high = truncate((high_square + np.float32(3)) + r)
     t_low = r - ((t_high - np.float32(3)) - high_square)
@@ -155,7 +155,8 @@ def log2_parts(x: jax.Array, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return 2^(high + low); |high| < 300 and |low| < 1; `high` is an exact product."""
+    """Return 2^(high + low) for |high| < 300 and |low| < 1. If `high` is a product, it
+    must be exact, because XLA may fuse it."""
     n = lax.round(high + low, lax.RoundingMethod.TO_NEAREST_EVEN)
     fraction = high - n
     t = truncate(fraction + low)
@@ -172,7 +173,7 @@ def exp2_of_parts(high: jax.Array, low: jax.Array, zero: jax.Array) -> jax.Array
 
 def power_of_positive(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
     """Return x^y for x > 0, normal and finite, and any y but NaN."""
-    # For |y| >= 2^33 all powers but those of 1 are zero or infinite: |log2 x| >= 2^-24.
+    # For |y| >= 2^33 and x != 1 the power is 0 or infinite, because |log2 x| >= 2^-24.
     limit = with_sign(jnp.full_like(y, 2.0**33), y)
     y = jnp.where(magnitude(y) < np.float32(2.0**33), y, limit)
     high, low = log2_parts(x, zero)

@@ -1,7 +1,7 @@
 """FP32 square roots, cube root, reciprocal, quotient and remainder.
 
 XLA's `sqrt` and `divide` are IEEE operations and its `remainder` is exact. The
-functions here keep XLA from replacing them (1 / sqrt becomes rsqrt, a / b a product),
+functions here keep XLA from replacing them (1 / sqrt by rsqrt, a / b by a product),
 flush subnormals, and return the same NaN on every host.
 """
 
@@ -28,14 +28,14 @@ from neuronjax.numerics.elementary_core import (
 )
 from neuronjax.numerics.exact import seal
 
-# cbrt m on 1/2..1, a first approximation; relative error 9.2e-6.
+# A first approximation of cbrt m on 1/2..1, a polynomial in m; relative error 9.2e-6.
 CBRT = (0.402389795, 1.13999832, -0.954382122, 0.54664582, -0.134661019)
 CBRT_2 = np.float32(1.2599210498948732)
 CBRT_4 = np.float32(1.5874010519681994)
 
 
 def sqrt(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the correctly rounded square root; of -0 it is -0, below 0 it is NaN."""
+    """Return the correctly rounded square root: NaN for x < 0, and -0 for -0."""
     return no_nan_payload(lax.sqrt(seal(x, zero)))
 
 
@@ -51,8 +51,8 @@ def reciprocal(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def divide(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the correctly rounded x / y. XLA fuses a quotient only if it has one
-    reader, here the seal, whose result `no_nan_payload` reads twice."""
+    """Return the correctly rounded x / y. Without the seal, `no_nan_payload` would read
+    the quotient twice, and XLA fuses only a quotient that is read once."""
     return no_nan_payload(seal(quotient(x, y, zero), zero))
 
 
@@ -63,8 +63,9 @@ def remainder(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def cbrt(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the cube root: |x| = 8^k a with a in 1/2..4, one corrected Newton step for
-    a. The approximation t has 12 bits, so t^2 is exact (fdlibm's s_cbrt.c)."""
+    """Return the cube root. With |x| = 8^k a and a in 1/2..4, an approximation t of the
+    root of a gets one corrected Newton step. It has 12 bits, so t^2 is exact (fdlibm's
+    s_cbrt.c)."""
     x = flush(x)
     bits = bits_of(magnitude(x))
     exponent = bits >> 23

@@ -1,10 +1,10 @@
 """FP32 sin, cos, tan, atan, atan2, asin and acos by sealed arithmetic.
 
 The argument reduction is Payne and Hanek's in uint32 arithmetic for every |x| > pi/4:
-the 24-bit mantissa times the 96 bits of 2/pi that matter at that exponent, modulo 4. It
-is exact to 2^-62 of a quadrant, so there is no bound on |x|, and integers need no seal.
-The fraction becomes an angle in radians as a sum of two FP32 numbers. Coefficients are
-minimax fits made as in `elementary_exponential`.
+the 24-bit mantissa times the 96 bits of 2/pi that matter at that exponent, modulo 4.
+The result is exact to 2^-62 of a quadrant, so there is no bound on |x|, and integers
+need no seal. The fraction becomes an angle in radians as a sum of two FP32 numbers.
+Coefficients are minimax fits made as in `elementary_exponential`.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ HALF_PI_12 = np.float32(float.fromhex("0x1.92p0"))
 HALF_PI_REST = np.float32(1.5707963267948966 - float.fromhex("0x1.92p0"))
 HALF_PI_ERROR = np.float32(-4.3711390001862426e-08)
 PI, SIXTH = np.float32(np.pi), np.float32(1 / 6)
-# (sin r - r) / r^3 and (cos r - 1 + r^2/2) / r^4 in r^2 on |r| <= pi/4; relative
-# errors 4e-9 and 1.2e-10.
+# (sin r - r) / r^3 and (cos r - 1 + r^2/2) / r^4 as polynomials in r^2 on
+# |r| <= pi/4; relative errors 4e-9 and 1.2e-10.
 SIN = (-0.166666552, 0.00833218731, -0.000195179076)
 COS = (0.0416666456, -0.00138873095, 2.44323292e-05)
-# (atan t - t) / t^3 in t^2 on |t| <= 1; relative error 2.6e-9.
+# (atan t - t) / t^3 as a polynomial in t^2 on |t| <= 1; relative error 2.6e-9.
 ATAN = (
     -0.333332986,
     0.199985296,
@@ -69,12 +69,12 @@ ATAN = (
     0.0108684711,
     -0.0017827613,
 )
-# (asin t - t) / t^3 in t^2 on |t| <= 1/2; relative error 4.9e-9.
+# (asin t - t) / t^3 as a polynomial in t^2 on |t| <= 1/2; relative error 4.9e-9.
 ASIN = (0.166667521, 0.0749530941, 0.0454691499, 0.0241847821, 0.0421582907)
 
 
 class Angle(NamedTuple):
-    """The parts of |x| = quadrant * pi/2 + high + low; the quadrant is modulo 2^32."""
+    """The parts of |x| = quadrant * pi/2 + high + low, with the quadrant modulo 4."""
 
     quadrant: jax.Array
     high: jax.Array
@@ -113,7 +113,7 @@ def two_over_pi_window(exponent: jax.Array) -> tuple[jax.Array, jax.Array, jax.A
 
 
 def reduce_half_pi(x: jax.Array, zero: jax.Array) -> Angle:
-    """Return the quadrant of |x| and the angle in it, in -pi/4..pi/4."""
+    """Return |x| as an angle with high + low in -pi/4..pi/4."""
     bits = bits_of(magnitude(x))
     mantissa = (bits & MANTISSA) | np.uint32(0x00800000)
     w0, w1, w2 = two_over_pi_window(bits >> 23)
@@ -152,7 +152,7 @@ def quadrant_to_radians(
 
 
 def sin_and_cos(angle: Angle, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return (sin, cos) of the angle within its quadrant."""
+    """Return (sin, cos) of `angle.high + angle.low`."""
     r = angle.high
     square = seal(r * r, zero)
     half = np.float32(0.5) * square
@@ -183,10 +183,11 @@ def sin(x: jax.Array, zero: jax.Array) -> jax.Array:
 def sin_as_scalar_engine(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Return the sine as ScalarE computes it: a cubic beyond -pi..pi.
 
-    Documented (nki/api/nki.api.shared.rst): there the fitted polynomial continues as a
-    cubic, and sin(9.0) is about 27.65. ASSUMPTION: it is the Taylor polynomial of the
-    sine at pi, (x - pi)^3 / 6 - (x - pi), and odd; its value at 9 is 27.652. Within
-    -pi..pi this is `sin`; the engine's own accuracy there is not documented.
+    Documented (nki/api/nki.api.shared.rst): beyond -pi..pi the fitted polynomial is
+    continued as a cubic, and sin(9.0) is about 27.65. ASSUMPTION: it is the Taylor
+    polynomial of the sine at pi, (x - pi)^3 / 6 - (x - pi), and odd; its value at 9 is
+    27.652. Within -pi..pi this is `sin`; the engine's own accuracy there is not
+    documented.
     """
     size = magnitude(x)
     beyond = size - PI
@@ -218,7 +219,7 @@ def tan(x: jax.Array, zero: jax.Array) -> jax.Array:
 def odd_series(
     t: jax.Array, coefficients: tuple[float, ...], zero: jax.Array
 ) -> jax.Array:
-    """Return t + t^3 P(t^2)."""
+    """Return t + t^3 P(t^2), where P has these coefficients."""
     square = t * t
     return t + seal(t * (square * polynomial(coefficients, square, zero)), zero)
 
@@ -251,7 +252,8 @@ def atan2(y: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
 def asin_parts(
     size: jax.Array, zero: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return (is_large, a, error): asin is pi/2 - 2 (a + error) if large, else a."""
+    """Return (is_large, a, error), where asin(size) is pi/2 - 2 (a + error) if
+    `is_large`, else a."""
     far = size > np.float32(0.5)
     square = seal(np.float32(0.5) * (np.float32(1) - size), zero)
     root = seal(lax.sqrt(jnp.where(far, square, np.float32(1))), zero)

@@ -1,7 +1,7 @@
 """FP32 Hurwitz zeta function and polygamma functions by sealed arithmetic.
 
-For q > 0 this is the Euler-Maclaurin formula after `TERMS` terms, the smallest added
-first:
+For q > 0 this is the Euler-Maclaurin formula after N = `TERMS` terms, the smallest
+added first:
 
     zeta(s, q) = sum_k<N (q + k)^-s + a^-s (a / (s - 1) + 1/2 + s / (12 a) (1 - ...))
 
@@ -10,9 +10,10 @@ integral s, with f the fraction of q, g = 1 - f and (-1)^s the sign,
 
     zeta(s, q) = zeta(s, f) + (-1)^s (zeta(s, g) - zeta(s, 1 - q)),
 
-where terms may cancel: the error is that of the largest of the three. polygamma(n, x)
-is (-1)^(n+1) n! zeta(n + 1, x), polygamma(0, x) is digamma. Both sum powers of bases
-scaled by 2^-e, so that only a result overflows or underflows.
+where the three values of zeta may cancel: the error is relative to the largest of them.
+polygamma(n, x) is (-1)^(n+1) n! zeta(n + 1, x), polygamma(0, x) is digamma. Both
+functions scale q + k by 2^-e before the power, so that only the result can overflow or
+underflow.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ from neuronjax.numerics.elementary_logarithm import power
 from neuronjax.numerics.exact import seal
 
 TERMS = 9
-# |B_2j / (2j)!| for j = 2..6 is the value for j - 1 divided by these.
+# With b(j) = |B_2j / (2j)!|: b(j - 1) / b(j) for j = 2..6.
 RATIOS = (60.0, 42.0, 40.0, 39.6, 39.506511)
-# For s above this only the first TERMS terms count; below, s^2 stays in range.
+# For s above this, all but the first TERMS terms are negligible. For s up to this, s^2
+# does not overflow.
 LARGE = np.float32(256)
-# The exponent s is clipped to this: powers of every base but 1 are 0 or Inf.
+# The exponent s is clipped to this: here powers of every base but 1 are 0 or Inf.
 LARGEST = np.float32(2.0**31)
-# n! as mantissa in 1/2..1 and exponent; polygamma of a larger n is NaN.
+# The largest n of polygamma(n, x), and n! as (mantissa in 1/2..1, exponent).
 LARGEST_ORDER = 100
 FACTORIALS = [math.frexp(math.factorial(n)) for n in range(LARGEST_ORDER + 1)]
 MANTISSAS = np.array([mantissa for mantissa, _ in FACTORIALS], np.float32)
@@ -63,7 +65,8 @@ def zeta(s: jax.Array, q: jax.Array, zero: jax.Array) -> jax.Array:
     s, q = flush(s), flush(q)
     exponent = _exponent(jnp.where(q > ONE, q, ONE))
     total = _sum(s, q, exponent, zero)
-    # 2^(-s e): both products are exact.
+    # The product of s and the exponent is split into an integer and a fraction; both
+    # partial products are exact.
     order = jnp.minimum(s, LARGEST)
     high = truncate(order)
     whole = jnp.round(exponent * high)
@@ -79,8 +82,8 @@ def zeta(s: jax.Array, q: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def polygamma(n: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the n-th derivative of digamma. It is NaN if n is negative, not an
-    integer, or above 100; its poles are those of `zeta`."""
+    """Return the n-th derivative of digamma; NaN if n is negative, not an integer, or
+    above 100."""
     n, x = flush(n), flush(x)
     is_order = (n >= 0) & (n <= LARGEST_ORDER) & (jnp.floor(n) == n)
     order = jnp.where(is_order, n, ONE)
@@ -103,7 +106,7 @@ def polygamma(n: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _special(s: jax.Array, q: jax.Array, value: jax.Array) -> jax.Array:
-    """Return the value, replaced at poles and where the function is not real."""
+    """Return `value`, replaced by Inf or NaN at poles and where zeta is undefined."""
     integral = jnp.floor(s) == s
     even = integral & (jnp.floor(s * HALF) == s * HALF)
     pole = (q <= 0) & (jnp.floor(q) == q)
@@ -128,7 +131,7 @@ def _exponent(x: jax.Array) -> jax.Array:
 
 
 def _sum(s: jax.Array, q: jax.Array, exponent: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return zeta(s, q) 2^(s exponent), and any number where zeta is undefined."""
+    """Return zeta(s, q) 2^(s exponent); an arbitrary number where zeta is undefined."""
     negative = q < 0
     fraction = jnp.where(negative, q - jnp.floor(q), q)
     usable = (fraction > 0) & (fraction < INF)
@@ -163,7 +166,7 @@ def _positive(
     def add(i: jax.Array, total: jax.Array) -> jax.Array:
         return total + term((TERMS - 1 - i).astype(jnp.float32))[0]
 
-    # k depends on a value known only at run time, so nothing is folded.
+    # k depends on `zero`, which is known only at run time, so XLA folds nothing.
     last, a = term(TERMS + zero)
     tail = seal(last * _tail(s, a, zero), zero)
     tail = jnp.where(s > LARGE, np.float32(0), tail)

@@ -1,18 +1,18 @@
 """XLA-proof arithmetic: the only file that hides a value from the compiler.
 
-XLA rewrites floating-point arithmetic in composition: `x * y + z` becomes a fused
-multiply-add, `a / broadcast(b)` a multiplication by the reciprocal, and products are
-reassociated through constants. A *seal* stops this: it adds to an intermediate result a
--0.0 that the compiler cannot know, which changes no value. The product can only be
-contracted with that -0.0, and `fma(x, y, -0.0)` is `x * y` rounded. A seal costs one
-operation, or none if the processor contracts.
+XLA rewrites floating-point arithmetic: `x * y + z` becomes a fused multiply-add,
+`a / broadcast(b)` a product with the reciprocal, and constant factors are
+multiplied first. A *seal* stops this: it adds to an intermediate result a -0.0 that the
+compiler cannot know, which changes no value. XLA can then fuse a product only with that
+-0.0, and `fma(x, y, -0.0)` is `x * y` rounded. A seal costs one operation, or none if
+it is fused.
 
 The -0.0 is computed inside the graph, from a number known only at run time. An argument
 would not do, because under an outer `jax.jit` it may be a constant. On CPU the number
 comes from a Fourier transform, which XLA leaves to a library and never folds; elsewhere
-XLA's stateful generator draws it. The generator is expanded into ten rounds of
-arithmetic, which take a sixth of the compile time of a small program. Whatever the
-number is, the result is -0.0.
+XLA's stateful generator draws it. On CPU the generator, ten rounds of arithmetic, would
+take a sixth of the compile time of a small program. Whatever the number is, the result
+is -0.0.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def opaque_by(x: jax.Array, hidden: jax.Array) -> jax.Array:
-    """Return `opaque` of `x`, by the shared result `hidden` of `zero_bits`."""
+    """Return `opaque(x, zero)`, given `hidden`, the result of `zero_bits(zero)`."""
     if x.dtype == jnp.bool_:
         return lax.bitwise_xor(x, lax.broadcast(hidden != 0, x.shape))
     word = jnp.dtype(f"uint{jax.dtypes.itemsize_bits(x.dtype)}")
@@ -125,8 +125,8 @@ def zero_bits(zero: jax.Array) -> jax.Array:
 def kept_apart(results: Any) -> Any:
     """Mark the results of a jitted function so that XLA does not inline its call. XLA
     would fuse the function into every consumer, and after a broadcast compute it again
-    for every element. XLA's own `exp` is known to be expensive and is spared, but XLA
-    cannot know the cost of a chain of cheap operations."""
+    for every element. XLA knows that its own `exp` is expensive and does not repeat it,
+    but it does not know the cost of a chain of cheap operations."""
     return jax.tree.map(lambda x: set_xla_metadata(x, inlineable="false"), results)
 
 

@@ -227,8 +227,8 @@ FORMATS: dict[str, FloatFormat] = {
 }
 """The formats above, in the same order."""
 
-#: The 8-bit floats that NKI names. Two products of these enter a cell of the array at
-#: once; products of float8_e3m4 never do.
+#: The 8-bit floats that NKI names. A cell of TensorE's array can take two products of
+#: these at once, unlike products of float8_e3m4.
 FP8 = (FLOAT8_E5M2.name, FLOAT8_E4M3.name, FLOAT8_E4M3FN.name)
 
 
@@ -309,7 +309,7 @@ def get_number_format(target: Any) -> FloatFormat | IntFormat:
 
 
 def unknown(name: str, kind: str, known: Collection[str]) -> InvalidProgramError:
-    """Return the error that a name is not of a kind, with the nearest known names."""
+    """Return the error that `name` is not `kind`, with the nearest `known` names."""
     nearest = difflib.get_close_matches(name, known) or known
     remedy = f"use one of: {', '.join(nearest)}"
     return InvalidProgramError(f"{name!r} is not {kind}", remedy=remedy)

@@ -1,7 +1,7 @@
 """The chips' random number generators as pure functions: XORWOW, and an LFSR.
 
-`xorwow` is bit-exact to G. Marsaglia, "Xorshift RNGs", Journal of Statistical Software
-8(14), 2003, section 3. The vendor documents that Trainium3 implements it, by name and
+`next_xorwow` is bit-exact to G. Marsaglia, "Xorshift RNGs", Journal of Statistical
+Software 8(14), 2003, section 3. The vendor documents that Trainium3 has it, by name and
 by the size of its state (6 words per lane; 4 such states per VectorE lane). Constants,
 seeding, the interleaving of states and the LFSR of older chips are not documented; our
 choices are marked ASSUMPTION. Functions take and return the state; nothing is kept.
@@ -84,8 +84,8 @@ def next_xorwow(state: XorwowState, count: int) -> tuple[jax.Array, XorwowState]
 def next_lane_words(state: XorwowState, count: int) -> tuple[jax.Array, XorwowState]:
     """Draw words from lanes that have several generators each (VectorE of v4: four).
 
-    ASSUMPTION: the generators of a lane take turns, word i comes from generator i mod
-    4, and all advance together, as four words per lane and cycle suggest; words beyond
+    ASSUMPTION: word i of a lane comes from its generator i mod 4, and all generators
+    advance together, because the chip draws four words per lane and cycle. Words beyond
     `count` are lost.
 
     Args:
@@ -151,7 +151,7 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
         InvalidProgramError: the bounds are not finite and in order.
     """
     start, end = np.float32(low), np.float32(high)
-    with np.errstate(over="ignore", invalid="ignore"):  # reported just below
+    with np.errstate(over="ignore", invalid="ignore"):  # an error, below
         span = end - start
     if not (start <= end and np.isfinite(span)):
         raise InvalidProgramError(
@@ -159,7 +159,8 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
             remedy="use finite bounds, the lower first, less than 2^128 apart",
         )
     fraction = fractions(words)
-    # Seals keep XLA from merging the two products and contracting the last.
+    # Seals keep XLA from merging this product with that in `fractions`, and from fusing
+    # it with the sum.
     if not words.size:
         return jnp.zeros(words.shape, jnp.float32)
     zero = opaque_zero_of(words.reshape(-1)[0])
@@ -170,7 +171,6 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
 def _drawn(
     step: Callable[[_State], tuple[_State, jax.Array]], state: _State, count: int
 ) -> tuple[jax.Array, _State]:
-    """Take `count` steps; return the words along a last axis, and the new state."""
     state, words = lax.scan(lambda carry, _: step(carry), state, length=count)
     return jnp.moveaxis(words, 0, -1), state
 

@@ -53,7 +53,7 @@ from neuronjax.numerics.rounding import (
 from neuronjax.numerics.shown import Shown
 from neuronjax.numerics.widening import from_codes, widen
 
-BLOCK_SIZE = 32  # OCP MX 1.0, section 5.2; the only size that the hardware knows
+BLOCK_SIZE = 32  # OCP MX 1.0, section 5.2; the only size in hardware
 INPUT_DTYPES = ("float32", "bfloat16", "float16")
 
 _SIGN = np.uint32(0x8000_0000)
@@ -121,7 +121,7 @@ class MXArray(Shown):
     Invariant: value = element * 2^(scale - 127); a scale of 255 makes the block NaN.
 
     Attributes:
-        elements: an array of the element dtype and of the shape of the array.
+        elements: the narrow floats, in the shape of the quantized array.
         scales: float8_e8m0fnu of the same shape except along `axis`, where there is one
             scale for `block_size` elements; the last block may have fewer. Read the
             codes, not the values: code 0 is 2^-127, which XLA would flush to zero.
@@ -154,7 +154,7 @@ class MXArray(Shown):
         return 8 * self.nbytes / max(self.elements.size, 1)
 
     def __repr__(self) -> str:
-        # A transformation may leave anything in the place of an array.
+        # JAX's transformations may put any object in the place of an array.
         shape = getattr(self.elements, "shape", self.elements)
         blocks = f"blocks of {self.block_size} along axis {self.axis}"
         return f"<neuronjax.MXArray {self.format.name}{shape}, {blocks}>"
@@ -199,12 +199,12 @@ def quantize_mx(
 
     - float32 subnormals are read as zeros (FTZ).
     - A block of zeros: scale byte 0, and zeros that keep their signs.
-    - A block with a NaN or an Inf: scale byte 255, NaN, and all element codes 0.
-    - A scale below 2^-127 is raised to that (byte 0), so its elements are smaller.
-    - "nki_golden", the vendor's CPU golden, breaks the last three: bytes wrap around
-      modulo 256, and a NaN or an Inf is an element like any other. A finite block may
-      thus get byte 255: the golden reads it as 2^128, `MXArray.dequantize` as NaN; its
-      elements are zeros.
+    - A block with a NaN or an Inf: scale byte 255 (NaN), and all element codes 0.
+    - A scale below 2^-127 becomes 2^-127 (byte 0).
+    - "nki_golden", the vendor's CPU golden, does not keep the last three rules: bytes
+      wrap around modulo 256, and a NaN or an Inf is an element like any other. So a
+      finite block may get byte 255, with zeros as elements: the golden reads this scale
+      as 2^128, `MXArray.dequantize` as NaN.
 
     Args:
         x: float32, bfloat16 or float16 of rank 1 or more.
@@ -269,7 +269,7 @@ def fake_quantize(
 
 
 def to_codes(x: jax.Array) -> jax.Array:
-    """Return the codes of FP8, FP4 or E8M0 elements as uint8, payloads included."""
+    """Return the codes of FP8, FP4 or E8M0 elements as uint8, NaN payloads included."""
     fmt = get_format(x.dtype)
     if fmt.width < 8:
         return encode(widen(x), fmt)
@@ -297,7 +297,7 @@ class _Options:
         return self.format.element
 
 
-# Captured programs show the name, and the time model knows it.
+# Captured programs show this name, which `timing.library_calls` knows.
 @functools.partial(jax.jit, static_argnums=2)
 def neuronjax_quantize_mx(
     x: jax.Array, seed: jax.Array | None, options: _Options
@@ -310,7 +310,6 @@ def neuronjax_quantize_mx(
 def _fake_quantized(
     x: jax.Array, seed: jax.Array | None, options: _Options
 ) -> tuple[jax.Array, jax.Array]:
-    """Return values, float32, and scale bytes, uint8."""
     return kept_apart(_values_kernel(x, seed, options))
 
 
@@ -343,7 +342,7 @@ def neuronjax_dequantize_mx(
 
 
 def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
-    """Return blocks of float32 to be rounded, and their scale bytes as uint32."""
+    """Return x in float32 blocks, divided by their scales, and the scale bytes."""
     axis, size = options.axis, options.block_size
     bits = blocked(lax.bitcast_convert_type(widen(x), jnp.uint32), axis, size)
     magnitude, sign = bits & ~_SIGN, bits & _SIGN
@@ -358,7 +357,6 @@ def _quotients(x: jax.Array, options: _Options) -> tuple[jax.Array, jax.Array]:
 def _rounding(
     shape: tuple[int, ...], seed: jax.Array | None, options: _Options
 ) -> dict[str, Any]:
-    """Return the keywords of `round_to_format` for rounding elements."""
     random = None
     if seed is not None:
         random = blocked(random_bits(shape, seed), options.axis, options.block_size)
@@ -393,7 +391,6 @@ def _options(
     rounding: Rounding,
     overflow: Overflow,
 ) -> _Options:
-    """Check the arguments that `rounding` and `mx_scales` do not check."""
     if np.dtype(x.dtype).name not in INPUT_DTYPES:
         raise InvalidProgramError(
             f"MX quantization does not take {x.dtype}",
@@ -418,7 +415,6 @@ def _options(
 
 
 def _seed(rounding: Rounding, seed: jax.Array | int | None) -> jax.Array | None:
-    """Return the key of the random bits, or None if nothing is random."""
     if rounding != "stochastic":
         return None
     if isinstance(seed, int) and 0 <= seed < 1 << 32:

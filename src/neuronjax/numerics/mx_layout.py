@@ -1,7 +1,7 @@
 """x4 words: the four elements of an MX operand that a partition contracts at once.
 
 TensorE contracts an MX operand [K, F] in tiles of up to 128 partitions, F words wide,
-so a tile is up to 512 deep. A scale belongs to 8 partitions x 4 slots. Sources:
+so a tile is up to 512 deep. A scale belongs to 8 partitions x 4 elements. Sources:
 `nki.isa` and the MXFP guide of NKI. Functions here only move data.
 """
 
@@ -20,11 +20,11 @@ from neuronjax.numerics.microscaling import BLOCK_SIZE, to_codes
 from neuronjax.numerics.widening import from_codes
 
 PARTITIONS = 128
-QUADRANT = 32  # partitions; tiles have a multiple of it
+QUADRANT = 32  # partitions; a tile has a multiple of 32
 SLOTS = 4  # elements of a word
 GROUP = BLOCK_SIZE // SLOTS  # partitions that share a scale
 SCALES = QUADRANT // GROUP  # scales of a quadrant, each on a partition of its own
-SCALE_OFFSETS = (0, 4, 8, 12)  # where scales may start: 4 operands can share a tile
+SCALE_OFFSETS = (0, 4, 8, 12)  # partitions where scales may start, for 4 operands
 
 
 def pack_x4(elements: jax.Array) -> jax.Array:

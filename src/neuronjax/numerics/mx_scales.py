@@ -73,8 +73,8 @@ def largest_exponent(element: FloatFormat, rule: str) -> int:
 def _bounded(increment: _Increment, rule: str) -> ScaleRule:
     """Return the rule 2^(floor(log2 amax) - emax + increment), NaN for a NaN or an Inf.
 
-    Below 2^-127, the smallest scale, it stops at byte 0; so a block of zeros and
-    subnormals has byte 0 whatever the increment, since emax is at least 2. No float32
+    A scale below 2^-127, the smallest one, becomes byte 0. So a block of zeros and
+    subnormals has byte 0 with either increment, since emax is at least 2. No float32
     is large enough to need the other limit, byte 254. (torchao gives an Inf a finite
     scale, and divides a block with byte 0 by 2^-126, so its elements are half of ours.)
     """
@@ -96,8 +96,8 @@ def _none(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
 
 
 def _always(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return increment 1, twice OCP's scale, as `nki.isa.quantize_mx` uses since NKI
-    0.5.0. The largest element is then below 2^emax, so nothing saturates."""
+    """Return increment 1, which doubles OCP's scale, as `nki.isa.quantize_mx` does
+    since NKI 0.5.0. The largest element is then below 2^emax, so nothing saturates."""
     del element
     return jnp.ones_like(mantissa)
 
@@ -156,7 +156,7 @@ SCALE_RULES: dict[str, ScaleRule] = {**BOUNDED, "nki_golden": _modulo_256}
 
 
 def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
-    """Multiply float32 magnitudes by 2^(scale - 127), on their bits.
+    """Multiply float32 magnitudes by 2^(scale - 127), by operations on their bits.
 
     The result is exact within the range of float32; below 2^-126 it is zero (FTZ), from
     2^128 on it is Inf. Inf and NaN stay.
@@ -173,10 +173,10 @@ def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def unscale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
-    """Divide float32 magnitudes by 2^(scale - 127), on their bits, for rounding.
+    """Divide float32 magnitudes by 2^(scale - 127), by operations on their bits.
 
-    The quotient is exact between 2^-126 and 2^128, and is never larger if the scale is
-    one of this file's. A smaller quotient becomes 2^-126, which rounds to the same
+    A quotient from 2^-126 to 2^128 is exact; the scales of this file's rules give no
+    larger one. A smaller quotient becomes 2^-126, which rounds to the same
     result: in every element format it is less than 2^-32 of the smallest step.
     Subnormals are zeros (FTZ); Inf and NaN stay.
 

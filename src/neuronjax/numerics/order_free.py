@@ -1,7 +1,7 @@
 """Reductions that are the same in every order: of integers, booleans, and extremes.
 
 XLA may choose their order. The largest and smallest floats are found among integers in
-the order of the floats, because XLA's float reductions lose NaNs on some shapes: NaN
+the order of the floats, because XLA's float reductions lose NaNs on some shapes. NaN
 wins, -0 is below +0, and subnormals count as zeros. Sums and products of floats are not
 here: their order is part of an instruction.
 """
@@ -64,11 +64,11 @@ def extreme_key(op: str, x: jax.Array) -> jax.Array:
 
 
 def extreme_of_key(key: jax.Array) -> jax.Array:
-    """Return the float32 of a key, flushed."""
+    """Return the float32 number of a key of `extreme_key`; subnormals become zeros."""
     bits = jnp.where(key < 0, key ^ jnp.int32(0x7FFFFFFF), key)
     return flush(lax.bitcast_convert_type(bits, jnp.float32))
 
 
 def reduce_extreme(op: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Return the largest or smallest of float32 over axes."""
+    """Return the largest (op "maximum") or smallest of the float32 `x` over axes."""
     return extreme_of_key(REDUCTIONS[op](extreme_key(op, x), axes=axes))

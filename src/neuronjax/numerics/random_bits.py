@@ -20,13 +20,13 @@ from jax import lax
 from neuronjax.errors import InvalidProgramError
 
 GOLDEN = np.uint32(0x9E37_79B9)  # 2^32 / golden ratio, whose bits have no pattern
-#: The mixer's shift before each multiplication, and the factor.
+#: (shift, factor) of each multiplication of the mixer; the shift comes first.
 STEPS = ((16, 0x21F0_AAAD), (15, 0xD35A_2D97))
-LAST_SHIFT = 15  # after both multiplications
+LAST_SHIFT = 15  # the shift after both multiplications
 
 
 def fold(key: jax.Array, data: jax.Array) -> jax.Array:
-    """Mix a uint32 into a key, and return a new key that differs for other data.
+    """Return a key made of `key` and `data`; it differs for different data.
 
     Args:
         key: uint32 scalar; a seed is a key.
@@ -56,7 +56,6 @@ def random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
 
 
 def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
-    """Return uint32 element indices, from an iota per dimension that XLA can shard."""
     index = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         iota = lax.broadcasted_iota(jnp.uint32, shape, axis)

@@ -37,8 +37,9 @@ _INF = np.uint32(0x7F80_0000)
 _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _HALF = np.uint32(0x8000_0000)  # 1/2 in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# The most bits dropped, to nearest and stochastically. More would change nothing: from
-# 25 on a 24-bit significand is below half a step, from 56 on below the unit 2^-32.
+# The most bits that are dropped: in rounding to nearest, and in stochastic rounding.
+# More would change nothing: with 25, a 24-bit significand is below half a step; with
+# 56, it is below 2^-32 steps, the unit of fractions.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)
@@ -46,9 +47,9 @@ _ZERO = np.uint32(0)
 
 class _Bracket(NamedTuple):
     """The position of a magnitude between two neighbouring codes; all fields are
-    uint32. The magnitude is `floor` plus `fraction` 2^-32 of the step to `floor + 1`;
-    fraction bits below 2^-32 are dropped. `odd` is the parity of the significand of
-    `floor`."""
+    uint32. From `floor` to `floor + 1` is a step. The magnitude is `fraction` * 2^-32
+    steps above `floor`; smaller parts of a step are dropped. `odd` is the parity of the
+    significand of `floor`."""
 
     floor: jax.Array
     fraction: jax.Array
@@ -100,13 +101,12 @@ def round_to_format(
 
     - float32 subnormals are read as zeros of the same sign; subnormals of a narrower
       target are kept. So bfloat16 and tfloat32 results are never subnormal.
-    - Every NaN becomes `fmt.nan_code`, the quiet NaN without payload, its sign kept (a
-      format without NaN: a zero of the other sign). It is the rule of ml_dtypes; of the
-      oracles only NumPy's own float16 carries payloads.
+    - Every NaN becomes `fmt.nan_code`, the quiet NaN without payload, of the same sign
+      (in a format without NaN, a zero of the other sign), as in ml_dtypes.
     - Overflow "ieee" goes to Inf, to NaN (e4m3fn, e8m0) or to the largest value (e2m1);
       with "rtz", finite values stop at the largest, as IEEE 754 says. "saturate" goes
       to the largest value, from Inf too (OCP OFP8 1.0).
-    - e8m0 has neither sign nor zero: both give NaN. Its ties go up.
+    - In e8m0 zeros and negative numbers become NaN, and ties go up.
 
     Args:
         x: float32, any shape.
@@ -206,7 +206,6 @@ def _round(
     random_bits: jax.Array | None = None,
     random_bit_count: int = 32,
 ) -> jax.Array:
-    """Return codes of `fmt` as uint32, padding included."""
     require(x, jnp.float32, "x")
     rounds_up = _choose("rounding", rounding, _ROUNDS_UP)
     saturates = _choose("overflow", overflow, _SATURATES)
@@ -231,18 +230,17 @@ def _round(
 
 
 def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return FP16 by the host's conversion, whose result is read as an integer. XLA
-    drops a conversion only if another conversion undoes it. Except for NaN,
-    the host rounds as `_nearest_even_narrow` does."""
+    """Return FP16 by the host's conversion, which rounds as `_nearest_even_narrow`
+    except for NaN. XLA cannot drop the conversion, because its result is read as an
+    integer."""
     code = lax.bitcast_convert_type(x.astype(fmt.dtype), jnp.uint16)
     nan = (code & np.uint16(0x8000)) | np.uint16(fmt.nan_code)
     return lax.bitcast_convert_type(lax.select(x != x, nan, code), fmt.dtype)
 
 
 def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
-    """Return the float32 bits to which larger magnitudes are clamped before rounding.
-    They are one step above the largest value, which is exactly the overflow code; or
-    the largest value itself if no overflow is wanted or possible."""
+    """Return the float32 bits to which larger magnitudes are clamped before rounding:
+    the largest value if nothing may overflow, else the next, with the overflow code."""
     largest = np.float32(fmt.max_finite).view(np.uint32)
     if stops_at_max or fmt.overflow_code == fmt.max_code:
         return largest
@@ -256,9 +254,8 @@ def _keeps_exponent(fmt: FloatFormat) -> bool:
 
 
 def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Round the common case, sign included, in a third of `_bracket`'s operations.
-    Half of the dropped bits, less one if the kept part is even, is added; the carry
-    runs into the exponent and on to Inf."""
+    """Return codes with signs, in a third of the operations of `_bracket`. It adds half
+    a step, less one unit if the kept bits are even; a carry raises the exponent."""
     bits = bits_of(x)
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     half = (_ONE << (drop - _ONE)) - _ONE
@@ -296,14 +293,12 @@ def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _bracket(
     magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int = _DEEP
 ) -> _Bracket:
-    """Locate the bits of a non-negative float32 between two codes of `fmt`."""
     if fmt.exponent_bits == FLOAT32.exponent_bits:
         return _bracket_same_exponent(jnp.minimum(magnitude, ceiling), fmt)
     return _bracket_narrow_exponent(magnitude, fmt, ceiling, deepest)
 
 
 def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
-    """Return the bracket of a format whose codes are float32's upper bits."""
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     if drop == 0:
         zeros = jnp.zeros_like(magnitude)
@@ -350,7 +345,6 @@ def _bracket_narrow_exponent(
 def _specials(
     code: jax.Array, magnitude: jax.Array, sign: jax.Array, fmt: FloatFormat
 ) -> jax.Array:
-    """Put NaN and the sign in place, and align the code in its storage."""
     nan_code = np.uint32(fmt.nan_code)
     code = jnp.where(magnitude > _INF, nan_code, code)
     if not fmt.signed:
@@ -365,7 +359,8 @@ def _specials(
 def _integer_bracket(
     magnitude: jax.Array, exponent: jax.Array
 ) -> tuple[_Bracket, jax.Array]:
-    """Locate a magnitude between two integers; return the bracket and a left shift."""
+    """Return the bracket of a magnitude between two integers, and how far its result
+    must be shifted left, which is 0 below 2^24."""
     unit = np.uint32(FLOAT32.bias + FLOAT32.mantissa_bits)  # where one ulp is 1
     drop = jnp.minimum(unit - jnp.minimum(exponent, unit), np.uint32(31))
     significand = (magnitude & MANTISSA) | _IMPLICIT
@@ -376,7 +371,6 @@ def _integer_bracket(
 
 
 def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
-    """Return the unsigned type for the magnitudes of an integer dtype."""
     if info.bits <= 32:
         return np.uint32
     if jax.dtypes.canonicalize_dtype(np.uint64) != np.uint64:
@@ -390,7 +384,7 @@ def _word_for(info: Any) -> type[np.unsignedinteger[Any]]:
 def _top_bits(
     x: jax.Array, rounding: str, random_bits: jax.Array | None, count: int
 ) -> jax.Array:
-    """Check the random bits and keep the top `count` of each; zero if not needed."""
+    """Return `random_bits` with only the top `count` bits, or 0 if none are used."""
     if rounding != "stochastic":
         return jnp.zeros((), jnp.uint32)
     if random_bits is None or random_bits.shape != x.shape:

@@ -79,7 +79,7 @@ class Limit:
 
     Attributes:
         start: the argument.
-        value: the value, or None if it is the argument itself.
+        value: the value, or None for a function that returns its argument.
     """
 
     start: np.float32
@@ -94,10 +94,10 @@ class PiecewiseCubic:
         parity: "odd" or "even" if |x| is looked up, "none" if both signs are.
         reduction: "none", "power" or "log", see `numerics.scalar_engine`.
         power: the exponent of a function x^power, under "power".
-        octaves: octaves of arguments, reduced if there is a reduction. Arguments
-            smaller than any octave use row 0; larger ones, if there is no limit, use
-            the last row.
-        bases: row -> the argument about which it is expanded, if not the middle.
+        octaves: octaves of the arguments after the reduction. Smaller arguments than
+            these use row 0; larger ones, if there is no limit, use the last row.
+        bases: row -> the argument about which its segment is expanded, if that is not
+            the segment's middle.
         above, below: the limits of large positive and negative arguments.
         at_zero: the value at signed zeros: "table", "zero" or "infinity" of their sign.
         ratios: coefficients 1 to 3 as multiples of coefficient 0, or ().
@@ -201,7 +201,8 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """Return uint16 32 * row + n for segments of 2^n numbers; arbitrary past limits."""
+    """Return 32 * row + n as uint16: the row of x, whose segment has 2^n float32
+    numbers. Where a limit applies, the result is arbitrary."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31
@@ -213,7 +214,6 @@ def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
 def _value(
     table: PiecewiseCubic, x: jax.Array, place: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return the polynomial of x's row, with limits, zeros and NaNs."""
     m, exponent = _reduced(table, x)
     row, width_bits = place >> 5, (place & 31).astype(jnp.uint32)
     result = _cubic(table, m - _base(table, m, row, width_bits), row, zero)
@@ -225,7 +225,7 @@ def _value(
 
 
 def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the argument to look up, and the exponent to apply (for log: of x)."""
+    """Return the reduced argument, and the exponent that corrects the result."""
     x = flush(x)
     x = x if table.parity == "none" else magnitude(x)
     bits = bits_of(x)
@@ -244,7 +244,7 @@ def _reduced(table: PiecewiseCubic, x: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Return x times 2^exponent. The exponents of roots are small and not checked."""
+    """Return x times 2^exponent. For roots |exponent| is too small for an overflow."""
     if abs(table.power) < 1:
         return float_of(bits_of(x) + shifted_integer(exponent))
     return scale(x, exponent)
@@ -253,7 +253,6 @@ def _scaled(table: PiecewiseCubic, x: jax.Array, exponent: jax.Array) -> jax.Arr
 def _base(
     table: PiecewiseCubic, x: jax.Array, row: jax.Array, width_bits: jax.Array
 ) -> jax.Array:
-    """Return the argument about which the segment of x is expanded; see `bases`."""
     unit = np.uint32(1) << width_bits
     base = float_of((bits_of(x) & ~(unit - 1)) | (unit >> 1))
     for special, value in table.bases.items():
@@ -279,7 +278,6 @@ def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
 def _cubic(
     table: PiecewiseCubic, d: jax.Array, row: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return ((c3 d + c2) d + c1) d + c0, rounded at every step."""
     coefficients = [_entries(column, row) for column in table.coefficients]
     if table.ratios:
         c0 = coefficients[0]
@@ -300,7 +298,7 @@ def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
 
 
 def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Array:
-    """Apply limits and the sign of odd functions; set the results at zero, and NaN."""
+    """Return `result` with limits, sign (odd functions), values at zero and NaN set."""
     argument = x if table.parity == "none" else magnitude(x)
     result = _limited(argument >= _start(table.above), table.above, argument, result)
     result = _limited(argument <= _start(table.below), table.below, argument, result)

@@ -46,7 +46,7 @@ class SparseArray(Shown):
 
     `sparsify`, `from_dense` and `from_parts` make one; the constructor checks nothing,
     so that JAX may rebuild an array from whatever leaves it has. The axis counts from
-    the end: `vmap` may take leading axes away, but no axis after it.
+    the end, so that it stays right when `vmap` takes leading axes away.
 
     With K the length of the dense axis, both arrays have ceil(K / M) N elements along
     it. Inside a group positions increase. A last group of fewer than M rows is filled
@@ -153,7 +153,7 @@ class SparseArray(Shown):
         return self.values.size * self.dtype.itemsize + 2 * math.prod(shape)
 
     def __repr__(self) -> str:
-        # A transformation may leave anything in the place of an array.
+        # JAX's transformations may put any object in the place of an array.
         is_array = hasattr(self.values, "shape") and hasattr(self.values, "dtype")
         what = f"{self.dtype}{self.shape}" if is_array else f"{self.values}"
         return f"<neuronjax.SparseArray {self.pattern} {what}, axis {self.axis}>"
@@ -304,7 +304,7 @@ def check_tags(tags: np.ndarray, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _is_zero(x: Array) -> np.ndarray:
-    """Compare codes with zero, since NumPy cannot compare some FP8 dtypes."""
+    """Return where x is zero, by its codes: NumPy cannot compare some FP8 dtypes."""
     fmt = format_of(x)
     return np.asarray(x).view(fmt.code_dtype) & ((1 << (fmt.width - 1)) - 1) == 0
 
@@ -340,5 +340,4 @@ def check_obeys(x: Array, pattern: SparsityPattern, axis: int) -> None:
 
 
 def _split_last(x: np.ndarray, size: int) -> np.ndarray:
-    """Return x as [..., groups, size] (`reshape` refuses -1 if x is empty)."""
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)

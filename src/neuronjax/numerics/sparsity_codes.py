@@ -72,7 +72,7 @@ PATTERNS: dict[str, SparsityPattern] = {
 }
 
 # The operands of sparse matmuls: FP8, FP16, BF16 and TF32, which is kept in float32
-# [C3; C4 without FP8]. float8_e3m4 is the third FP8 of the chips.
+# [C3; C4 without FP8]. float8_e3m4 is included, as the third FP8 type of the chips.
 DTYPES: tuple[str, ...] = tuple(
     f.name for f in FORMATS.values() if f.has_dtype and f.width >= 8 and f.signed
 )
@@ -81,8 +81,7 @@ TAGS_PER_WORD = 4  # [A3]: a tag tile is uint16 [128, 32] for 128 x 128 kept ele
 
 
 def get_pattern(name: str | SparsityPattern) -> SparsityPattern:
-    """Return the pattern of a name, "4:16"; the vendor's other spelling "16:4" works
-    too.
+    """Return the pattern of a name such as "4:16"; the vendor's "16:4" is the same.
 
     Raises:
         InvalidProgramError: no such pattern; the message lists all.
@@ -123,7 +122,6 @@ Members = list[jax.Array]
 
 
 def _members(x: jax.Array, size: int, axis: int) -> Members:
-    """Return the members of all groups along an axis, which is filled up with zeros."""
     at = axis + x.ndim
     missing = -x.shape[at] % size
     x = jnp.pad(x, [(0, missing * (d == at)) for d in range(x.ndim)])
@@ -146,10 +144,10 @@ def _codes(x: jax.Array) -> jax.Array:
 def _decoded(codes: jax.Array, dtype: np.dtype) -> jax.Array:
     """Return the inverse of `_codes`.
 
-    If a select of codes is bitcast again, LLVM selects bfloat16 values instead, which
-    x86 does by way of float32, so subnormals are flushed. A zero that LLVM does not see
-    through prevents this. A seal of `exact` would not do, because a captured program
-    has no generator for it. Constant codes are folded in integers, which is harmless.
+    LLVM moves the bitcast in front of a select of codes, and so selects bfloat16
+    values. On x86 it does that in float32, which flushes subnormals. The xor with a
+    zero that LLVM cannot fold prevents this. The zero is not from `exact`, because a
+    captured program has no generator. Constant codes are folded as integers, exactly.
     """
     zero = codes * (codes + 1) & 1
     return lax.bitcast_convert_type(codes ^ zero, dtype)
@@ -207,7 +205,6 @@ def compress(
 
 
 def _slots(keep: Members) -> Members:
-    """Return the slot of each kept member: how many are kept before it."""
     slots = [jnp.zeros(keep[0].shape, jnp.uint8)]
     for mask in keep[:-1]:
         slots.append(slots[-1] + mask.astype(jnp.uint8))

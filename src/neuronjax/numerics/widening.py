@@ -90,8 +90,8 @@ def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def widen_finite(x: jax.Array) -> jax.Array:
-    """Return `widen` in fewer operations; a NaN of BF16 or FP16 may keep its payload.
-    Use it for operations that do not return an operand's NaN, such as a contraction."""
+    """Return `widen(x)` in fewer operations; NaNs of BF16 or FP16 may keep payloads.
+    Use it where no operand's NaN is returned, such as in a contraction."""
     if x.dtype == jnp.bfloat16:
         bits = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
         return float_of(bits << np.uint32(16))
@@ -132,7 +132,6 @@ def decode_words(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def _widened_magnitude(code: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return the float32 bits of finite codes without sign."""
     raised = code << np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     if not fmt.has_zero:  # e8m0: code 0 is 2^-127, a float32 subnormal
         return jnp.where(code == _ZERO, np.uint32(1 << 22), raised)

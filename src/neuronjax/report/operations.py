@@ -57,7 +57,7 @@ class Operation:
     note: str = ""
 
     def dtypes(self, target: Target) -> tuple[str, ...]:
-        """Return the dtypes of the target's engines whose classes are in `uses`."""
+        """Return those dtypes of the target's engines that `uses` covers."""
         names = dict.fromkeys(
             name
             for engine in target.core.engines

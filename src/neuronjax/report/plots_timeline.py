@@ -152,7 +152,7 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
             write([*counted, run.name], full, y, "black" if is_light else "white")
     around = Run("", rows.timeline.scheduled_seconds, rows.timeline.total_seconds)
     took = seconds(rows.timeline.around_seconds)
-    texts = f"start and end of the program: {took}", f"around: {took}"
+    texts = f"start and end of the program: {took}", f"start, end: {took}"
     write(texts, around, (len(rows.queues) - 1) // 2, "black")
 
 

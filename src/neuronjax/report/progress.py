@@ -196,7 +196,7 @@ class SearchProgress(WorkBars):
 
     def heard(self, runs: int, error: float, seconds: float) -> None:
         """Count a program that was run, and show its error."""
-        status = f"error {error:.2g} at {in_words(seconds)}"
+        status = f"error {error:.2g}, predicted {in_words(seconds)}"
         self._show(self._runs, completed=runs, status=status, stage="")
         if self._way == "log":
             self._line(f"program {runs}: {status}")

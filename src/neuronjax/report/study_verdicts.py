@@ -293,8 +293,8 @@ class _Judge:
 
 
 def _steps_ratios(own: Curve, reference: Curve, last: int) -> np.ndarray:
-    """Return, by seed, the steps of `own` divided by the steps of `reference`, each to
-    the worse of the two final values."""
+    """Return, by seed, the number of steps in which `own` reaches the worse of the two
+    final values, divided by the number in which `reference` reaches it."""
     ratios = []
     for row, other in zip(own.values, reference.values, strict=True):
         means = [_moving_mean(values, last) for values in (row, other)]

@@ -29,8 +29,8 @@ from neuronjax.execution.kernels.splitting import (
 LONGEST_PERIOD = 2048
 # A run becomes a loop if that saves this many instructions.
 FEWEST_SAVED = 4
-# The fewest elements of a `Dispatch`, in all and per kind. It tests the kind of each
-# element, which takes less time than compiling the element, but more than running it.
+# The fewest elements of a `Dispatch`, in all and per kind. A `Dispatch` tests the kind
+# of each element: faster than compiling the element, but slower than running it.
 FEWEST_DISPATCHED = 200
 FEWEST_OF_A_KIND = 4
 

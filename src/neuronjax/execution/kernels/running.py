@@ -67,7 +67,7 @@ class KernelPlan:
         pools: the arrays.
         initials: data with which a pool starts, by number.
         nodes: the nodes that are executed.
-        results: how each result is read: an `AccessPlan` and the integers of its row.
+        results: how each result is read: an `AccessPlan`, and the integers it needs.
         written: the numbers of the arguments that the kernel writes.
         registers: the number of registers.
         core: the core that executes it.

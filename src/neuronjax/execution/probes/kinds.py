@@ -185,7 +185,8 @@ def _is_update(i: Instruction, facts: PlanFacts) -> bool:
     if id(i) in facts.states.running or facts.advances(i):
         return True
     kept, shape = i in facts.states, i.results[0].type.shape
-    # Adding one number, as an epsilon, only guards a division. NaN: several numbers.
+    # Adding one number, such as an epsilon, only guards a division. `numbers` has NaN
+    # for a constant whose elements differ.
     guards = any(n == n for v in i.operands for n in facts.provenance.numbers(v))
     if not kept and (guards or not shape):
         return False

@@ -112,7 +112,7 @@ class Algorithm:
 
 
 def _scatters(op: str, group: Group) -> str:
-    """Return why no algorithm in which every rank reduces all data can run, or ""."""
+    """Return why the ranks of `group` cannot each reduce all data for `op`, or ""."""
     if op != ALL_REDUCE:
         return "this algorithm can run all_reduce only"
     return group.fault

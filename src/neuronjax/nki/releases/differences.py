@@ -31,10 +31,12 @@ Kind = Literal[
 class When:
     """Conditions on the uses that a difference concerns; by default all uses."""
 
-    keyword: str = ""  # uses that pass this keyword, or by this position, such as "0"
+    #: Only uses that pass this keyword; "0" for those with a positional argument 0.
+    keyword: str = ""
     literal: str = ""  # only uses whose `keyword` is a literal of this type: "int"
     without: str = ""  # only uses that do not pass this argument
-    position: int = 0  # this many positional arguments also pass `without`
+    #: A call with at least this many positional arguments passes `without` by position.
+    position: int = 0
     positional: int = 0  # only uses with at least this many positional arguments
     called: bool = False  # only calls
     style: str = ""  # only uses of this namespace: "neuronxcc.nki", "nki"

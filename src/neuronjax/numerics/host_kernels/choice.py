@@ -22,15 +22,16 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
-# This context is part of JAX's cache key, so a function is traced again inside.
+# This context is part of JAX's cache key: a cached trace from outside is not reused.
 _EXPORTABLE = jax.make_user_context(default_value=None)
 
 
 @contextlib.contextmanager
 def exportable() -> Iterator[None]:
-    """Trace inside this block for `jax.export`: slower StableHLO with the same bits.
+    """Leave kernels out of what is traced in this block, so that JAX can export it.
 
-    The block concerns emulated functions, `nj.cast` and `nj.quantize_mx`.
+    The program gets slower but has the same bits. The block concerns emulated
+    functions, `nj.cast` and `nj.quantize_mx`.
 
         with nj.exportable():
             exported = jax.export.export(jax.jit(jax.grad(nj.jit(loss))))(params)
@@ -47,7 +48,8 @@ def is_exportable() -> bool:
 
 
 def of_this_host(x: jax.Array) -> jax.Array:
-    """Return x, marked for code of this host alone, which `jax.export` refuses."""
+    """Return x, through an op that makes `jax.export` refuse the program: the program
+    calls code of this host."""
     importlib.import_module(_LOWERED_IN)
     return host_p.bind(x)
 
@@ -61,7 +63,7 @@ batching.defvectorized(host_p)
 ad.deflinear2(host_p, lambda cotangent, _: [cotangent])
 
 
-# Set to False to compare whole programs without these kernels.
+# Without kernels, for comparisons of whole programs: NEURONJAX_HOST_KERNELS=0.
 enabled = os.environ.get("NEURONJAX_HOST_KERNELS", "1") != "0"
 
 
@@ -91,8 +93,8 @@ def _has_kernels() -> bool:
 def by_kernel(
     kernel: Callable[..., Any], otherwise: Callable[..., Any], *arrays: Any
 ) -> Any:
-    """Return the result of a kernel, or the same result by XLA. The choice is made when
-    a program is lowered, by its platform: a captured program has XLA's operations."""
+    """Return the result of `kernel`, or the same bits by XLA (`otherwise`). JAX chooses
+    by platform when it lowers a program; a captured program has `otherwise`."""
     if not usable():
         return otherwise(*arrays)
     return lax.platform_dependent(*arrays, cpu=kernel, default=otherwise)

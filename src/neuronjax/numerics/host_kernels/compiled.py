@@ -2,8 +2,8 @@
 XLA.
 
 The code is kept in the user's cache folder, because compiling takes a second if a
-policy has many kernels. Its key is the kernel's text, the processor and LLVM; a file
-whose digest does not match its content is ignored.
+policy has many kernels. A file's name is a digest of the kernel's text, the processor
+and the version of LLVM; a file whose digest does not match its content is ignored.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from llvmlite import ir
 from neuronjax.numerics.host_kernels import kept_files
 
 DIGEST_BYTES = 16
-#: Largest size of code; the largest kernel has about 50 KB.
+#: A longer file is not read; the largest kernel has about 50 KB.
 MOST_BYTES = 1 << 24
 
 _LOCK = threading.RLock()
-# Engines by name. Code lives as long as its engine.
+# Name of a kernel -> LLVM's engine, which owns the code.
 _ENGINES: dict[str, llvm.ExecutionEngine] = {}
 
 
@@ -39,18 +39,17 @@ class Processor:
 
     Attributes:
         name: the usual name.
-        triples: the beginnings of its triples.
-        lanes: how many floats a vector may have, with the features needed; the widest
-            first.
+        triples: the first parts of its LLVM triples.
+        lanes: pairs (floats in a vector, processor features needed), the widest first.
         read_mode, write_mode: LLVM's functions that read and write the arithmetic mode.
         mode_in_memory: whether these functions take an address instead of the mode.
         flushing: the bits of the mode that flush subnormal results and operands to
             zero.
         flushes_first: whether a result below 2^-126 becomes zero even if rounding would
             make it 2^-126.
-        by_lane: whether a vector is multiplied by one lane of another, so that factors
-            are read as vectors.
-        pause: LLVM's function for a waiting loop, and its arguments.
+        by_lane: whether an instruction multiplies a vector by one lane of another;
+            factors are then read as vectors.
+        pause: LLVM's function for the body of a waiting loop, and its arguments.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Processor:
 
     @classmethod
     def of(cls, triple: str) -> Processor:
-        """Return the processor of a triple, without lanes if it has no kernels."""
+        """Return the processor of an LLVM triple; without kernels it has no `lanes`."""
         name = triple.split("-")[0]
         return next((x for x in PROCESSORS if name in x.triples), cls(name))
 
@@ -124,7 +123,7 @@ def registered(name: str, write: Callable[[ir.Module], str]) -> str:
 
 
 def address(name: str, write: Callable[[ir.Module], str]) -> int:
-    """Return the address of a function for Python; arguments as for `registered`."""
+    """Compile a kernel and return its address; the arguments are as in `registered`."""
     with _LOCK:
         if name not in _ENGINES:
             module = ir.Module(name)
@@ -197,7 +196,6 @@ Value = Any
 
 
 def int64(x: int) -> ir.Constant:
-    """Return a 64-bit constant, the type of indices."""
     return ir.Constant(I64, x)
 
 
@@ -220,7 +218,7 @@ class Code(ir.IRBuilder):
 
     def strips(self, count: Value, lanes: int) -> Iterator[tuple[Value, int]]:
         """Yield (index, lanes) for whole vectors, and (index, 0) for the remaining
-        elements. The body is written once for each of the two."""
+        elements. The body is written once for each case."""
         whole = self.sdiv(count, int64(lanes))
         with self.loop(whole) as n:
             yield self.mul(n, int64(lanes)), lanes
@@ -233,7 +231,8 @@ class Code(ir.IRBuilder):
         initial: Sequence[Value],
         step: Callable[[Value, list[Value]], Sequence[Value]],
     ) -> list[Value]:
-        """Write a loop that carries values in registers, and return them."""
+        """Write a loop of `stop` iterations, in which `step` maps the index and the
+        values so far, first `initial`, to new values; return the last values."""
         with self._loop(int64(0), self.value(stop), initial) as (index, carried, next_):
             next_ += step(index, carried)
         return self._after
@@ -262,7 +261,7 @@ class Code(ir.IRBuilder):
         self._after = carried
 
     def at(self, base: Value, index: int | Value, size: int = 1) -> Value:
-        """Return the address of an element of `size` bytes."""
+        """Return the address of element `index` of elements of `size` bytes."""
         offset = self.value(index)
         if size != 1:
             offset = self.mul(offset, int64(size))
@@ -272,11 +271,11 @@ class Code(ir.IRBuilder):
         return self.load(address, align=align, typ=kind)
 
     def numbers(self, base: Value, count: int) -> list[Value]:
-        """Return `count` 64-bit integers stored from an address on, as in a plan."""
+        """Return the `count` 64-bit integers stored at `base`, one after the other."""
         return [self.read(I64, self.at(base, n, 8), 8) for n in range(count)]
 
     def pointers(self, base: Value, count: int) -> list[Value]:
-        """Return `count` addresses stored from an address on, as of operands."""
+        """Return the `count` addresses stored at `base`, one after the other."""
         return [self.read(POINTER, self.at(base, n, 8), 8) for n in range(count)]
 
     def write(self, value: Value, address: Value, align: int = 4) -> None:
@@ -295,13 +294,13 @@ class Code(ir.IRBuilder):
         return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Return lanes of a and b; the numbers of b's lanes follow those of a's."""
+        """Return a vector of these lanes; lanes of b are numbered after those of a."""
         numbers = [int(n) for n in lanes]
         mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.shuffle_vector(a, b, mask)
 
     def like(self, x: Value, bits: int) -> ir.Constant:
-        """Return a constant as wide as an element of x, in every lane of a vector x."""
+        """Return the constant `bits`, with the number of lanes and the width of x."""
         lanes = getattr(x.type, "count", 0)
         element = x.type.element if lanes else x.type
         word = I64 if element in (I64, F64) else I32
@@ -310,12 +309,12 @@ class Code(ir.IRBuilder):
         return ir.Constant(word, bits)
 
     def intrinsic(self, name: str, result: Any, *arguments: Value) -> Value:
-        """Return the result of a function of LLVM or of the C library."""
+        """Return the result of calling a function of LLVM or of the C library."""
         kinds = [x.type for x in arguments]
         return self.call(self.external(name, result, *kinds), arguments)
 
     def external(self, name: str, result: Any, *arguments: Any) -> ir.Function:
-        """Return a function of the C library or an intrinsic, declared once."""
+        """Declare a function of LLVM or of the C library, once, and return it."""
         known = self.module.globals.get(name)
         kind = ir.FunctionType(result, arguments)
         return ir.Function(self.module, kind, name) if known is None else known
@@ -327,7 +326,7 @@ class Code(ir.IRBuilder):
         return self.call(self.external(name, a.type, *[a.type] * 3), [a, b, c])
 
 
-# -- elements: one, or a vector of `lanes` of them -------------------------------------
+# -- one element, or a vector of `lanes` elements --------------------------------------
 
 #: Bytes of a stored element; "table" means codes of 8 bits.
 SIZES = {"float32": 4, "bfloat16": 2, "table": 1}
@@ -339,7 +338,7 @@ def shaped(kind: Any, lanes: int) -> Any:
 
 
 def stored_bits(c: Code, stored: str, base: Any, index: Any, lanes: int) -> Any:
-    """Read elements that are stored as "float32" or "bfloat16", as bits of FP32."""
+    """Return the FP32 bits of elements that are stored as "float32" or "bfloat16"."""
     address = c.at(base, index, SIZES[stored])
     wide = shaped(I32, lanes)
     if stored == "float32":

@@ -27,14 +27,14 @@ from neuronjax.numerics.host_kernels.figures import MAXIMA, Distance, Told
 NAME = "neuronjax_distances"
 
 _EXPONENT = 0x7FF0 << 48
-#: 2^1023 is the largest power of two; its reciprocal is not a normal number.
+#: The bits of a power of two plus those of its reciprocal, if both are normal.
 _RECIPROCAL = 2046 << 52
 
 
 def write(module: ir.Module, lanes: int) -> str:
-    """Return the module, as text. Its function takes the addresses of the actual
-    numbers, the reference, the settings and the figures, [figure, lane], and the number
-    of elements."""
+    """Return the module, as text. Its function takes four addresses, of the actual
+    numbers, the references, the settings (`Told`) and the results (`Distance`, with an
+    axis of lanes), and the number of elements."""
     kind = ir.FunctionType(VOID, (POINTER, POINTER, POINTER, POINTER, I64))
     function = ir.Function(module, kind, NAME)
     actual, reference, settings, figures, count = function.args
@@ -70,7 +70,6 @@ def write(module: ir.Module, lanes: int) -> str:
 def _added(
     c: Code, a: Value, r: Value, known: list[Value], sums: list[Value]
 ) -> list[Value]:
-    """Return the figures `sums` with numbers `a` and their references `r` included."""
     rounded = c.fptrunc(r, a.type)
     bits = c.like(a, 0).type
     actual = c.fpext(a, r.type)
@@ -127,7 +126,7 @@ def _size(c: Code, x: Value) -> Value:
 
 
 def _steps(c: Code, size: Value, known: list[Value]) -> Value:
-    """Return 1 / (step of the format at a magnitude)."""
+    """Return the reciprocal of the format's step at a magnitude."""
     least = _larger(c, size, known[Told.STEP])
     power = c.and_(c.bitcast(least, c.like(size, 0).type), c.like(size, _EXPONENT))
     inverse = c.bitcast(c.sub(c.like(size, _RECIPROCAL), power), size.type)

@@ -30,7 +30,7 @@ class ElementKind:
         element: the name of the codes' format, if there are codes.
         saturates: whether an overflow becomes the largest value.
         rule: one of `mx_scales.BOUNDED`, for blocks with a scale.
-        contiguous: whether such blocks extend along the last axis.
+        contiguous: whether blocks extend along the last axis.
     """
 
     work: str
@@ -42,7 +42,7 @@ class ElementKind:
 
     @property
     def name(self) -> str:
-        """Return the name of the call's target."""
+        """Return the name under which XLA calls the kernel."""
         flags = ["saturated"] * self.saturates + ["last"] * self.contiguous
         parts = ["neuronjax", self.work, self.stored, self.element, self.rule, *flags]
         return "_".join(filter(None, parts))
@@ -61,7 +61,7 @@ def larger(c: Code, a: Value, b: Value) -> Value:
 
 
 def ceiling(fmt: FloatFormat, saturates: bool) -> int:
-    """Return the FP32 bits to which magnitudes are clamped, as `rounding._ceiling`."""
+    """Return the FP32 bits to which larger magnitudes are clamped before rounding."""
     largest = int(np.float32(fmt.max_finite).view(np.uint32))
     stops = saturates or fmt.overflow_code == fmt.max_code
     return largest if stops else largest + (1 << (MANTISSA_BITS - fmt.mantissa_bits))
@@ -76,7 +76,7 @@ def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:
     lowest = BIAS + fmt.min_exponent
     offset = (lowest - 1) << fmt.mantissa_bits
     normal = c.sub(c.lshr(raised, like(shift)), like(offset))
-    # Below the smallest normal number an addition rounds to its steps.
+    # `step` is 2^23 subnormal steps, so the sum is rounded to a whole number of steps.
     step = like((lowest - fmt.mantissa_bits + MANTISSA_BITS) << MANTISSA_BITS)
     total = c.fadd(as_floats(c, size), as_floats(c, step))
     small = c.sub(c.bitcast(total, size.type), step)

@@ -6,12 +6,12 @@ from enum import IntEnum
 
 
 class Told(IntEnum):
-    """The settings of the kernel, in FP64; sizes are magnitudes.
+    """The settings of the kernel, FP64 numbers without sign.
 
     `SMALLEST` (normal) and `LARGEST` (finite) bound a format. `LOST` is the allowed
     error relative to the magnitude of a number, or to `FLOOR` where that is larger.
     `STEP` is the smallest normal number of the format in which errors are counted, and
-    `PRECISION` is 2 to the number of its mantissa bits.
+    `PRECISION` is 2^n, where n is the number of its mantissa bits.
     """
 
     SMALLEST = 0
@@ -23,8 +23,8 @@ class Told(IntEnum):
 
 
 class Distance(IntEnum):
-    """The results of the kernel: sums, the maxima `ULP_MOST` and `SIZE_MOST`, and from
-    `DIFFERENT_BITS` on counts."""
+    """The results of the kernel: sums; `ULP_MOST` and `SIZE_MOST` are maxima, and the
+    entries from `DIFFERENT_BITS` on count numbers."""
 
     ERROR2 = 0
     REFERENCE2 = 1
@@ -37,9 +37,9 @@ class Distance(IntEnum):
     DIFFERENT = 8  # numbers whose value differs from that of the rounded reference
     NOTHING = 9  # numbers that are zero
     ZEROS = 10  # numbers that are zero and whose reference is not
-    BENEATH = 11  # references below `SMALLEST` that are not zero
-    BEYOND = 12  # references above `LARGEST`
-    CLIPPED = 13  # numbers of size `LARGEST` whose reference is above it
+    BENEATH = 11  # nonzero references smaller than `SMALLEST` in magnitude
+    BEYOND = 12  # references larger than `LARGEST` in magnitude
+    CLIPPED = 13  # numbers of magnitude `LARGEST`, with a larger reference
     LOST = 14  # errors larger than `Told.LOST` allows
 
 

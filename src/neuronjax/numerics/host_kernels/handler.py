@@ -1,8 +1,8 @@
 """The foreign function interface by which XLA calls kernels, and its threads.
 
 The layout of the structures is that of `xla/ffi/api/c_api.h`, version 0, which jaxlib
-ships (`jax.ffi.include_dir()`); fields are only ever appended. The blocks of a call are
-numbered, and every thread takes the next one. The caller also works, so a call ends
+ships (`jax.ffi.include_dir()`); later versions only append fields. The blocks of a call
+are numbered, and every thread takes the next one. The caller also works, so a call ends
 even if no other thread is free. Shared memory lives until the last requested thread has
 looked at it, which may be after the call.
 """
@@ -39,27 +39,27 @@ FEW = 1 << 15
 MANY = 1 << 14
 
 
-#: The fields of a plan for a kernel of rows: the elements of a row, the parts that it
-#: is cut into, and the elements of a part, the last of which may be shorter.
+#: Fields in the plan of a kernel of rows: the number of elements of a row, of its
+#: parts, and of the elements of a part (the last part of a row may have fewer).
 ROW_FIELDS = ("size", "parts", "each")
 
 
 def words(
     blocks: int, threads: int, scratch_bytes: int, numbers: Iterable[int]
 ) -> np.ndarray[Any, Any]:
-    """Return a plan as the call passes it: the fields of `PLAN`, then the kernel's own.
-    The caller is one of the threads, even without blocks."""
+    """Return a plan: the numbers of blocks, of helper threads (all but the caller), and
+    of scratch bytes per thread, then `numbers`, the kernel's own."""
     helpers = max(min(threads, blocks) - 1, 0)
     return np.array([blocks, helpers, scratch_bytes, *numbers], np.int64)
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return `words`, with all threads if elements are more than FEW, else one."""
+    """Return `words` with all threads if there are more than FEW elements, else one."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
 def row_words(x: jax.Array, each: int = MANY) -> np.ndarray:
-    """Return the plan, with `ROW_FIELDS`, of a kernel that reads rows [outer, size]."""
+    """Return the plan for reading the rows of x in parts of `each` elements."""
     outer, size = x.shape
     parts = row_parts(size, each)
     return element_words(outer * parts, x.size, size, parts, each)
@@ -79,14 +79,13 @@ def called(
     *arrays: jax.Array,
     tables: Sequence[np.ndarray] = (),
 ) -> Any:
-    """Return a kernel's results on arrays whose first axis counts rows, which `vmap`
-    extends.
+    """Return a kernel's results on arrays of rows; under `vmap`, one call has all rows.
 
     Args:
         name: the name of the kernel.
         write: fills a module for this processor and returns it as text; its second
             argument is the number of lanes of a vector.
-        results: shape and dtype of the result, or of each in a tuple.
+        results: shape and dtype of the result, or a tuple of these.
         plan: the result of `words`.
         again: plans and calls the kernel for any number of rows.
         arrays: the arrays, each with a first axis of rows.
@@ -124,8 +123,7 @@ def threads() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-# Offsets in a call's frame, in bytes: of pointers, and of the structures args, rets and
-# attrs.
+# Byte offsets in a call's frame: of pointers, and of the structures args, rets, attrs.
 FRAME = {
     "extension": 8,
     "api": 16,
@@ -162,10 +160,10 @@ DTYPES = {
     **{"float8_e4m3": 28, "float8_e3m4": 29, "float4_e2m1fn": 32, "float8_e8m0fnu": 33},
 }
 
-# The words of 8 bytes that threads share: how many threads may still use the words, the
-# next block, how many blocks are done; the plan; the operands' addresses. The plan has
-# the number of blocks, that of helpers, the scratch bytes of a thread, and the kernel's
-# own numbers; those of `called` end with the dtypes and sizes that operands must have.
+# The memory that threads share, in words of 8 bytes: the number of threads that may
+# still use the memory, the next block, the number of finished blocks; the plan
+# (`words`, where `called` adds the dtypes and sizes that operands must have); the
+# operands' addresses.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # Further words, which only the caller uses: the arguments of its calls of XLA.
@@ -212,7 +210,7 @@ def block(module: ir.Module, name: str) -> ir.Function:
     kind = ir.FunctionType(VOID, (I64, POINTER, POINTER, POINTER))
     function = ir.Function(module, kind, f"{name}_block")
     function.linkage = "internal"
-    # Inlined arithmetic could move to where the processor's mode is not changed.
+    # LLVM could move inlined arithmetic to where the processor does not flush.
     function.attributes.add("noinline")
     return function
 
@@ -223,14 +221,14 @@ def kernel(
     counts: tuple[int, int, int],
     work: Callable[[Code, Any, list[Any], list[Any]], None],
 ) -> str:
-    """Return the module of a kernel that needs no scratch, as text.
+    """Return, as text, the module of a kernel that needs no scratch memory.
 
     Args:
         module: as for `build`.
         name: the name of the kernel.
         counts: the numbers of arguments, of results, and of fields of its plan.
-        work: writes the work of a block, given its number, the fields, and the
-            addresses of arguments and results.
+        work: writes the code of a block, given the block's number, the plan's fields,
+            and the addresses of arguments and results.
     """
     args, rets, fields = counts
     function = block(module, name)
@@ -242,9 +240,8 @@ def kernel(
 
 
 def row_part(c: Code, index: Any, plan: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
-    """Return the part of a row on which a block works, in a kernel that reads
-    `ROW_FIELDS`. The results are the number of the row, the size of the row, the first
-    element of the part, and the number of elements in the part."""
+    """Return the part of a row on which block `index` works, for a `plan` of
+    `ROW_FIELDS`: the row's number and size, the part's first element and size."""
     size, parts, each = plan
     start = c.mul(c.srem(index, parts), each)
     count = c.smaller(each, c.sub(size, start))
@@ -254,7 +251,7 @@ def row_part(c: Code, index: Any, plan: Sequence[Any]) -> tuple[Any, Any, Any, A
 def build(
     module: ir.Module, name: str, block: ir.Function, args: int, rets: int, fields: int
 ) -> str:
-    """Return the module with the function that XLA calls, `ptr name(ptr frame)`.
+    """Return, as text, the module with the function for XLA, `ptr name(ptr frame)`.
 
     Args:
         module: its triple names one of `compiled.PROCESSORS`.
@@ -290,7 +287,7 @@ def build(
         data = c.read(POINTER, c.at(buffer, BUFFER_DATA), 8)
         c.write(data, c.at(shared, operands + n, 8), 8)
     helpers = c.read(I64, c.at(shared, HELPERS, 8), 8)
-    # USERS counts the caller twice: as a worker, and until it has waited for all.
+    # USERS counts the caller twice: in `_task`, and in `_wait` afterwards.
     c.write(c.add(helpers, int64(2)), c.at(shared, USERS, 8), 8)
     for word in (NEXT, DONE):
         c.write(int64(0), c.at(shared, word, 8), 8)
@@ -314,7 +311,6 @@ NULL = ir.Constant(POINTER, None)
 def _checked(
     c: Code, frame: Any, args: int, rets: int, words: int
 ) -> tuple[Any, list[Any]]:
-    """Return the plan and the buffers, if the call has the expected layout."""
 
     def require(left: Any, relation: str, right: Any, code: int = OPERANDS) -> None:
         _require(c, frame, c.icmp_unsigned(relation, left, right), code)
@@ -356,20 +352,19 @@ def _product(c: Code, base: Any, count: Any) -> Any:
 
 
 def _require(c: Code, frame: Any, condition: Any, code: int) -> None:
-    """Return an error of `ERRORS` from the kernel if a condition does not hold."""
+    """Make the kernel return the error `code` if `condition` does not hold."""
     with c.if_then(c.not_(condition), likely=False):
         create = _function(c, frame, "create")
         c.ret(c.call(_WRITTEN[f"error_{code}"], [create]))
 
 
 def _function(c: Code, frame: Any, name: str) -> Any:
-    """Return the address of one of XLA's functions."""
     api = c.read(POINTER, c.at(frame, FRAME["api"]), 8)
     return c.read(POINTER, c.at(api, API[name]), 8)
 
 
 def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
-    """Submit the task to XLA's threads; a thread that refuses it is not waited for."""
+    """Submit the task `helpers` times to XLA's threads; a refusal lowers USERS by 1."""
     asked = c.at(shared, at, 8)
     refused = c.at(asked, SCHEDULE_ARGS_BYTES)
     for arguments, size in ((asked, SCHEDULE_ARGS_BYTES), (refused, ERROR_ARGS_BYTES)):
@@ -388,7 +383,6 @@ def _ask(c: Code, frame: Any, shared: Any, helpers: Any, at: int) -> None:
 
 
 def _atomic(c: Code, op: str, shared: Any, word: int, x: int | Any) -> Any:
-    """Change a shared word, and return its old value."""
     return c.atomic_rmw(op, c.at(shared, word, 8), c.value(x), "acq_rel")
 
 
@@ -410,7 +404,7 @@ def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
 
 
 def _leave(c: Code, shared: Any) -> None:
-    """Free the shared memory if this is the last thread to leave."""
+    """Free the shared memory if no other thread still uses it."""
     users = _atomic(c, "sub", shared, USERS, 1)
     with c.if_then(c.icmp_signed("==", users, int64(1))):
         c.call(c.external("free", VOID, POINTER), [shared])
@@ -419,7 +413,7 @@ def _leave(c: Code, shared: Any) -> None:
 def _task(
     module: ir.Module, name: str, block: ir.Function, operands: int, on: Processor
 ) -> ir.Function:
-    """Return a function `void (ptr shared)` that works on blocks until none is left."""
+    """Return a function `void (ptr shared)` that runs blocks until all are taken."""
     task = ir.Function(module, ir.FunctionType(VOID, [POINTER]), name)
     [shared] = task.args
     c = Code.of(task)
@@ -456,7 +450,6 @@ def _task(
 
 
 def _read_mode(c: Code, on: Processor, place: Any) -> None:
-    """Store this thread's mode of arithmetic at an address."""
     if on.mode_in_memory:
         c.intrinsic(on.read_mode, VOID, place)
     else:
@@ -464,6 +457,5 @@ def _read_mode(c: Code, on: Processor, place: Any) -> None:
 
 
 def _write_mode(c: Code, on: Processor, place: Any) -> None:
-    """Set this thread's mode of arithmetic to the mode at an address."""
     mode = place if on.mode_in_memory else c.read(I64, place, 8)
     c.intrinsic(on.write_mode, VOID, mode)

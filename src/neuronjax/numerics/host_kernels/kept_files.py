@@ -1,7 +1,7 @@
-"""Files in the user's cache folder: data that takes time to compute, but never results.
+"""Files in the user's cache folder, for data that takes long to compute.
 
 The folder is `NEURONJAX_CACHE_DIR`, else `$XDG_CACHE_HOME/neuronjax`, else
-`~/.cache/neuronjax`. The reader of a file must check that the file is its own.
+`~/.cache/neuronjax`. Code that reads a file must check that neuronjax wrote it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def replace(path: Path, content: bytes) -> None:
 @functools.cache
 def host_fingerprint() -> str:
     """Return a short hash of host properties that may change the order or speed of
-    XLA's code. It asks for no device, because a program may still set their number."""
+    XLA's code. It does not ask JAX for devices, because that would fix their number."""
     parts = (
         jax.__version__,
         jax.lib.__version__,
@@ -95,6 +95,6 @@ def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return f"{platform.processor()} {platform.version()}"  # version: a Mac's chip
+        return f"{platform.processor()} {platform.version()}"  # on a Mac, its chip
     wanted = ("model name", "flags", "Features", "CPU ")
     return "\n".join(sorted({x for x in lines if x.startswith(wanted)}))

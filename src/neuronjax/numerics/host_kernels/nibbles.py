@@ -27,7 +27,7 @@ NAME = "neuronjax_nibbles"
 def packed(codes: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Pack codes, uint8 numbers below 16, into an array of a dtype of 4 bits."""
     flat = codes.reshape(-1)
-    # The type is derived from the codes: inside `shard_map` it varies as they do.
+    # `eval_shape` of the codes keeps the axes over which `shard_map` varies them.
     result = jax.eval_shape(lambda codes: codes.astype(dtype), flat)
     again = functools.partial(packed, dtype=dtype)
     plan = row_words(flat.reshape(1, -1))

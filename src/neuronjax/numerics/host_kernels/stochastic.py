@@ -1,11 +1,12 @@
 """Stochastic rounding to 8 bits and fewer, with random bits hashed in registers.
 
-A kernel computes `rounding.cast` with the bits of `random_bits`, bit for bit. A
-magnitude loses d bits; random bits are added to them first, and the carry rounds. Where
-the format is subnormal more bits are lost: an FP32 addition shifts the magnitude down,
-and what that loses matters only if the sum ends next to a carry, once in 2^(d-1)
-elements. This is checked once for a thousand elements. If it happens, or an element
-overflows or is NaN, all of them are rounded again with all bits kept.
+A kernel computes `rounding.cast` with the bits of `random_bits`, bit for bit. Random
+bits are added to the low d bits of a magnitude, which are then dropped: a carry rounds
+up. A subnormal of the format drops more bits, so an FP32 addition first shifts its
+magnitude down. The bits lost in this shift matter only if the sum ends next to a carry,
+for one in 2^(d-1) elements. This is checked once for `CHUNK` elements. If it happens,
+or one of them overflows or is NaN, all `CHUNK` elements are rounded again without
+losing bits.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax
     def like(x: jax.Array, keys: jax.Array) -> jax.Array:
         return (x.astype(jnp.uint32) + keys[:, None]).astype(dtype)
 
-    # The type is derived from the operands: inside `shard_map` it varies as they do.
+    # `eval_shape` of the operands keeps the axes over which `shard_map` varies them.
     result = jax.eval_shape(like, x, keys)
     again = functools.partial(rounded, element=element, saturates=saturates)
     kernel = functools.partial(write, kind=kind)
@@ -97,8 +98,8 @@ def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
 
 
 class _StochasticPart:
-    """A part of a row. `row` is the first element of the row, `start` the part's offset
-    in it, a multiple of `MANY`."""
+    """A part of a row. `row` is the index of the row's first element, and `start` the
+    part's offset in the row, a multiple of `MANY`."""
 
     def __init__(
         self,
@@ -127,12 +128,12 @@ class _StochasticPart:
         done = c.mul(chunks, int64(CHUNK))
         self._exactly(c.add(self._start, done), c.sub(count, done))
 
-    # -- a thousand elements at a time -------------------------------------------------
+    # -- `CHUNK` elements at a time ----------------------------------------------------
 
     def _chunk(self, first: Value) -> None:
         c, lanes = self._c, self._lanes
-        # Within a window (i ^ key) ^ ((i ^ key) >> 16) is i ^ low. Only the lanes' part
-        # of its product with the first factor is a vector.
+        # Within a window (i ^ key) ^ ((i ^ key) >> 16) is i ^ low. The lanes differ
+        # only in the low bits of i, so only this part of the first product is a vector.
         shift, factor = STEPS[0]
         index = c.trunc(first, I32)
         low = c.xor(self._key, c.lshr(c.xor(index, self._key), I32(shift)))
@@ -163,11 +164,11 @@ class _StochasticPart:
     def _likely(self, bits: Value, random: Value) -> tuple[Value, Value]:
         """Return rounded codes, and whether each is sure to be right.
 
-        The random bits are those before the last shift of the mixer, which is applied
-        here. A magnitude in the binade below the smallest normal number is converted
-        to a fixed-point number of half its value; a larger magnitude stays as it is.
-        The conversion may round up by one unit. So the sum of the magnitude and the
-        random bits is never too small, and at most two units too large.
+        The code is the top of an integer sum: the FP32 bits of the magnitude, plus the
+        top of `random`, after the mixer's last shift, which is applied here. For a
+        magnitude below the smallest normal number of the format, a fixed-point number
+        takes the place of the bits. This number may be too large by one unit, so the
+        sum is never too small, and at most two units too large.
         """
         c, drop, fmt = self._c, self._dropped, self._format
         like = lambda x: c.like(bits, x & 0xFFFFFFFF)  # noqa: E731
@@ -177,7 +178,7 @@ class _StochasticPart:
         below = as_floats(c, like(binade + 1))
         fixed = c.bitcast(c.fused(as_floats(c, size), half, below), bits.type)
         steps = larger(c, fixed, size)
-        # The xor of these is the top `drop` bits after the mixer's last shift. The xor
+        # top ^ bottom are the top `drop` bits after the mixer's last shift. The xor
         # with -binade, whose low bits are zeros, subtracts the binade.
         top = c.lshr(random, like(32 - drop))
         bottom = c.lshr(random, like(32 - drop + LAST_SHIFT))
@@ -189,7 +190,7 @@ class _StochasticPart:
         sign = c.lshr(bits, like(32 - fmt.width))
         return c.xor(code, c.and_(sign, like(1 << (fmt.width - 1)))), sure
 
-    # -- elements with all bits kept ---------------------------------------------------
+    # -- without losing bits -----------------------------------------------------------
 
     def _exactly(self, first: Value, count: Value) -> None:
         c, lanes = self._c, self._lanes

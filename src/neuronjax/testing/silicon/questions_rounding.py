@@ -164,8 +164,8 @@ def others() -> Iterator[Question]:
 
 
 def _share_raised(case: ProbeCase) -> np.ndarray:
-    """Return the share of numbers that were rounded up, for each fraction, with the
-    last 4 fractions taken together."""
+    """Return the share of numbers that were rounded up: for each fraction, and then one
+    share for the last 4 fractions together."""
     up = (case["out"] > 1).reshape(-1, _STEPS)
     return np.append(up.mean(axis=0), up[:, 8:].mean())
 
