@@ -37,7 +37,8 @@ had repaired the faults that the earlier sets had shown. `nj.compare` named the 
 line first in 75.6 % of the programs and among three in 83.3 %, and it raised false
 alarms for 2.4 % of the healthy twins. So do not expect more of programs that it has not
 seen. The misses of all six sets were examined afterwards. Then
-`python -m benchmarks healthy-steps --sample 110 --seed 58` drew 110 training steps of 24 models with nothing wrong. There was one false alarm.
+`python -m benchmarks healthy-steps --sample 110 --seed 58` drew 110
+training steps of 24 models with nothing wrong. There was one false alarm.
 
 The *seen* set once had 480 programs. We removed 183 programs that showed the same fault
 by the same mechanism as another, so it has 297 today. *Faults then* is the size of a
