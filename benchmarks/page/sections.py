@@ -111,7 +111,9 @@ def native(found: Found) -> str:
         [
             "![Emulated over native time](images/bench_native.png)",
             "`gpt_step` is a whole training step. `benchmarks/README.md` describes each"
-            f" row. {_PAIRED}",
+            f" row. {_PAIRED} In `dispatch`, this figure is the time that a call takes"
+            " in addition to `jax.jit`'s, and in `gpt_lowering` the time for each op."
+            " *Target* is in the unit of the column before it.",
             text.folded(f"All {len(found['entries'])} rows", table),
         ]
     )
@@ -381,8 +383,9 @@ _KERNELS = """These are NKI kernels of kda-for-trainium and of NKIBench (AccelOp
 whose authors measured them on one core. `make validate-kernels` states what to fetch,
 and also prints bytes of HBM. The published times of kda-for-trainium are shorter than a
 core can achieve, so we compare with twice the published time. We did not double two of
-them (silu_v2_k3 and silu_v2_pingpong). For these, the profiler's share of ScalarE times
-the published time is the time that ScalarE needs, so the published time is complete.
+them (silu_v2_k3 and silu_v2_pingpong). For these, the published time, multiplied
+by ScalarE's share according to the profiler, is the time that ScalarE needs. The
+published time is therefore complete.
 
 - *Order* is Spearman's correlation of measured and predicted times.
 - *Regret* states how much longer the kernel that is predicted to be the fastest takes
@@ -464,8 +467,9 @@ def _active(entry: Found, engine: str) -> str:
 
 _TIME_MODEL = """Published times come from the vendor and from third parties, for
 hardware that we have not used. `make validate` prints the sources, and the reasons
-for missed rows. We fitted nothing to held-out rows, and did not look at them while we
-made the model, except those of MLP prefill (docs/times.md). The table omits rows that
+for missed rows. We fitted nothing to held-out rows. While we made the model, we did
+not look at those of trn2, except those of MLP prefill, but we did look at those of trn3
+(docs/times.md). The table omits rows that
 the model was fitted to, slower variants of a measured workload, published upper bounds
 and targets, and figures that look entered by hand. Means are means of absolute
 percentage errors. The names T1 to T16 of collectives are those of the published series

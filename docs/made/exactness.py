@@ -196,9 +196,9 @@ sums of up to 128 FP32 numbers are one left fold
 tests: nki/test_published_sums.py conformance/test_oracle_reduction.py
 
 modelled: sums in VectorE
-longer sums, and reductions by products, are split into tiles of 512; each tile is a
-left fold, and init and the tiles are folded in turn; or the whole is one left fold
-(sequential)
+sums of more than 128 numbers, and reductions by products, are split into tiles of 512;
+each tile is a left fold, and init and the tiles are folded in turn; or the whole is one
+left fold (sequential)
 [not documented]
 switch: accumulation
 tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
@@ -370,9 +370,9 @@ def _page() -> Iterator[str]:
     yield "# What is exact, what is modelled"
     yield ""
     yield "Every number that neuronjax computes has one of four labels."
-    yield '`compiled.as_text("instructions")` prints the label of every instruction. We'
-    yield "claim that numbers equal a chip's only where a row of [Measurements of"
-    yield "chips](#measurements-of-chips) shows it."
+    yield '`nj.jit(f).lower(*args).as_text("instructions")` prints the label of every'
+    yield "instruction. We claim that numbers equal a chip's only where a row of"
+    yield "[Measurements of chips](#measurements-of-chips) shows it."
     yield ""
     yield from _table(("label", "meaning"), MEANINGS.items())
     yield "There is a table for each label. Its column *switch* has the policy fields"
