@@ -175,9 +175,6 @@ def while_loop(
     trace.append(KernelWhile(as_register(condition), trace.close_block(), line))
 
 
-# ---- while register:
-
-
 def while_condition(register: VirtualRegister) -> bool:
     """Return the value of the test `while register:`.
 

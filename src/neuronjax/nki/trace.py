@@ -119,8 +119,6 @@ class Trace:
     def core(self) -> CoreSpec:
         return self.target.core
 
-    # ---- Memory.
-
     def allocate(
         self,
         shape: Sequence[int],
@@ -199,8 +197,6 @@ class Trace:
     def new_register(self) -> Register:
         self.launch.registers += 1
         return Register(self.launch.registers - 1)
-
-    # ---- Instructions.
 
     def append(self, item: Item | Barrier) -> None:
         """Append an item to the innermost open block."""

@@ -81,7 +81,6 @@ class Waiting:
             self._console.print(last, highlight=False, markup=False, soft_wrap=True)
 
     def _draw(self, page: Page | None) -> None:
-        """Draw one line until the end: the current stage, and the time so far."""
         status = self._console.status("")
         show = page.draw if page else status.update
         with contextlib.nullcontext() if page else status:

@@ -133,8 +133,7 @@ class BenchmarkedKernel(LegacyKernel):
         return MappingProxyType(_SUMMARIES[plan])
 
     def _found(self) -> dict[str, Any]:
-        """Return the contents of the files: the summary, or why no time is
-        predicted."""
+        """Return the files' contents: the summary, or why no time is predicted."""
         try:
             return {"summary": dict(self.summary)}
         except NeuronJaxError as error:

@@ -152,7 +152,6 @@ _NEWER = {"abs_max", "abs_min", "gelu_apprx_sigmoid_dx"}
 
 
 def _functions(module: ModuleType, parameters: list[str]) -> list[str]:
-    """Return the names of a module's functions that take these parameters."""
     return [
         name
         for name, function in inspect.getmembers(module, inspect.isfunction)

@@ -92,9 +92,6 @@ def _tile(storage: Storage, segments: list[Segment]) -> _PlacedTile:
     return _PlacedTile(storage, nbytes, 4 if quadrants == 3 else quadrants, segments)
 
 
-# ---- Capacity.
-
-
 def _check_capacity(
     tiles: list[_PlacedTile],
     limit: int,
@@ -163,9 +160,6 @@ def _described(tile: _PlacedTile) -> str:
     name = f" {storage.name!r}" if storage.name else ""
     shape = f"{storage.dtype}{list(storage.shape)}"
     return f"{tile.nbytes:,} bytes: {shape}{name}, {storage.location}"
-
-
-# ---- Addresses that the user fixed.
 
 
 def _check_addresses(tiles: list[_PlacedTile], limit: int, lives: LiveRanges) -> None:

@@ -146,7 +146,6 @@ class Initialised:
         return np.logical_not(written)
 
     def _spoil(self, i: KernelInstruction, access: Access, part: np.ndarray) -> None:
-        """Mark partitions of a result as unwritten."""
         if access.shape[0] != len(part):
             return
         self.written.view(access)[part] = False
