@@ -46,8 +46,7 @@ def _array_classes() -> tuple[type, ...]:
 def flatten(tree: Any, arrays: list[Any]) -> Any:
     """Return the tree with arrays replaced by slots, and append the arrays to `arrays`.
 
-    An array that occurs twice has one slot.
-    """
+    An array that occurs twice has one slot."""
     leaf = _array_classes()
     return map_leaves(tree, leaf, lambda array: ArraySlot(_number(array, arrays)))
 

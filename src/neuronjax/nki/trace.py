@@ -179,8 +179,7 @@ class Trace:
 
         There is one storage per name, e.g. state("scalar.reduce", (128, 1), "float32"):
         list it among the inputs and outputs of every instruction that reads or writes
-        it. A state starts as zeros.
-        """
+        it. A state starts as zeros."""
         if name not in self._states:
             number = len(self.storages) + (self.program << 24)
             initial = np.zeros(shape, dtypes.info(dtype).carrier)

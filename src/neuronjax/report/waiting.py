@@ -28,8 +28,7 @@ WORTH_SAYING_SECONDS = 0.1
 class Waiting:
     """The stages of one program, shown from another thread.
 
-    The thread only writes to the standard error and does not affect the compilation.
-    """
+    The thread only writes to the standard error and does not affect the compilation."""
 
     def __init__(self, name: str, console: Console) -> None:
         self._name, self._console = name, console

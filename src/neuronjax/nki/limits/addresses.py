@@ -28,8 +28,7 @@ PROGRAM_BITS = 24
 class SpillWarning(UserWarning):
     """A warning that live tensors exceed an on-chip memory, so some are moved out.
 
-    Values do not change; the predicted time excludes these transfers.
-    """
+    Values do not change; the predicted time excludes these transfers."""
 
 
 class _PlacedTile(NamedTuple):

@@ -116,8 +116,7 @@ def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
     """Refuse more elements per partition than VectorE, ScalarE or GpSimd can access.
 
     No limit holds for PSUM with BF16: the published figure is for other chips, and
-    smaller than a partition.
-    """
+    smaller than a partition."""
     if i.engine not in ("vector", "scalar", "gpsimd"):
         return
     core = trace.core
