@@ -178,7 +178,6 @@ def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _emulated_in(item: Any) -> Emulated | None:
-    """Return the emulated function that `item` is or wraps; None if there is none."""
     function: Any = item.func if isinstance(item, functools.partial) else item
     function = inspect.unwrap(function, stop=lambda f: isinstance(f, Emulated))
     return function if isinstance(function, Emulated) else None

@@ -201,9 +201,6 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-# -- the user's arguments --------------------------------------------------------------
-
-
 def _devices(
     ranks: int | Sequence[int] | None, target: Target, lnc: int | None
 ) -> tuple[int, ...]:

@@ -285,7 +285,6 @@ _SHORT = {"f32": "float32", "f64": "float64", "fp64": "float64"}
 
 
 def _resolved(reference: Reference) -> Reference:
-    """Return the full name of a reference in `REFERENCES`, or else the policy."""
     if isinstance(reference, str):
         reference = _SHORT.get(reference, reference)
         if reference in REFERENCES:

@@ -99,7 +99,6 @@ def _leave(setting: Mapping[str, Any]) -> None:
 
 
 def _forget_jitted() -> None:
-    """Clear Equinox's caches of jitted functions, native or emulated."""
     equinox = sys.modules.get("equinox")
     if equinox is not None:
         equinox.clear_caches()

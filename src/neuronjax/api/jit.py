@@ -304,8 +304,6 @@ class Emulated(Stateful):
     def __repr__(self) -> str:
         return f"<neuronjax.Emulated {self._name} on {self.target.name}>"
 
-    # -- implementation ----------------------------------------------------------------
-
     def _whole(
         self, function: Callable, args: tuple, kwargs: dict
     ) -> tuple[MeshContext, tuple, dict]:
@@ -335,7 +333,6 @@ class Emulated(Stateful):
 
     @property
     def _unsharded(self) -> dict[str, Any]:
-        """The options of `jit` that are options of `jax.jit`, without shardings."""
         apart = (*_NOT_JAX, *_SHARDINGS)
         return {k: v for k, v in self.options.items() if k not in apart}
 
@@ -464,7 +461,6 @@ class Emulated(Stateful):
         return mesh_context.spread(called, shardings, options, tree)
 
     def _donated(self, captured: CapturedProgram) -> frozenset[int]:
-        """Return the positions of the program's arguments that a call donates."""
         given = self.named("donate")
         named = (argument_name(self._signature, number) for number in given.numbers)
         chosen = {*given.names, *named}

@@ -142,8 +142,6 @@ def judge(
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """The checked arguments of `judge`."""
-
     candidate: Path
     case: ReferenceCase | None
     baseline: Path | None

@@ -151,7 +151,6 @@ class _Loaded:
             return self._results(Outcome(results=self._emulation.function(*leaves)))
 
     def _leaves(self, args: tuple, kwargs: dict) -> list[Any]:
-        """Return the flat arguments that the program takes, after checks."""
         artifact = self._artifact
         leaves: Sequence[Any] = args
         if artifact.in_tree is not None:

@@ -256,7 +256,6 @@ class Compiled(_Readable, Stateful):
         return self.lowered.entry.run(self._executable, context, args, kwargs)
 
     def _context(self, args: tuple, kwargs: dict) -> CallContext:
-        """Return the parts of the call state that the program takes."""
         index = history = None
         if self._takes.call_index is not None:
             index = self._state.next_index(True, args, kwargs)

@@ -151,7 +151,6 @@ def _start(uses: list[NkiUse], path: Path) -> Release:
 
 
 def _change(m: ReleaseMeeting, start: Release, end: Release) -> NkiChange | None:
-    """Return the change of feature `m`, or None if the releases do not differ in it."""
     before, after = m.holds_in(start), m.holds_in(end)
     if before == after:
         return None

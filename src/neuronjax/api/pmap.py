@@ -273,7 +273,6 @@ def _refuse_nesting() -> None:
 
 
 def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
-    """Return the pytree with `f` applied to each axis, and to `_WHOLE` for None."""
     return jax.tree.map(
         lambda axis: f(_WHOLE if axis is None else axis),
         axes,
@@ -282,8 +281,6 @@ def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:
 
 
 def _axes_of(name: str, axes: Any) -> Any:
-    """Return the axes with None replaced by `_WHOLE`. Refuse illegal axes."""
-
     def checked(axis: Any) -> Any:
         legal = isinstance(axis, int) and not isinstance(axis, bool) and axis >= 0
         if axis is _WHOLE or legal:

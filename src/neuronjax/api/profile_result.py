@@ -142,8 +142,6 @@ class Profile(Displayed):
         counts = usages.usage(self.timeline.events).counts
         return {queue: counts[queue] for queue in QUEUES if counts.get(queue)}
 
-    # -- time by op, line, module and engine -------------------------------------------
-
     def by_op(self) -> UsageGroups:
         """Return time and bytes by instruction and operator, the busiest first.
         "(none)" is work that belongs to no instruction, such as loads of constants."""
@@ -202,8 +200,6 @@ class Profile(Displayed):
         """The bottleneck: the busiest queue, or "waiting" if queues wait for others."""
         share = self.timeline.busy_seconds(self.busiest) / (self.total_seconds or 1.0)
         return self.busiest if share >= _SATURATED else "waiting"
-
-    # -- display and files -------------------------------------------------------------
 
     def __rich__(self) -> Group:
         ops = self.by_op().table(8)

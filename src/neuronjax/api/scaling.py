@@ -218,9 +218,6 @@ def _check(job: _Workload) -> None:
             raise InvalidProgramError(f"scaling with {what}", remedy=remedy)
 
 
-# -- one point -------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class _DeviceLayout:
     """The devices of one pipeline stage and their distribution over nodes."""

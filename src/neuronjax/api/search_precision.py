@@ -231,8 +231,6 @@ def _check_pattern(outputs: Chooser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """The function of a search, its batches, and the measured outputs."""
-
     asked: Asked
     first: tuple[Any, ...]
     metric: str | Metric

@@ -46,8 +46,7 @@ def _array_classes() -> tuple[type, ...]:
 def flatten(tree: Any, arrays: list[Any]) -> Any:
     """Return the tree with arrays replaced by slots, and append the arrays to `arrays`.
 
-    An array that occurs twice has one slot.
-    """
+    An array that occurs twice has one slot."""
     leaf = _array_classes()
     return map_leaves(tree, leaf, lambda array: ArraySlot(_number(array, arrays)))
 
@@ -89,7 +88,6 @@ def map_leaves(
 
 
 def _has_fields(value: Any) -> bool:
-    """Return whether an object's fields are searched: an NKIObject or a data class."""
     if isinstance(value, type | enum.Enum | ArraySlot):
         return False
     is_plain = isinstance(value, NKIObject) or dataclasses.is_dataclass(value)
@@ -114,9 +112,6 @@ def cache_key(tree: Any) -> Any:
         raise Unhashable(str(type(tree))) from error
     # 1 == 1.0 == True, but a kernel may compute different values with each of them.
     return (type(tree), tree)
-
-
-# ---- Frameworks.
 
 
 def dtype_name(array: Any) -> str:

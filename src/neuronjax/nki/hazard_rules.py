@@ -137,8 +137,6 @@ class HazardWalk:
         )
         self.found.append(finding)
 
-    # ---- Elements.
-
     def _reads(self, i: KernelInstruction) -> None:
         for access in i.inputs:
             if not isinstance(access, Access):
@@ -168,7 +166,6 @@ class HazardWalk:
                 self._writers.write(access, len(self._instructions))
 
     def _writers_of(self, access: Access) -> Iterator[tuple[int, KernelInstruction]]:
-        """Yield the last writers of a view's elements, each with its number."""
         last = self._writers.get(access.storage, 0)
         is_one = isinstance(last, int)
         numbers = {last} if is_one else _distinct(self._writers.view(access))
@@ -268,8 +265,6 @@ class HazardWalk:
         if access.dynamic is not None:
             self._scattered.setdefault(access.storage, {})[i.program] = number
 
-    # ---- Engine state.
-
     def _engine_state(self, i: KernelInstruction) -> None:
         """Check that an instruction sets the accumulators before others add to them. No
         instruction of `CLOBBERING` may come between: "Even when reduce_cmd is set to
@@ -310,10 +305,7 @@ class HazardWalk:
                 "use reset_reduce, or remove the instruction with idle",
             )
 
-    # ---- depends_on.
-
     def _cycles(self) -> None:
-        """Report instructions that depend on themselves, directly or through others."""
         edges = self.program.dependencies
         by_number = {(i.program, i.ordinal): i for i in self._instructions}
         for (program, ordinal), after in edges.items():

@@ -139,7 +139,6 @@ def _uncertain(program: KernelProgram) -> list[KernelFinding]:
 
 
 def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
-    """Yield a finding for each result with elements that are never written."""
     state = Initialised(program, report=lambda error, i: None)
     state.check()
     for number, access in enumerate(program.results):
@@ -156,7 +155,6 @@ def _partial_results(program: KernelProgram) -> Iterator[KernelFinding]:
 
 
 def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
-    """Yield a finding for each result in memory that the caller cannot read."""
     for number, access in enumerate(program.results):
         memory = access.storage.memory
         if memory in ("sbuf", "psum", "private_hbm"):
@@ -171,7 +169,6 @@ def _unreachable_results(program: KernelProgram) -> Iterator[KernelFinding]:
 
 
 def _missing_grid(program: KernelProgram) -> Iterator[KernelFinding]:
-    """Yield a finding if the kernel reads its program id and has no launch grid."""
     if program.wants_grid:
         yield KernelFinding(
             rule="no-grid",

@@ -168,8 +168,7 @@ def layout_at(t: TensorView, arrays: Sequence[np.ndarray], remedy: str) -> Layou
     dimension.
 
     The arrays broadcast to one shape. If each array is affine by itself, no array of
-    the whole shape is made.
-    """
+    the whole shape is made."""
     shape = common_shape(arrays)
     offset, steps = t.offset, []
     for dim, array in enumerate(arrays):

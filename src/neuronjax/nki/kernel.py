@@ -298,9 +298,6 @@ def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
     return tuple(map(int, numbers))
 
 
-# ---- Tracing.
-
-
 class ProgramTrace(Trace):
     """A trace that records assignments and `while` in Python as instructions."""
 
@@ -388,16 +385,11 @@ def _tensor(storage: Storage) -> NkiTensor:
 
 
 def _results(value: Any, accesses: list[Access]) -> Any:
-    """Return the tree with slots for tensors; append their accesses to `accesses`."""
-
     def slot(t: NkiTensor) -> arguments.ArraySlot:
         accesses.append(t.access())
         return arguments.ArraySlot(len(accesses) - 1)
 
     return arguments.map_leaves(value, NkiTensor, slot)
-
-
-# ---- Running.
 
 
 def _specialise(kernel: Kernel, call: BoundCall, devices: int) -> Specialised:

@@ -116,8 +116,7 @@ def reshape(x: Layout, shape: Sequence[int]) -> Layout | None:
     """Return the same elements in another shape, or None if no strided view has it.
 
     The method is NumPy's: groups of old and new dimensions of equal products are
-    matched from the outside, and every group of old ones must be mergeable.
-    """
+    matched from the outside, and every group of old ones must be mergeable."""
     if prod(shape) != prod(x.shape):
         return None
     old = [d for d in zip(x.shape, x.strides, strict=True) if d[0] != 1]

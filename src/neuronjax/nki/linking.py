@@ -72,7 +72,6 @@ def _split(body: Body) -> list[tuple[list[Item], Barrier | Loop | None]]:
 
 
 def _is_point(item: Any) -> bool:
-    """Return whether an item is a meeting or a loop with one."""
     if isinstance(item, Barrier):
         return True
     return isinstance(item, Loop) and any(map(_is_point, item.body.items))

@@ -89,7 +89,6 @@ class Lockstep:
         return self._met
 
     def _pass_on(self, number: int) -> None:
-        """Let the next program run; the first one follows the last one."""
         if self._fault is not None:
             return
         if number + 1 < self.count:
@@ -106,7 +105,6 @@ class Lockstep:
         self._turns[0].release()
 
     def _disagreement(self) -> InvalidProgramError | None:
-        """Return an error if the programs are at different meetings, else None."""
         first = next(w for w in self._waits if w is not None)
         states = [w.what if w else "its end" for w in self._waits]
         if len(set(states)) == 1:

@@ -175,15 +175,11 @@ def while_loop(
     trace.append(KernelWhile(as_register(condition), trace.close_block(), line))
 
 
-# ---- while register:
-
-
 def while_condition(register: VirtualRegister) -> bool:
     """Return the value of the test `while register:`.
 
     The first test opens a device loop; the second test at the same place in the code
-    closes it.
-    """
+    closes it."""
     trace = tracing.current()
     place = _place()
     if trace.machine is not None:

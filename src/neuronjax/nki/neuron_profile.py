@@ -62,8 +62,7 @@ def capture(options: argparse.Namespace) -> None:
 
 
 def _captured(options: argparse.Namespace) -> Iterator[Path]:
-    """Yield the paths of profiles: one, or with --profile-nth-exec one for each n-th
-    execution."""
+    """Yield the paths of profiles: one, or one for each n-th execution."""
     session = options.session_file or Path("profile.ntff")
     nth = options.profile_nth_exec
     if not nth:

@@ -135,7 +135,6 @@ class TensorView(NKIObject):
         return index
 
     def _partition_guard(self, op: str, dim: int, what: str) -> None:
-        """Refuse a change of dimension 0 if it is on chip or selected by a vector."""
         if dim != 0:
             return
         if self._on_chip:

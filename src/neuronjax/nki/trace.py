@@ -119,8 +119,6 @@ class Trace:
     def core(self) -> CoreSpec:
         return self.target.core
 
-    # ---- Memory.
-
     def allocate(
         self,
         shape: Sequence[int],
@@ -181,8 +179,7 @@ class Trace:
 
         There is one storage per name, e.g. state("scalar.reduce", (128, 1), "float32"):
         list it among the inputs and outputs of every instruction that reads or writes
-        it. A state starts as zeros.
-        """
+        it. A state starts as zeros."""
         if name not in self._states:
             number = len(self.storages) + (self.program << 24)
             initial = np.zeros(shape, dtypes.info(dtype).carrier)
@@ -199,8 +196,6 @@ class Trace:
     def new_register(self) -> Register:
         self.launch.registers += 1
         return Register(self.launch.registers - 1)
-
-    # ---- Instructions.
 
     def append(self, item: Item | Barrier) -> None:
         """Append an item to the innermost open block."""

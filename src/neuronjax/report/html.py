@@ -53,7 +53,6 @@ def as_html(drawn: Any) -> str:
 
 
 def _parts(drawn: Any) -> Iterator[Any]:
-    """Yield the parts of a drawing: tables, texts, and all else that Rich draws."""
     if isinstance(drawn, str):
         yield _CONSOLE.render_str(drawn, highlight=False)
     elif isinstance(drawn, Narrowed):

@@ -88,7 +88,6 @@ def stage_edges(
 
 
 def _instructions(unit: Unit) -> Iterator[Instruction]:
-    """Yield the instructions of a unit, including those in blocks of control flow."""
     for step in unit.region.steps:
         yield from (step.instruction, *step.members)
     for plan in unit.inner:

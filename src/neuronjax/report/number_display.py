@@ -214,7 +214,6 @@ def _groups(tags: np.ndarray, array: SparseArray) -> str:
 
 
 def _is_drawable(*arrays: Any) -> bool:
-    """Return whether arrays are values on this host that are small enough to draw."""
     return all(
         isinstance(x, jax.Array | np.ndarray)
         and not isinstance(x, Tracer)

@@ -160,7 +160,6 @@ def _slice(
     begin.track_uuid = track
     begin.name = name
     for key, value in details.items():
-        # Empty arguments are left out.
         if value and key not in _PLACES:
             annotation = begin.debug_annotations.add()
             annotation.name = key

@@ -88,7 +88,6 @@ def _limits(errors: Sequence[float]) -> tuple[float, float]:
 
 
 def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:
-    """Return the numbers and errors of the ops with a finite error."""
     found = [
         (row["number"], row[f"{kind}_relative_l2"])
         for row in ops

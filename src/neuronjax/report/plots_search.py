@@ -151,7 +151,6 @@ def _places(
 
 
 def _draw_ends(axes: Axes, scale: _Scale, trials: Sequence[Trial]) -> None:
-    """Draw the lines for zero and for errors that are not finite, if there are any."""
     errors = [trial.error for trial in trials]
     bottom, top = scale.low, scale.high
     side = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}

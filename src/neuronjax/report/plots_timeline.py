@@ -68,8 +68,6 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class _TimelineRows:
-    """The lanes and rows of a timeline, and their vertical positions."""
-
     timeline: Timeline
     unit: float
     queues: Sequence[Queue]
@@ -156,9 +154,6 @@ def _name_all(axes: Axes, rows: _TimelineRows) -> None:
     write(texts, around, (len(rows.queues) - 1) // 2, "black")
 
 
-# -- rows ------------------------------------------------------------------------------
-
-
 def _label_rows(axes: Axes, rows: _TimelineRows) -> None:
     labels = {
         rows.base(q) + _HEIGHT / 2: _titled(rows.timeline, q) for q in rows.queues
@@ -189,9 +184,6 @@ def _draw_lane(
 def _is_spill(event: Event) -> bool:
     source = event.source
     return isinstance(source, Transfer) and source.reason.startswith("spill")
-
-
-# -- phases ----------------------------------------------------------------------------
 
 
 def phase_runs(timeline: Timeline) -> list[Run]:
@@ -240,9 +232,6 @@ def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
     last = np.maximum.accumulate(places)
     last[last < 0] = working.argmax()
     return busy.argmax(axis=0)[last].tolist()
-
-
-# -- names -----------------------------------------------------------------------------
 
 
 def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:

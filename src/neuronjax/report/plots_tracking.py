@@ -17,8 +17,7 @@ _MOST_NAMED = 40
 def draw_tracking(figure: Figure, records: Sequence[Mapping[str, Any]]) -> None:
     """Draw two panels, a line for each policy: errors, and predicted time.
 
-    The records are the oldest first. A cross is a commit with a fault.
-    """
+    The records are the oldest first. A cross is a commit with a fault."""
     figure.set_size_inches(9.0, 6.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     commits = [*dict.fromkeys(record["commit"] for record in records)]

@@ -172,9 +172,6 @@ def by_instruction(timeline: Timeline) -> dict[int, Usage]:
     return dict(found)
 
 
-# -- names of instructions -------------------------------------------------------------
-
-
 def op_name(instruction: Instruction) -> str:
     """Return the nki.isa name, with the function or operator: "tensor_tensor.add"."""
     attributes = instruction.attributes()

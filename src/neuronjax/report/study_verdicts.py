@@ -140,9 +140,6 @@ class TrainingVerdict:
         return "the baseline" if self.kind == "baseline" else f"trains like {baseline}"
 
 
-# -- decisions ------------------------------------------------------------------------
-
-
 def last_steps(found: Curves, given: int | None) -> int:
     """Return how many last steps are averaged: `given`, or a tenth of all steps."""
     return given or max(1, min(len(curve.steps) for curve in found.values()) // 10)
@@ -256,7 +253,6 @@ class _Judge:
 
     @cached_property
     def _scatter(self) -> float:
-        """Return the standard deviation of the baseline's final value over seeds."""
         ends = ends_of(self.reference, self.last)
         ends = ends[np.isfinite(ends)]
         return float(ends.std(ddof=1)) if len(ends) > 1 else 0.0

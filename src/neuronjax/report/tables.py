@@ -100,7 +100,6 @@ class Displayed(Summarised, abc.ABC):
         return as_html(self.__rich__())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """Return the formats for front ends: HTML, and text for terminals."""
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:

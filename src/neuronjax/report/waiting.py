@@ -28,8 +28,7 @@ WORTH_SAYING_SECONDS = 0.1
 class Waiting:
     """The stages of one program, shown from another thread.
 
-    The thread only writes to the standard error and does not affect the compilation.
-    """
+    The thread only writes to the standard error and does not affect the compilation."""
 
     def __init__(self, name: str, console: Console) -> None:
         self._name, self._console = name, console
@@ -81,7 +80,6 @@ class Waiting:
             self._console.print(last, highlight=False, markup=False, soft_wrap=True)
 
     def _draw(self, page: Page | None) -> None:
-        """Draw one line until the end: the current stage, and the time so far."""
         status = self._console.status("")
         show = page.draw if page else status.update
         with contextlib.nullcontext() if page else status:

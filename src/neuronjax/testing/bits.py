@@ -243,9 +243,6 @@ def listed(found: Sequence[LeafDifference]) -> str:
     return "\n".join(lines)
 
 
-# -- Leaves.
-
-
 def _pairs(
     actual: Any, expected: Any, what: str
 ) -> list[tuple[str, np.ndarray, np.ndarray]]:

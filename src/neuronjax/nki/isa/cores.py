@@ -30,8 +30,7 @@ def core_barrier(call: Request) -> Any:
     """Wait for the other core if the launch has two.
 
     The documents require the data in shared HBM. Kernels of the vendor's library also
-    pass an SBUF tile, so that is accepted.
-    """
+    pass an SBUF tile, so that is accepted."""
     cores, engine = call.of("cores", "engine")
     named = (cores,) if isinstance(cores, int) else tuple(cores)
     unknown = engine is None or engine == Engine.unknown

@@ -85,7 +85,6 @@ def _check_partitions(call: Request, name: str) -> None:
 
 
 def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the position and the size of the part of TensorE in use."""
     position, size = call.of("tile_position", "tile_size")
     if bool(position) != bool(size):
         asked = f"tile_position={position}, tile_size={size}"

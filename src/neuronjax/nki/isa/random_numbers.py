@@ -54,7 +54,6 @@ def rand_get_state(call: Request) -> Any:
 
 
 def _reaching(call: Request, default: str) -> str:
-    """Return the engine, after a check that it reaches dst."""
     by = call.engine(default)
     if by == "gpsimd":
         call.check_place("dst", call.values["dst"], ("sbuf",))

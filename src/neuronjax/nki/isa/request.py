@@ -112,8 +112,6 @@ class Request:
             for operand in sized:
                 self._check_size(operand, partitions)
 
-    # ---- Checks.
-
     def _check_tensor(self, operand: OperandSpec) -> None:
         name = operand.name
         value = self.values[name]
@@ -210,7 +208,6 @@ class Request:
                 self.refuse(f"{name} is {value!r}", remedy)
 
     def _partitions(self, tensors: Sequence[OperandSpec]) -> int:
-        """Return the number of partitions of the first input tensor, or else of dst."""
         read = next((o for o in tensors if o.role == "input"), tensors[0])
         value = self.values[read.name]
         return (value if isinstance(value, NkiTensor) else self.values["dst"]).shape[0]
@@ -221,8 +218,6 @@ class Request:
         if asked is None or asked == Engine.unknown:
             return default or self.spec.engines[0]
         return self.member("engine", asked, self.spec.engines)
-
-    # ---- Emission.
 
     def emit(
         self, engine: str = "", *, reads_outputs: bool = False, **attributes: Any
@@ -328,7 +323,6 @@ def _operands(name: str) -> tuple[OperandSpec, ...]:
 
 @functools.cache
 def _by_check(name: str) -> tuple[Sequence[OperandSpec], ...]:
-    """Return the tensors, the static arguments, and the operands of a required size."""
     operands = SPECS[name].operands
     return (
         [o for o in operands if o.kind == "tensor"],
@@ -348,8 +342,6 @@ def engine_state(name: str, engine: str) -> Access:
         words = VECTOR_WORDS if xorwow else LFSR_WORDS
     return trace.state(f"{engine}.random", (128, words), "uint32")
 
-
-# ---- Functions.
 
 Issue = Callable[[Request], Any]
 #: Names to which the rows' defaults and types refer.

@@ -124,8 +124,7 @@ def shared_identity_matrix(
 def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Return a tile with partitions and free dimension exchanged.
 
-    Tiles larger than 32 x 32 go through TensorE, so the result is in PSUM.
-    """
+    Tiles larger than 32 x 32 go through TensorE, so the result is in PSUM."""
     free = x.size // x.shape[0]
     small = x.shape[0] <= 32 and free <= 32
     region = MemoryRegion.sbuf if small else MemoryRegion.psum

@@ -65,8 +65,7 @@ class LegacyKernel(Kernel):
     a `SpillWarning`. Explicit allocations that overlap are errors. Elements of a result
     that a mask excludes have no value. An engine may compute with a tile in which some
     elements have no value; its results there are arbitrary. To read or store a tile in
-    which no element has a value is an error.
-    """
+    which no element has a value is an error."""
 
     older = True
 
@@ -133,8 +132,7 @@ class BenchmarkedKernel(LegacyKernel):
         return MappingProxyType(_SUMMARIES[plan])
 
     def _found(self) -> dict[str, Any]:
-        """Return the contents of the files: the summary, or why no time is
-        predicted."""
+        """Return the files' contents: the summary, or why no time is predicted."""
         try:
             return {"summary": dict(self.summary)}
         except NeuronJaxError as error:

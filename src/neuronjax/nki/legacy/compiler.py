@@ -80,8 +80,7 @@ def address_of(
 
     The older compiler traces a loop's body once; here the body runs in every iteration.
     If the body increases an address, a later address may be outside the memory. Then
-    return None, if an earlier address of the same line was inside.
-    """
+    return None, if an earlier address of the same line was inside."""
     if not isinstance(buffer, Allocated):
         return None
     address = buffer.address(index, partitions, nbytes)

@@ -147,8 +147,7 @@ class LoopReduction(Tile):
     def into(self, target: NkiTensor) -> bool:
         """Assign target <op> value to the target, or only the value if it is unwritten.
 
-        This is how iterations of `affine_range` may depend on one another.
-        """
+        This is how iterations of `affine_range` may depend on one another."""
         if self._skipped:
             return True
         value = alike(self._value, target)

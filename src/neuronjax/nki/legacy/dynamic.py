@@ -85,8 +85,7 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
 def _without_leading(
     t: NkiTensor, keys: list[Any], count: int
 ) -> tuple[NkiTensor, list[Any]]:
-    """Return tensor and keys without the first `count` dimensions if their keys are
-    numbers."""
+    """Drop the first `count` dimensions and their keys if these are numbers."""
     if t.storage.on_chip or any(np.size(k) != 1 for k in keys[:count]):
         return t, keys
     for key in keys[:count]:

@@ -78,7 +78,6 @@ def nc_matmul(
 
 
 def _in_sbuf(t: Tile) -> NkiTensor:
-    """Return a view of `t`, or of a copy in SBUF if `t` is in PSUM."""
     view = t.of()
     if view.storage.memory != "psum":
         return view

@@ -152,7 +152,6 @@ _NEWER = {"abs_max", "abs_min", "gelu_apprx_sigmoid_dx"}
 
 
 def _functions(module: ModuleType, parameters: list[str]) -> list[str]:
-    """Return the names of a module's functions that take these parameters."""
     return [
         name
         for name, function in inspect.getmembers(module, inspect.isfunction)
@@ -296,8 +295,7 @@ def loop_reduce(
 ) -> LoopReduction:
     """Return a value that `t[...] = nl.loop_reduce(x, op, [i])` reduces with `t`.
 
-    A mask may exclude a whole iteration; a mask of elements is refused.
-    """
+    A mask may exclude a whole iteration; a mask of elements is refused."""
     chosen = np.asarray(True if mask is None else mask, bool)
     turn = tuple(int(np.max(i)) for i in loop_indices)
     begun = tracing.current().notes.setdefault("turns of nl.loop_reduce", {})

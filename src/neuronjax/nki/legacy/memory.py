@@ -154,8 +154,7 @@ def load_transpose2d(
     """Return a matrix of HBM as a transposed tile.
 
     The compiler transposes FP32 on TensorE: the counters of bmm v2 and its
-    load_transpose2d are equal [KDA].
-    """
+    load_transpose2d are equal [KDA]."""
     source = src.of(box_of(mask, src.shape))
     exact = "exact_transpose" in tracing.current().core.capabilities
     if dtypes.itemsize(source.dtype) != 4 or not exact:

@@ -27,8 +27,7 @@ def new_tile(
     empty.
 
     Elements outside are undefined (nki.api.shared of release 2.26, "NKI API Masking":
-    the instruction has a smaller tile), so they stay unwritten.
-    """
+    the instruction has a smaller tile), so they stay unwritten."""
     tile, view = whole_tile(sizes, dtype)
     if box is None:
         return tile, view
@@ -82,8 +81,7 @@ def made(
     """Return a tile that an instruction of nki.isa writes.
 
     The arguments are those of `computed` and of `issue`. If `given` has a dtype, it is
-    that of the result.
-    """
+    that of the result."""
 
     def write(dst: NkiTensor, box: Box | None) -> None:
         issue(name, {**given, "dst": dst}, box, adapt)

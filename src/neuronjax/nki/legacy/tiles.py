@@ -321,8 +321,7 @@ def over_partitions(t: NkiTensor, count: int) -> NkiTensor:
     """Return a single partition on chip repeated to `count`; any other tile unchanged.
 
     The copy by DMA is timed as a product on TensorE, where the older compiler
-    multiplies the partition by ones.
-    """
+    multiplies the partition by ones."""
     if t.shape[0] != 1 or count == 1 or not t.storage.on_chip:
         return t
     return movement.over_partitions(t, count, engine=engine.tensor)

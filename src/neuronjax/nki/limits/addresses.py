@@ -28,8 +28,7 @@ PROGRAM_BITS = 24
 class SpillWarning(UserWarning):
     """A warning that live tensors exceed an on-chip memory, so some are moved out.
 
-    Values do not change; the predicted time excludes these transfers.
-    """
+    Values do not change; the predicted time excludes these transfers."""
 
 
 class _PlacedTile(NamedTuple):
@@ -90,9 +89,6 @@ def _tile(storage: Storage, segments: list[Segment]) -> _PlacedTile:
     nbytes = storage.free_size * dtypes.itemsize(storage.dtype)
     quadrants = -(-storage.shape[0] // QUADRANT)
     return _PlacedTile(storage, nbytes, 4 if quadrants == 3 else quadrants, segments)
-
-
-# ---- Capacity.
 
 
 def _check_capacity(
@@ -163,9 +159,6 @@ def _described(tile: _PlacedTile) -> str:
     name = f" {storage.name!r}" if storage.name else ""
     shape = f"{storage.dtype}{list(storage.shape)}"
     return f"{tile.nbytes:,} bytes: {shape}{name}, {storage.location}"
-
-
-# ---- Addresses that the user fixed.
 
 
 def _check_addresses(tiles: list[_PlacedTile], limit: int, lives: LiveRanges) -> None:

@@ -15,8 +15,7 @@ class ElementNotes(dict[Storage, Any]):
     """Notes by storage: one note for all elements, or an array with one for each.
 
     The array has an entry per element, or per byte once accesses differ in element
-    size. A storage without a note has the note 0 for all elements.
-    """
+    size. A storage without a note has the note 0 for all elements."""
 
     def __init__(self, dtype: Any) -> None:
         super().__init__()
@@ -40,8 +39,7 @@ class ElementNotes(dict[Storage, Any]):
         """Return a writable array of the notes of a view's elements.
 
         The access's runtime offset is ignored. If a note belongs to a byte, the array
-        has a last dimension for the bytes of an element.
-        """
+        has a last dimension for the bytes of an element."""
         storage = access.storage
         entries = self.get(storage, 0)
         if not isinstance(entries, np.ndarray):

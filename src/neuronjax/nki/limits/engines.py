@@ -43,8 +43,7 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
 def bias_is_a_vector(i: KernelInstruction, trace: OnCore) -> None:
     """Refuse numbers as bias, and a bias of reciprocal, before NeuronCore-v3.
 
-    In `i.forms` a bias is "-" if it is absent, and "f" or "i" if it is a number.
-    """
+    In `i.forms` a bias is "-" if it is absent, and "f" or "i" if it is a number."""
     given = i.forms[2] if len(i.forms) > 2 else "-"
     if "scalar_bias" in trace.core.capabilities:
         return

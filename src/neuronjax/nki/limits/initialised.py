@@ -146,7 +146,6 @@ class Initialised:
         return np.logical_not(written)
 
     def _spoil(self, i: KernelInstruction, access: Access, part: np.ndarray) -> None:
-        """Mark partitions of a result as unwritten."""
         if access.shape[0] != len(part):
             return
         self.written.view(access)[part] = False
@@ -267,8 +266,7 @@ def _last_uses(program: KernelProgram) -> dict[int, list[Storage]]:
 def surely_writes(program: KernelProgram) -> bool:
     """Return whether everything read or returned is written in every possible run.
 
-    False means only that this cannot be shown.
-    """
+    False means only that this cannot be shown."""
     errors: list[InvalidProgramError] = []
     report: Report = lambda error, _: errors.append(error)  # noqa: E731
     state = Initialised(program, report=report, certain=True, strict=True)

@@ -126,8 +126,7 @@ def double_row(i: KernelInstruction, trace: OnCore) -> None:
 def one_bank(i: KernelInstruction, trace: OnCore) -> None:
     """Refuse a dst in several PSUM banks before NeuronCore-v4.
 
-    A storage without an address is assumed to start with a bank.
-    """
+    A storage without an address is assumed to start with a bank."""
     core = trace.core
     if i.engine != "tensor" or core.max_moving_free > 512:
         return

@@ -49,8 +49,7 @@ def limit(*names: str) -> Callable[[Rule], Rule]:
 def advice(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule that `nki.check` reports but that refuses no kernel.
 
-    Advice concerns uses that older releases accepted and today's documents exclude.
-    """
+    Advice concerns uses that older releases accepted and today's documents exclude."""
     return _registers(_ADVICE, names)
 
 

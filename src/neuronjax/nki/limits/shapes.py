@@ -80,8 +80,6 @@ def _check_start(i: KernelInstruction, operand: OperandAccess) -> None:
 
 
 def _is_scale(i: KernelInstruction, operand: OperandAccess) -> bool:
-    """Return whether an operand is a scale: an output of quantize_mx after the first,
-    or an input of nc_matmul_mx after the second."""
     if i.name == "quantize_mx":
         return operand.written and operand.label != "dst"
     late = operand.label not in ("dst", "input 0", "input 1")
@@ -118,8 +116,7 @@ def free_size_fits(i: KernelInstruction, trace: OnCore) -> None:
     """Refuse more elements per partition than VectorE, ScalarE or GpSimd can access.
 
     No limit holds for PSUM with BF16: the published figure is for other chips, and
-    smaller than a partition.
-    """
+    smaller than a partition."""
     if i.engine not in ("vector", "scalar", "gpsimd"):
         return
     core = trace.core

@@ -26,8 +26,7 @@ class ReleaseMeeting:
     def holds_in(self, release: Release) -> bool:
         """Return whether the difference holds in a release for this kernel.
 
-        After the last beta, `neuronxcc.nki` did not change until it was removed.
-        """
+        After the last beta, `neuronxcc.nki` did not change until it was removed."""
         if self.older and self.name != OLDER and OLDER in release.styles:
             release = min(release, LAST_BETA, key=lambda r: place_in_time(r.name))
         return self.difference.holds_in(release)

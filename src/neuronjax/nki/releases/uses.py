@@ -230,7 +230,6 @@ class _Reader(ast.NodeVisitor):
 
 
 def _namespace(full: str) -> str:
-    """Return the namespace of NKI that contains a dotted name, or ""."""
     for start, space in _NAMESPACES.items():
         if full == start or full.startswith(f"{start}."):
             return space

@@ -63,8 +63,7 @@ def rounded_once(total: np.ndarray, rest: np.ndarray) -> np.ndarray:
     `rest`.
 
     If `rest` is not zero, the sum is first rounded to odd in float64, so that rounding
-    to FP32 gives the same as a single rounding of the exact sum.
-    """
+    to FP32 gives the same as a single rounding of the exact sum."""
     bits = total.view(np.int64)
     toward = np.where((rest < 0) == (total < 0), bits, bits - 1)
     odd = np.where((rest != 0) & (bits & 1 == 0), toward | 1, bits)

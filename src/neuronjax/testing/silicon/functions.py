@@ -47,8 +47,7 @@ OURS = "transcendentals=exact"
 def answers(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
     """Return the results of a function for FP32 `x`, by the alternative's name.
 
-    Of alternatives with the same bits for all of `x`, only the first is returned.
-    """
+    Of alternatives with the same bits for all of `x`, only the first is returned."""
     results = {OURS: _emulated(name, x)}
     if name in _IN_JAX:
         for value in map(str, LEGAL["transcendentals"]):
@@ -78,8 +77,7 @@ def _emulated(name: str, x: np.ndarray) -> np.ndarray:
 def compared(name: str, x: np.ndarray) -> np.ndarray:
     """Return a mask of the results whose arguments are in the documented range.
 
-    Subnormal arguments and results belong to another question.
-    """
+    Subnormal arguments and results belong to another question."""
     inside = [(low <= x) & (x <= high) for low, high in ACTIVATION_FUNCTIONS[name]]
     result = _emulated(name, x)
     small = np.abs(result) < _TINY

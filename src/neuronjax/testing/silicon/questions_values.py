@@ -203,7 +203,6 @@ def _ranks() -> Iterator[Question]:
 
 
 def _placement(case: ProbeCase) -> Placement:
-    """Return the placement on the largest server that has the chips of the case."""
     alike = [i for i in INSTANCES.values() if i.chip.name == case.chip]
     largest = max(alike, key=lambda instance: (-instance.hosts, instance.chips))
     return Placement.of(resolve_target(largest.name))

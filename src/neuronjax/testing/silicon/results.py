@@ -107,7 +107,6 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _case(
     folder: Path, chip: str, probe: Mapping[str, Any], record: Any
 ) -> ProbeCase | str:
-    """Return a probe's inputs and outputs, or the reason why these are unusable."""
     if not isinstance(record, dict):
         return _NOT_RUN
     if "file" not in record:
