@@ -178,8 +178,7 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         with regular(Path(name)).open("rb") as file:
             return file.read(), name
     except (OSError, ValueError) as error:
-        # ValueError: a program's text that is passed in place of a path may have a zero
-        # byte.
+        # ValueError: a program's text, passed in place of a path, may have a zero byte.
         reason = getattr(error, "strerror", None) or error
         raise InvalidProgramError(
             f"cannot read {name[:200]!r}: {reason}",
@@ -236,7 +235,6 @@ def _is_hlo_module(data: bytes) -> bool:
 
 
 def _hlo_module(data: bytes) -> bytes:
-    """Return the HloModuleProto in `data`, or `data` if it is no HloProto."""
     inner = next(protobuf_fields(data), None)
     if inner and inner[0] == _MODULE_OF_PROTO and _is_hlo_module(inner[1]):
         return inner[1]

@@ -208,7 +208,6 @@ def _sharding(attribute: Any) -> Sharding:
 
 
 def _groups(attribute: Any) -> Any:
-    """Return groups of devices as a table, or as the axes of a mesh."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(attribute):
         return _elements(attribute)
     groups = stablehlo.ReplicaGroupMeshAxesAttr(attribute)
@@ -216,7 +215,6 @@ def _groups(attribute: Any) -> Any:
 
 
 def _mesh(attribute: Any, dialect: Any = sdy) -> str | Mesh:
-    """Return the mesh of an attribute, or the mesh's name if it only has the name."""
     mesh = attribute.maybe_downcast()
     if isinstance(mesh, ir.FlatSymbolRefAttr):
         return mesh.value

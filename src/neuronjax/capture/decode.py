@@ -37,8 +37,7 @@ from neuronjax.ir.program import (
     Value,
 )
 
-# Stack frames in these paths are not the user's; JAX has already left out its own
-# frames.
+# Stack frames in these paths are not the user's; JAX has already left out its own.
 _PYTHON = (sysconfig.get_path("stdlib"), "<frozen ")
 _EMULATOR = str(Path(__file__).parent.parent) + "/"
 LIBRARY = ("site-packages", "dist-packages", "/neuronjax/", *_PYTHON)
@@ -165,13 +164,10 @@ def _argument_names(function: Any) -> tuple[str, ...]:
 
 
 class _Decoder:
-    """Decodes one function; keeps a table of its values."""
-
     def __init__(self, locations: _Locations) -> None:
         self._locations = locations
         self._values: dict[Any, Value] = {}
-        # Not functools.cache, because an MLIR object keeps its context alive, with all
-        # constants.
+        # Not functools.cache: an MLIR object keeps its context and constants alive.
         self._types: dict[Any, TensorType] = {}
         self._attributes: dict[tuple[str, str, Any], Any] = {}
 

@@ -145,8 +145,7 @@ def normalized(
         _fix_sizes(module, shapes)
     if dynamic:
         _run(_REFINE_SHAPES, module)
-        # This removes jax.export's assertions about symbolic sizes, which now have
-        # values.
+        # This removes jax.export's assertions about sizes, which are now known.
         if found(module, lambda op: _call_target(op) == "shape_assertion"):
             refined = _jax.mlir.refine_polymorphic_shapes(bytecode(module))
             module = ir.Module.parse(refined)
@@ -232,7 +231,6 @@ _CHLO_NAMES = {"topk": "top_k"}
 
 
 def _as_chlo(op: Any) -> None:
-    """Replace an op of MHLO by the CHLO op of the same meaning, if there is one."""
     name = _mhlo_name(op) or ""
     new_name = f"chlo.{_CHLO_NAMES.get(name, name)}"
     if not op.context.is_registered_operation(new_name):
@@ -247,7 +245,6 @@ def _as_chlo(op: Any) -> None:
 
 
 def _as_dot_general(einsum: Any) -> None:
-    """Rewrite an einsum of two operands as a dot_general, if possible."""
     config = ir.StringAttr(einsum.attributes["einsum_config"]).value
     (left, right), out = config.split("->")[0].split(","), config.split("->")[1]
     labels = [left, right, out]

@@ -91,8 +91,6 @@ class _Garbled(Exception):
 
 
 class _Worker:
-    """A running child and its pipes."""
-
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()
         pipes: dict[str, Any] = dict(log=self._log, buffer_bytes=0)

@@ -51,8 +51,7 @@ from neuronjax.ir.program import (
 )
 
 CHILD = Path(__file__).with_name("partition_child.py")
-#: Limit of wall clock time before the partitioner counts as hung; a train step takes
-#: a few seconds.
+#: Wall clock time after which XLA counts as hung; a train step takes a few seconds.
 SECONDS, SECONDS_PER_MEGABYTE = 300.0, 60.0
 #: Bytes at the end of the child's log that are read.
 _LOG_BYTES = 1 << 16

@@ -33,8 +33,7 @@ PASSES = (
 )
 PARTITIONED, LATER = "*.after_spmd-partitioning.*.hlo.pb", "*cpu_after_optimizations*"
 POLL_SECONDS = 0.005
-#: Limits of the size of any file (answer, dump, log): bytes, and bytes per byte of
-#: the program.
+#: Size limits of a file (answer, dump, log): bytes, and bytes per byte of the program.
 FILE_BYTES, FILE_BYTES_PER_BYTE = 64 << 20, 64
 # XLA reads the flags when it is loaded. A dump in the directory shows that the
 # partitioner has ended.

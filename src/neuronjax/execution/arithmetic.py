@@ -56,8 +56,7 @@ FUNCTIONS: Mapping[str, Function] = {
 }
 _OF_BOOLEANS = frozenset(("add", "and", "maximum", "minimum", "multiply", "or", "xor"))
 _OF_INTEGERS = _OF_BOOLEANS | {"abs", "negate", "subtract"}
-#: These operations look only at the sign or exponent of FP32 numbers: nothing is
-#: flushed.
+#: These look only at the sign or exponent of FP32 numbers: nothing is flushed.
 _OF_ANY = frozenset(("abs", "is_finite", "negate"))
 #: The operation on the bits of equal operands, which may be zeros of different signs.
 _OF_EQUALS = {"maximum": np.bitwise_and, "minimum": np.bitwise_or}

@@ -81,9 +81,6 @@ def _refuse(options: Iterable[tuple[str, Any]], where: str) -> None:
             )
 
 
-# -- memory regions --------------------------------------------------------------------
-
-
 def make_room() -> None:
     """Clear JAX's caches if the limit is near, before something is compiled."""
     global _counted_at
@@ -108,9 +105,6 @@ def most_regions() -> int:
     """Return how many memory regions may be mapped; 0 if there is no such limit."""
     limit = Path("/proc/sys/vm/max_map_count")
     return int(limit.read_text()) if limit.exists() else 0
-
-
-# -- forks -----------------------------------------------------------------------------
 
 
 def _before_fork() -> None:

@@ -302,8 +302,6 @@ class Interpretation:
             return (counter + jnp.uint32(1), observed.with_more(more), *out)
 
         def with_condition(state: tuple) -> tuple:
-            """Return the state with its condition in front, and with the observations
-            that the condition made."""
             holds, more = self.accumulator.apart(lambda: condition(state[2:]))
             return (holds, state[0], state[1].with_more(more), *state[2:])
 

@@ -85,7 +85,6 @@ def _padded(
 
 
 def _window(starts: Arrays, shape: Sequence[int], sizes: Sequence[int]) -> tuple:
-    """Return the slices of a window whose start is clamped so that it fits."""
     bounds = zip(starts, shape, sizes, strict=True)
     lows = [min(max(int(start), 0), n - size) for start, n, size in bounds]
     return tuple(slice(a, a + n) for a, n in zip(lows, sizes, strict=True))

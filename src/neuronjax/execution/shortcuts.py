@@ -91,7 +91,6 @@ class _Rewriting:
 
 
 def _reads(block: Block) -> Counter[int]:
-    """Return how often each buffer is read, including reads in nested blocks."""
     views = [*block.results]
     for i in block.walk():
         views += i.operands

@@ -163,17 +163,14 @@ class _Devices:
         return x if differs else jnp.broadcast_to(x, (self._carried, *x.shape))
 
     def _everyone(self, x: jax.Array, differs: bool) -> jax.Array:
-        """Return the array with the rows of all real devices."""
         if differs:
             return self._real.everyone(x)
         return jnp.broadcast_to(x, (self._count, *x.shape))
 
     def _agreed(self, x: jax.Array, differs: bool) -> jax.Array:
-        """Return the value of the first device."""
         return self._real.first(x[0]) if differs else x
 
     def block(self, block: Block, scope: _Scope, key: jax.Array) -> None:
-        """Execute the instructions of a block; their results enter the scope."""
         waiting: list[Instruction] = []
         for position, i in enumerate(block.instructions):
             flags = self._uniformity.results(i, scope.varying, self._count)
@@ -233,7 +230,6 @@ class _Devices:
         self._interpreter.accumulator.add(self._of_all(observed))
 
     def _reads(self, i: Instruction) -> frozenset[int]:
-        """Return the buffers that an instruction, or a probe of it, reads."""
         plan = self._interpreter.accumulator.plan
         beside = set() if plan is None else plan.reads(i)
         return self._uniformity.reads(i) | beside

@@ -29,8 +29,7 @@ from neuronjax.numerics.random_bits import fold
 Arrays = Sequence[Any]
 #: A function that executes an instruction, given its operands and its key.
 Step = Callable[[Arrays, jax.Array], Arrays]
-#: For larger arrays NumPy's one thread takes longer than XLA needs to compile a
-#: program.
+#: For larger arrays NumPy's one thread takes longer than XLA needs to compile.
 MOST_BY_NUMPY = 1 << 20
 
 

@@ -267,9 +267,8 @@ class Emulation:
 
 
 class _Derivative:
-    """The emulated forward and backward passes of one emulation. What tracing the
-    forward pass finds (the structure of the residuals) is kept here until the backward
-    pass is traced."""
+    """The passes of one emulation. The structure of the residuals, which tracing the
+    forward pass finds, is kept here until the backward pass is traced."""
 
     def __init__(self, primal: Emulation) -> None:
         self.primal = primal

@@ -79,7 +79,6 @@ def _uses(body: KernelBlock, kept: Set[Storage]) -> dict[Storage, _ResultUse]:
 
 
 def _read(i: KernelInstruction) -> list[Access]:
-    """Return the accesses that an instruction reads, including tiles of indices."""
     reads = [a for a in i.inputs if isinstance(a, Access)]
     for access in (*reads, *i.outputs):
         if access.dynamic is not None and isinstance(access.dynamic.index, Access):

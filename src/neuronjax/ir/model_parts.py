@@ -227,7 +227,6 @@ class _PartFinder:
         return ""
 
     def _constant(self, op: Op) -> str:
-        """Return the module of the first op that reads a constant."""
         if op.operands or op.regions:
             return ""
         modules = (self._found.get(reader, "") for reader in self._graph.after(op))

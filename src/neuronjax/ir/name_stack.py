@@ -63,7 +63,6 @@ def _components(scope: str) -> Iterator[str]:
 
 
 def _bare(part: str) -> str:
-    """Return a part without the transformations around it."""
     while match := _TRANSFORMED.fullmatch(part):
         part = match[1]
     return "" if part.startswith(_JAX_PREFIXES) else part

@@ -77,8 +77,7 @@ def host_call(op: Op, context: Context) -> Instructions:
 
 
 def _left_out(op: Op, function: HostFunction, context: Context) -> Instructions:
-    """Lower a callback that does not run: raise an error, or fill its results with a
-    recognizable value."""
+    """Lower a callback that does not run: raise an error, or fill its results."""
     if context.policy.callbacks == "error":
         on_host = _changed(context.policy, "callbacks", "host")
         raise _refused(
@@ -105,7 +104,6 @@ def _changed(policy: Policy, field: str, value: object) -> str:
 
 
 def _is_its_name(policy: Policy) -> bool:
-    """Return whether a policy equals the preset of the same name."""
     try:
         return policy == Policy.preset(policy.name or "")
     except InvalidProgramError:

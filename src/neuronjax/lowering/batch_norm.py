@@ -38,12 +38,7 @@ from neuronjax.lowering.registry import lowers
 
 
 class _Features:
-    """FP32 arithmetic on temporaries that have the shape and features of an operand.
-
-    Attributes:
-        shape: the shape of the operand.
-        count: the number of elements of a feature.
-    """
+    """FP32 arithmetic on temporaries with the shape and features of an operand."""
 
     def __init__(self, op: Op, context: Context) -> None:
         self.context = context
@@ -76,7 +71,6 @@ class _Features:
         return spread(self.context, x, self.shape, (self.axis,))
 
     def total(self, x: View) -> View:
-        """Return the sum of each feature's elements."""
         init = filled(self.context, (), np.float32, 0)
         shape = (self.shape[self.axis],)
         fields = dict(op="add", axes=self.axes, tile=vector_tile(self.context.policy))

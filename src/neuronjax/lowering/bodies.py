@@ -37,9 +37,6 @@ def simple_combiner(region: Region) -> str | None:
     return name if plain and name in COMBINERS else None
 
 
-# -- blocks ----------------------------------------------------------------------------
-
-
 def lowered_bodies(
     regions: Sequence[Region], context: Context
 ) -> tuple[list[Block], tuple[View, ...]]:
@@ -60,9 +57,6 @@ def _lowered(region: Region, context: Context) -> Block:
     child = context.child()
     child.memo = ChainMap()  # the block writes its constants, and captures none
     return lower_region(inlined(region, context.shared.program.functions), child)
-
-
-# -- calls -----------------------------------------------------------------------------
 
 
 def inlined(region: Region, functions: Mapping[str, Function]) -> Region:
@@ -110,9 +104,6 @@ class _Inliner:
         body = inner._body(callee, operands)
         yield from body.ops
         self._values.update(zip(op.results, body.results, strict=True))
-
-
-# -- operands --------------------------------------------------------------------------
 
 
 def promoted(

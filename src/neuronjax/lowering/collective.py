@@ -65,7 +65,6 @@ def _between_devices(rule: Rule) -> Rule:
 
 
 def _current(op: Op, context: Context) -> DeviceMesh:
-    """Return the mesh of the devices around a collective."""
     mesh = context.shared.mesh
     if mesh is None:
         raise op.error(
@@ -241,8 +240,7 @@ def _integer_path(op: Op, context: Context, name: str, dtype: np.dtype) -> str:
 
 
 def _bytes(operands: tuple[View, ...], travels: str | None) -> int:
-    """Return the bytes that one rank reduces. ASSUMPTION: the sizes of all tensors add
-    up."""
+    """Return the bytes that one rank reduces. ASSUMPTION: all tensors' sizes add up."""
     types = [v.type for v in operands]
     return sum(
         prod(t.shape) * (get_format(travels).dtype if travels else t.dtype).itemsize

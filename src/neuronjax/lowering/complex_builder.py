@@ -132,8 +132,6 @@ class Real:
         name = "stablehlo.broadcast_in_dim"
         return self.builder.apply(name, (self.value,), shape, dtype, dimensions)
 
-    # -- arithmetic --------------------------------------------------------------------
-
     __add__ = __radd__ = _operator("add")
     __sub__ = _operator("subtract")
     __mul__ = __rmul__ = _operator("multiply")
@@ -152,8 +150,6 @@ class Real:
     def function(self, name: str, *others: Real | float) -> Real:
         """Return an elementary function of StableHLO ("sine") or CHLO ("chlo.sinh")."""
         return self.apply(name if "." in name else f"stablehlo.{name}", *others)
-
-    # -- comparison --------------------------------------------------------------------
 
     __lt__, __gt__, __ge__ = map(_comparison, ("LT", "GT", "GE"))
     equals, differs = map(_comparison, ("EQ", "NE"))
@@ -175,8 +171,6 @@ class Real:
 
     def is_nan(self) -> Real:
         return self.differs(self)
-
-    # -- bits --------------------------------------------------------------------------
 
     def bits(self, dtype: Any = BITS) -> Real:
         """Return the same 32 bits as another dtype."""

@@ -151,8 +151,7 @@ def _extreme(z: Pair, w: Pair, direction: str) -> Pair:
     return Pair(where(first, z.re, w.re), where(first, z.im, w.im))
 
 
-# exp(80) is finite; above it, exp is taken of half the argument and the result is
-# squared.
+# exp(80) is finite; above it, exp of half the argument is squared.
 _LARGE = 80.0
 
 

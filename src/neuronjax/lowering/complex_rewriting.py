@@ -150,7 +150,6 @@ def _combination(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _in_place(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Emit the op with two parts for each complex value, and rewrite its regions."""
     regions = [rewriting.region(region, builder.child()) for region in op.regions]
     operands = rewriting.expand(op.operands)
     results = rewriting.define(op.results, builder)
@@ -185,7 +184,6 @@ def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _custom_call(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite in place, and record which operands and results were complex."""
     flags = tuple([tuple(map(is_complex, vs)) for vs in (op.operands, op.results)])
     operands = rewriting.expand(op.operands)
     results = rewriting.define(op.results, builder)
@@ -265,7 +263,6 @@ def _iota(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 
 def _convert(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
-    """Rewrite a cast; a cast to a real dtype drops the imaginary part."""
     (source,), (result,) = op.operands, op.results
     re = rewriting.part(source, 0)
     if not is_complex(result):

@@ -122,7 +122,6 @@ def _listed(types: tuple[TensorType, ...]) -> str:
 
 
 def _busiest(kernel: KernelFunction) -> Engine:
-    """Return the engine that computes most instructions of a kernel; else DMA."""
     engines = Counter[str](i.engine for i in kernel.program.body.walk())
     computing = [e for e, _ in engines.most_common() if e not in ("dma", "sync")]
     return computing[0] if computing else "dma"  # type: ignore[return-value]
@@ -192,7 +191,6 @@ def _blocks(
     contract: tuple[int, ...],
     element: str,
 ) -> QuantizedMatrix:
-    """Return one operand as a batch of quantized matrices."""
     if elements.type.dtype == np.uint32:
         elements = _unpacked(op, context, elements, contract[0], element)
     if elements.type.dtype.name not in _FORMATS:

@@ -148,8 +148,7 @@ def _in_parts(
     algorithm: DotAlgorithm,
     psum: np.dtype,
 ) -> Prepared:
-    """Return both operands as matrices whose K holds, tile by tile, the multiplied
-    parts."""
+    """Return both operands as matrices whose K holds the multiplied parts by tile."""
     lhs, rhs = both_matrices(context, views[0], views[1], dimensions)
     k = lhs.view.type.shape[lhs.axis]
     k_tile = min(context.core.k_tile, k) or context.core.k_tile

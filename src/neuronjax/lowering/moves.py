@@ -160,7 +160,6 @@ def broadcasting(op: Op, context: Context) -> Instructions:
 
 
 def _axes(op: Op, value: Value) -> tuple[int, ...]:
-    """Return the axes of the result that correspond to those of an operand."""
     rank, result = len(value.type.shape), len(op.results[0].type.shape)
     named = op.attributes.get("broadcast_dimensions")
     if named is not None and len(named) == rank < result:

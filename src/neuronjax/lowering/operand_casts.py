@@ -58,7 +58,6 @@ def prepare_operands(op: Op, context: Context) -> tuple[MatmulOperand, MatmulOpe
 
 
 def _weight_index(op: Op, context: Context) -> int | None:
-    """Return the index, 0 or 1, of the operand that is the weight, or None."""
     facts = [context.fact(value) for value in op.operands]
     is_backward = any(fact.cotangent for fact in facts)
     facts = [f._replace(parameter="") if f.cotangent else f for f in facts]
@@ -231,7 +230,6 @@ def _amax(context: Context, view: View) -> View:
 
 
 def _previous_amax(context: Context, amax: View) -> View:
-    """Record this step's amax, and return the largest of the previous steps."""
     slot = context.shared.amax_slot()
     previous = context.temporary((), np.float32)
     context.emit(context.make(RecordAmax, (amax,), (), engine="vector", slot=slot))

@@ -77,9 +77,6 @@ def map_(op: Op, context: Context) -> Instructions:
     yield from _with_body(op, context, MapBlock)
 
 
-# -- windows ---------------------------------------------------------------------------
-
-
 def _window(op: Op) -> Window:
     ones = (1,) * len(op.operands[0].type.shape)
     return Window.of(op.attributes, op.attributes.get("window_dimensions", ones))
@@ -136,7 +133,6 @@ def _starts_from_identity(op: Op, context: Context, name: str) -> bool:
 
 
 def _identity(name: str, dtype: np.dtype) -> Any:
-    """Return the value with which a combiner leaves every element unchanged."""
     if name not in ("maximum", "minimum", "and"):
         return int(name == "multiply")
     if dtype == np.bool_:
@@ -147,8 +143,6 @@ def _identity(name: str, dtype: np.dtype) -> Any:
     bits = {"maximum": ends.min, "minimum": ends.max, "and": -1}[name]
     return np.array(bits).astype(dtype)
 
-
-# -- selection -------------------------------------------------------------------------
 
 _COMPARISONS = ("GE", "GT", "LE", "LT")
 

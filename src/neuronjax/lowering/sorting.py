@@ -202,8 +202,7 @@ class _Comparator:
         return same and key.total == tie.total
 
     def _number(self, value: Value, swapped: bool) -> int:
-        """Return a number, equal for equal computations; `swapped` exchanges the two
-        elements."""
+        """Return equal numbers for equal computations; `swapped` exchanges elements."""
         if (value, swapped) not in self._numbers:
             how = self._computation(value, swapped)
             number = self._computations.setdefault(how, len(self._computations))

@@ -25,8 +25,6 @@ from neuronjax.lowering.context import (
 from neuronjax.lowering.control_flow import carried_facts
 from neuronjax.lowering.registry import lower_region, lowers
 
-# -- the block of every device ---------------------------------------------------------
-
 
 @lowers("sdy.manual_computation")
 def manual_computation(op: Op, context: Context) -> Instructions:

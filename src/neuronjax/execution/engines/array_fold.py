@@ -108,8 +108,7 @@ class Matrix:
 
 
 #: Rows of K that one XLA kernel adds to the result, which stays in registers meanwhile.
-#: This affects only speed: on a Zen 4, 16 rows are as fast as blocks that fit the
-#: cache.
+#: Only speed depends on it: on a Zen 4, 16 are as fast as blocks that fit the cache.
 ROWS_AT_ONCE = 16
 
 
@@ -131,8 +130,7 @@ def folded(lhs: Matrix, rhs: Matrix, order: FoldOrder, zero: jax.Array) -> jax.A
 def _rounded(
     total: jax.Array, lhs: jax.Array, rhs: jax.Array, zero: jax.Array
 ) -> jax.Array:
-    """Return `total` plus the sums of all cells in order; the operands are [cells, J,
-    batch, free]."""
+    """Return `total` plus the sums of all cells, [cells, J, batch, free], in order."""
     width = max(1, ROWS_AT_ONCE // lhs.shape[1])
     whole = lhs.shape[0] // width * width
     groups = [x[:whole].reshape(-1, width, *x.shape[1:]) for x in (lhs, rhs)]

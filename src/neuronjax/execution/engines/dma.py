@@ -138,9 +138,6 @@ def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays
     return (out,)
 
 
-# -- windows ---------------------------------------------------------------------------
-
-
 def dilated_and_padded(x: jax.Array, window: Window, fill: jax.Array) -> jax.Array:
     """Return the array that a window slides over: dilated, then padded or cropped."""
     return lax.pad(x, fill, _dilation_and_padding(window))

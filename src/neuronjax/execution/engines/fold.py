@@ -88,8 +88,7 @@ def fold_axes(
         return start
     width = min(tile or k, k)
     tiles = -(-k // width)
-    # The last axes stay in place: moving them to the front costs more than summing
-    # them.
+    # Moving the last axes to the front would cost more than summing them.
     k_first = sorted(axes) != list(range(x.ndim - len(axes), x.ndim))
     filling, nothing = (0, tiles * width - k, 0), (0, 0, 0)
     if k_first:

@@ -47,9 +47,6 @@ def _transposed(x: Parts) -> Parts:
     return each(lambda a: jnp.swapaxes(a, 1, 2), x)
 
 
-# -- Cholesky --------------------------------------------------------------------------
-
-
 @execute.register
 def cholesky(i: Cholesky, x: Sequence[jax.Array], r: Registers) -> Arrays:
     matrix = _mirrored(_matrices(x), i.lower)
@@ -97,9 +94,6 @@ def _lower_factor(matrix: Parts, zero: jax.Array) -> Parts:
         lambda a: jnp.where(_triangle(n, True, 1), a, np.float32(0)), factor[1:]
     )
     return (real, *imaginary)
-
-
-# -- triangular solve ------------------------------------------------------------------
 
 
 @execute.register

@@ -69,13 +69,9 @@ def scattered(i: LocalScatter, operand: Any, indices: Any, updates: Any) -> jax.
         scatter_indices_batching_dims=numbers["scatter_indices_batching_dims"],
     )
     indices = index_vectors_last(indices, numbers["index_vector_dim"])
-    # This mode emits the plain StableHLO scatter, which drops windows that are out of
-    # bounds.
+    # Emits the plain StableHLO scatter, which drops windows that are out of bounds.
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
     return SCATTERS[i.op](operand, indices, updates, dimensions, mode=mode)
-
-
-# -- any combination -------------------------------------------------------------------
 
 
 @execute.register

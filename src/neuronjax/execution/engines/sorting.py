@@ -36,8 +36,7 @@ def _key(x: jax.Array, total: bool, descending: bool) -> jax.Array:
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
     if x.dtype.kind not in "iu":
-        # FP4 is compared as FP32, because no integers have its width; FP32 keeps the
-        # order.
+        # FP4 is compared as FP32, in the same order: no integers have its width.
         bits = wide(x) if get_format(x.dtype).width < 8 else x
         x = total_order(bits if total else _canonical(wide(x)))
     return ~x if descending else x
@@ -69,9 +68,6 @@ def top_k(i: TopK, x: Sequence[jax.Array], r: Registers) -> Arrays:
         _as_dtype(lax.slice_in_dim(values, 0, i.k, axis=last), operand.dtype),
         lax.slice_in_dim(indices, 0, i.k, axis=last),
     )
-
-
-# -- any comparator --------------------------------------------------------------------
 
 
 @execute.register

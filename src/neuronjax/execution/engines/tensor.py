@@ -166,8 +166,7 @@ def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
 def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     result = i.results[0].type
     if i.accumulation == "integer":
-        # Operands may be converted first: wrapping them does not change a sum that
-        # wraps.
+        # Wrapping the operands first does not change a sum that wraps.
         lhs, rhs = (a.astype(result.dtype) for a in x)
         return (_plain(lhs, rhs, i.dimensions, result.dtype),)
     if i.accumulation == "host":
@@ -179,8 +178,7 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
     if integers:
         lhs, rhs = (a.astype(jnp.float32) for a in x)
     elif not by_kernel(psum):
-        # A sum that leaves PSUM has one NaN pattern, whatever the NaNs of the operands
-        # were.
+        # A sum that leaves PSUM has one NaN pattern, whatever the operands' NaNs.
         lhs, rhs = map(wide_or_nan, x)
     operands = matrices(lhs, rhs, i.dimensions)
     total = lax.reshape(accumulate(*operands, FoldOrder.of(i), psum), result.shape)

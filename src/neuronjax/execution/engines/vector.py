@@ -237,8 +237,7 @@ def convert(x: jax.Array, i: TensorCopy, r: Registers) -> jax.Array:
             return wide(x)
         if from_float:
             return write(wide(x), i, r)
-        # An integer may be a constant, so it is made opaque before anything is added to
-        # it.
+        # An integer may be a constant: it is made opaque before anything is added.
         return write(opaque(x.astype(jnp.float32), r.zero), i, r)
     if not from_float:
         return (

@@ -53,7 +53,6 @@ OneOp = Pool | TensorTensorScan | SelectAndScatter
 
 
 def _computed(x: Sequence[jax.Array], i: OneOp) -> list[jax.Array]:
-    """Return the operands in the dtype in which the engine computes."""
     if i.integer_path == "fp32":
         return [a.astype(jnp.float32) for a in x]
     return [a if a.dtype.kind in "iub" else wide(a) for a in x]
@@ -291,6 +290,5 @@ def _selected(
 
 
 def _spread(x: jax.Array, strides: tuple[int, ...]) -> jax.Array:
-    """Return the windows' values, spread out by `strides` with zeros between them."""
     config = [(0, 0, stride - 1) for stride in strides]
     return lax.pad(x, jnp.zeros((), x.dtype), config)

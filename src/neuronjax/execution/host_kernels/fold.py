@@ -83,7 +83,6 @@ def _readable(x: Matrix) -> Matrix:
 
 @functools.cache
 def _table(name: str) -> np.ndarray:
-    """Return the float32 values of the codes of a format."""
     dtype = FORMATS[name].dtype
     return np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
 

@@ -119,9 +119,8 @@ class FoldKind:
         return (*names, *["start"] * self.started, *(f"{x}_table" for x in tables))
 
 
-# Lanes -> rows in a cell -> how many rows of running sums, of two vectors each, are in
-# registers. The rest is for operands and products: AVX2 has 16 registers, the others
-# 32.
+# Lanes -> rows in a cell -> rows of running sums, of two vectors each, in registers.
+# The rest is for operands and products: AVX2 has 16 registers, the others 32.
 _ROWS = {
     16: {1: 12, 2: 8, 4: 6},
     8: {1: 6, 2: 4, 4: 4},
@@ -327,7 +326,6 @@ class _FoldBuilder:
     def _side(
         self, where: dict[str, Value], side: str, batch: Value, first: Value, axis: str
     ) -> _BlockOperand:
-        """Return a block's operand, which begins at row or column `first`."""
         c, p = self._c, self._p
         stored = getattr(self._kind, side)
         data = c.at(where[side], c.mul(batch, p[f"{side}_batch"]), SIZES[stored])
@@ -427,7 +425,6 @@ class _FoldBuilder:
                 ).write()
 
     def _pass(self, a: Value, b: Value, out: Value, in_range: Value | None) -> None:
-        """Write one pass of the array for one part of the result."""
         c, arguments = self._c, [a, b, self._p["cells"], self._p["group"], out]
         if in_range is None:
             c.call(self._exact, arguments)

@@ -85,8 +85,6 @@ class PanelPacker:
 
     @property
     def _by_vectors(self) -> bool:
-        """Return whether rows are copied as vectors; not with a code table or with
-        scales along K."""
         x = self.operand
         is_plain = x.stored != "table" and x.scales is None
         return is_plain and self.width % self.lanes == 0
@@ -170,8 +168,7 @@ class PanelPacker:
                     c.mul(p, self.cell_stride), c.mul(int64(j), self.row_stride)
                 )
                 inside = c.icmp_signed("<", row, self.left)
-                # In place of a row that does not exist the first row is read; the
-                # result is not used.
+                # For a missing row the first is read; the result is not used.
                 k = c.add(self.k0, c.select(inside, row, int64(0)))
                 at = c.add(
                     c.mul(p, int64(self.rows_per_cell * self.width)),

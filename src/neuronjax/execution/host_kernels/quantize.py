@@ -37,9 +37,8 @@ from neuronjax.numerics.mx_scales import ALTERNATIVE, largest_exponent
 
 Value = Any
 NAN_SCALE, MAX_SCALE = 255, 254
-#: The fields of the plan that the kernel reads: an array [outer, k, inner], the number
-#: of blocks of 32 along k (the last may be shorter), and the rows of `outer` per
-#: thread.
+#: The fields of the plan: an array [outer, k, inner], the number of blocks of 32 along
+#: k (the last may be shorter), and the rows of `outer` per thread.
 QUANTIZE_FIELDS = ("outer", "k", "inner", "blocks", "rows")
 
 
@@ -95,7 +94,6 @@ class _Quantizer:
         self._format: FloatFormat = get_format(kind.element)
 
     def block(self, p: dict[str, Value], index: Value) -> None:
-        """Quantize `rows` of the `outer` matrices, from `index` times `rows` on."""
         c = self._c
         first = c.mul(index, p["rows"])
         last = c.smaller(c.add(first, p["rows"]), p["outer"])

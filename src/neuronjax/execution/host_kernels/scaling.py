@@ -81,9 +81,6 @@ def scaled_codes(
     return called(kind.name, kernel, result, row_words(x), again, x, scale)
 
 
-# -- the kernels -----------------------------------------------------------------------
-
-
 def write(module: ir.Module, lanes: int, kind: ElementKind) -> str:
     """Return the module of a kind, as text; a block of work is one part of one row. Its
     operands are [outer, size], the scales [outer] if there are any, and the result."""
@@ -148,7 +145,6 @@ class _Scaler:
         return magnitude(self.c, stored_bits(self.c, self.kind.stored, x, index, lanes))
 
     def codes(self, x: Value, scales: Value, result: Value, row: Value) -> None:
-        """Write the elements times the scale of their row."""
         c, lanes = self.c, self.lanes
         scale = c.read(I32, c.at(scales, row, 4))
         scale = {0: scale, lanes: c.splat(scale, lanes)}

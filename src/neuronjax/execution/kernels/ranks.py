@@ -72,7 +72,6 @@ def _initial_state(plan: KernelPlan, arguments: list[jax.Array]) -> State:
 
 
 def _mapped(function: Any, state: State) -> jax.Array:
-    """Return the results of a function for the states of all ranks, stacked."""
     names = list(state)
     one = lambda arrays: function(dict(zip(names, arrays, strict=True)))  # noqa: E731
     return jax.vmap(one)([state[name] for name in names])

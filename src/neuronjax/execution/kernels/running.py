@@ -226,7 +226,6 @@ def run_nodes(
 
 
 def _used_later(nodes: Sequence[Node]) -> list[frozenset[int]]:
-    """Return for every node the pools that nodes after it read or write."""
     result: list[frozenset[int]] = []
     later: frozenset[int] = frozenset()
     for node in reversed(nodes):
@@ -345,8 +344,7 @@ def _while(
     state: State,
     body: Callable[[jax.Array, State], None],
 ) -> None:
-    """Run a while loop as long as `goes_on(value, written state)` is true, with value =
-    start, start + step, ..."""
+    """Run a loop of start, start + step, ... while `goes_on(value, written state)`."""
     keys = sorted(written & state.keys(), key=str)
 
     def turn(carry: tuple) -> tuple:

@@ -100,8 +100,7 @@ def assign(
     groups: dict[tuple, list[tuple[Storage, _LiveRange]]] = defaultdict(list)
     for storage, ranges in liveness.ranges.items():
         if storage not in places:
-            # A storage that starts with data of its own is never overwritten by
-            # another.
+            # A storage that starts with its own data is never overwritten by another.
             own = storage.number if storage.initial is not None else None
             kind = (storage.memory, storage.shape, storage.dtype, own)
             groups[kind].append((storage, ranges))

@@ -116,7 +116,6 @@ class ResolvedAccess:
         return used_indices(self.index, plan.kind, plan.shape, plan.group)
 
     def _over_view(self, values: jax.Array) -> jax.Array:
-        """Return values of the used indices, broadcastable over the view."""
         missing = len(self.plan.shape) - values.ndim
         return values.reshape(values.shape + (1,) * missing)
 

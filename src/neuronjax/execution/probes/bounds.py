@@ -118,7 +118,6 @@ class _BoundFinder(DataFlow[_Clipped]):
         return super().nested(i) or [self.nothing] * len(i.results)
 
     def _bounded(self, i: Instruction) -> _Clipped:
-        """Return what is known of a minimum or maximum of a float and a constant."""
         numbers = list(map(self._numbers, i.operands))
         is_float = i.results[0].type.dtype.name in FORMATS
         one_constant = any(numbers) and not all(numbers)
@@ -175,6 +174,5 @@ def _integer_ends(fmt: IntFormat) -> frozenset[End]:
 
 @functools.cache
 def _whole_ends() -> frozenset[End]:
-    """Return the largest magnitudes of integers that quantizers keep in floats."""
     formats = [IntFormat(w, signed) for w in _WIDTHS for signed in (True, False)]
     return frozenset().union(*map(_integer_ends, formats))

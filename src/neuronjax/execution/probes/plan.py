@@ -55,8 +55,7 @@ class ProbePlan:
         self._program = program
         self._facts = PlanFacts.of(program, argument_names, collect.kinds)
         self._known: list[Probe] = []  # by slot
-        # The rest is keyed by the identity of instructions, except callees and
-        # locations.
+        # By the identity of instructions, except callees and locations.
         self._slots: dict[int, int] = {}
         self._wide: dict[int, Instruction] = {}
         self._before: dict[int, int] = {}
@@ -181,7 +180,6 @@ class ProbePlan:
         return placed
 
     def _clear_different(self, slot: int, here: Location) -> None:
-        """Clear the module or phase of a shared probe if it differs at this call."""
         known = self._locations.setdefault(slot, here)
         self._known[slot] = dataclasses.replace(
             self._known[slot],

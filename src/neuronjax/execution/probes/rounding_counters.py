@@ -230,16 +230,8 @@ def _pair(low: jax.Array | np.uint32) -> jax.Array:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A tensor whose lines are cut into rows; every n-th row is measured.
-
-    Attributes:
-        axis: the axis of MX blocks, along which lines run; if None, the whole tensor is
-            one line.
-        lines: the number of lines.
-        length: the length of a line.
-        width: the length of a row.
-        every: one row of this many is measured.
-    """
+    """A tensor whose lines run along `axis`, that of MX blocks; None: the tensor is one
+    line. Lines are cut into rows of `width`; one row of `every` many is measured."""
 
     axis: int | None
     lines: int
@@ -262,7 +254,6 @@ class _Cut:
 
     @property
     def kept(self) -> int:
-        """Return the number of rows that are measured."""
         return -(-self.lines * self.per_line // self.every)
 
     @property
@@ -338,7 +329,6 @@ def _flags(
 def _stagnation(
     layout: CounterLayout, operands: Sequence[jax.Array], y: jax.Array
 ) -> dict[str, jax.Array]:
-    """Return which updates are nonzero, and which of them left the number unchanged."""
     updates = stagnant = jnp.bool_(False)
     for n in layout.updates:
         nonzero = _magnitude(operands[1 - n]) != 0

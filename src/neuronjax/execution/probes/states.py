@@ -31,8 +31,7 @@ from neuronjax.numerics.float_format import FORMATS, get_format
 
 #: Smallest decay factor of a state; a smaller factor loses more than rounding does.
 _LEAST_DECAY = 0.5
-#: An argument of main, or of the body of a loop or mesh: its owner's identity and its
-#: number.
+#: An argument of main, or of a loop's or mesh's body: its owner's identity, its number.
 Place = tuple[int, int]
 _MAIN = 0
 
@@ -109,8 +108,7 @@ class _StateFinder(DataFlow[_Carried]):
         self.returned: set[int] = set()
         self._provenance = provenance
         self._types: dict[Place, TensorType] = {}
-        # The buffers of the current block, and of those around it, that hold unchanged
-        # states.
+        # The buffers of this block, and of those around it, that hold unchanged states.
         self._holders: dict[Place, int] = {}
         self._repeated: set[int] = set()  # buffers that repeat one number
 
@@ -215,7 +213,6 @@ class _StateFinder(DataFlow[_Carried]):
         return fact
 
     def nested(self, i: Instruction) -> Sequence[_Carried]:
-        """Analyse the blocks of an instruction; the states of a loop are its carry."""
         if isinstance(i, Loop):
             for n, out in enumerate(self._given_states(id(i), i.body)):
                 self.running.update(w for p, w in out.writes if p == (id(i), n))

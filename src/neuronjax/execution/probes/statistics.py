@@ -276,7 +276,6 @@ def _effective_bits(
 
 
 def _metrics(probes: Sequence[Probe], sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fractions and effective bits over all probes of one kind."""
     if not any(probe.counted for probe in probes):
         return {}
     unknown = set.intersection(*map(_unknown, probes))

@@ -63,7 +63,6 @@ class _Rounded(NamedTuple):
         return self.of(elementary.UNARY[name](self.array, self.zero))
 
     def where(self, condition: jax.Array, value: float) -> _Rounded:
-        """Return the numbers with a value where a condition holds."""
         return self._replace(array=jnp.where(condition, np.float32(value), self.array))
 
 

@@ -31,8 +31,7 @@ def tensor_tensor(i: Signature, x: Operands, c: TileContext) -> Results:
     if op in BITVEC:
         return (_pattern_result(alu.bitwise(op, a, b), i),)
     if i.attributes["integer"] and op in alu.INTEGER:
-        # All operands are 32 bits wide; results are modulo 2^32 for signed and unsigned
-        # dtypes.
+        # All operands have 32 bits; results are modulo 2^32, signed and unsigned.
         word = dtypes.info(i.outputs[0].dtype).numeric
         return (alu.INTEGER[op](a, b.astype(a.dtype)).astype(word),)
     return (alu.arithmetic(op, wide(a, c.zero), wide(b, c.zero), c.zero),)

@@ -19,8 +19,7 @@ from neuronjax.execution.tiles.registry import (
 from neuronjax.execution.tiles.rounding import wide
 from neuronjax.ir.nki_dtypes import FP32_MIN
 
-# The value of range_select where a comparison fails; in FP16 and narrower it becomes
-# -Inf.
+# The value of range_select where a comparison fails; -Inf in FP16 and narrower.
 _LEAST = np.float32(FP32_MIN)
 
 

@@ -63,8 +63,7 @@ def _quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
     return alu.arithmetic("divide", a, opaque(b, zero), zero)
 
 
-# A NumPy number, because a JAX array made while this module is imported may be a
-# tracer.
+# A NumPy number: a JAX array made while this module is imported may be a tracer.
 NOT_FOUND = np.uint32(0xFFFF_FFFF)
 
 

@@ -119,7 +119,6 @@ def _scatters(op: str, group: Group) -> str:
 
 
 def _several_nodes(group: Group) -> str:
-    """Return a refusal of a group with several ranks on several nodes, else ""."""
     if len(group.by_node) == 1 or len(group.by_node) == group.size:
         return ""
     return (
