@@ -84,7 +84,7 @@ def lost_guard(flow: Flow, trace: OpTrace) -> tuple[OpTrace, str] | None:
         dtype = np.dtype(guarded.path.op.results[0].type.dtype)
         for value, share in guarded.worst.operands.items():
             if share.nothing == 1 and flow.is_constant(value):
-                # JAX may have rounded the epsilon to 0; the source line has its value.
+                # JAX may have rounded the epsilon to 0: look for it in the source.
                 numbers = (x for x, _ in numbers_of(guarded.path.source) if x)
                 small = (x for x in numbers if not rounded(x, dtype))
                 written = share.largest or next(small, 0.0)
