@@ -134,7 +134,7 @@ def _total(parts: Iterable[Figures]) -> Figures:
 def distances(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Mapping[Distance, float] | None:
-    """Return the kernel's figures of flat arrays, or None if the kernel does not apply.
+    """Return the distances of flat arrays by compiled code; None if it does not apply.
 
     A parameter that is missing in `setting` is 0."""
     if actual.dtype != np.float32 or reference.dtype.kind != "f":

@@ -74,7 +74,7 @@ class LaneErrors:
     perturbed: Lane | None = None
     memory: Memory = field(default_factory=Memory)
     _known: dict[Value, Compared] = field(default_factory=dict)
-    #: Figures of the current op's results, for the walk's `Witness`.
+    #: Distances of the current op's results, for the walk's `Witness`.
     asked: dict[Value, Figures] = field(default_factory=dict)
 
     def on_device(self, device: int) -> LaneErrors:
@@ -207,8 +207,8 @@ class LaneErrors:
     def _errors(
         self, left: Lane, right: Lane, views: Views, value: Value, is_seen: bool
     ) -> Errors:
-        """Return the errors of a value in two lanes; equal arrays become one. If
-        `is_seen`, also store the figures in `asked`, for the walk's witness."""
+        """Return the errors of a value in two lanes. If its bits are equal, both lanes
+        may then hold one array. If `is_seen`, also store the distances in `asked`."""
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]
         theirs = right.arrays[views[right.side][value].buffer.number]
@@ -227,7 +227,7 @@ class LaneErrors:
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
         """Return the arrays of a value in all lanes. Pass `value` for a result of the
-        current op, to include its figures."""
+        current op, to include its distances."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:
@@ -249,7 +249,7 @@ class LaneErrors:
 def _measured(
     ours: Any, theirs: Any, executor: Executor, dtype: Any, is_seen: bool
 ) -> tuple[Errors | None, Figures | None]:
-    """Return errors (None for equal bits), and figures if `is_seen` (else None)."""
+    """Return errors (None for equal bits), and distances if `is_seen` (else None)."""
     if isinstance(ours, Substituted):
         return errors_of(ours.wide, np.asarray(theirs)), None
     a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)

@@ -62,7 +62,7 @@ class Errors:
         return Errors(max_ulp=self.max_ulp, **sums)
 
     def without_error(self) -> Errors:
-        """Return the errors of the reference against itself, if it is finite."""
+        """Return the errors of the reference, which must be finite, against itself."""
         norm2 = self.sum_reference2
         sums = dict.fromkeys(("sum_reference2", "sum_actual2", "sum_product"), norm2)
         return Errors(elements=self.elements, **sums)
@@ -100,7 +100,7 @@ class Errors:
         return math.inf if error == 0 else -20 * math.log10(error)
 
     def as_dict(self) -> dict[str, float | int]:
-        """Return the figures that reports show."""
+        """Return the numbers that reports show."""
         return {name: getattr(self, name) for name in _REPORTED}
 
 
@@ -118,7 +118,7 @@ def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
 
 
 def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """Return the errors from the figures of `figures(..., steps_of(dtype))`."""
+    """Return the errors from the result of `figures(..., steps_of(dtype))`."""
     has_bits = actual.dtype == reference.dtype
     different = Distance.DIFFERENT_BITS if has_bits else Distance.DIFFERENT
     changed = int(found[Broken.CHANGED])

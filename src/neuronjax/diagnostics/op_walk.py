@@ -383,7 +383,7 @@ class ParallelWalk(OpWalk):
         found: Compared,
         repeats: bool,
     ) -> None:
-        """Pass an op to the witness, if both reference and actual lane executed it."""
+        """Pass an op to `witness`, if both reference and actual lane executed it."""
         if self._witness is None or not {bundle.reference, bundle.actual} <= {*lanes}:
             return
 

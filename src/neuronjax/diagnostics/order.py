@@ -141,10 +141,9 @@ class _Prober:
     probe: SummationProbe
 
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
-        """Return the subtrees with the given leaves that are children of one node; the
-        node has `limit` leaves. Two leaves are in different children if their smallest
-        common subtree has `limit` leaves. If `limit` is None, return one child: the
-        tree of the leaves."""
+        """Split `leaves` among the children of a node of `limit` leaves. Return the
+        children. Two leaves are in different children if their smallest common subtree
+        has `limit` leaves. If `limit` is None, return one tree."""
         first, *others = leaves
         node: Node = first
         rest: list[int] = []

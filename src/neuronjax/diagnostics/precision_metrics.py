@@ -62,8 +62,8 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
     """Return the error of outputs, which are pytrees of NumPy arrays.
 
     Raises:
-        InvalidProgramError: the caller's metric returned a NaN, a negative number or no
-            number, for outputs with the same NaN and Inf as the reference.
+        InvalidProgramError: the caller's metric returned no number, a negative number,
+            or NaN for outputs with the same NaN and Inf as the reference.
     """
     if isinstance(metric, str):
         leaves = jax.tree.leaves_with_path(reference)

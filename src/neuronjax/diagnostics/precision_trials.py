@@ -49,11 +49,11 @@ class PolicyTrials:
         price: lowers a policy's program and predicts its time.
         outputs: runs a policy.
         error_of: returns the error of outputs, with the worst array.
-        reference: known outputs, by identity of their program, or by policy.
+        reference: outputs that need no run, by `program` or policy; see `by_program`.
         most: the largest number of programs to run.
         runs: the number of programs that were run.
         heard: called after every run with `runs`, the error and the predicted time.
-        by_program: whether equal programs have equal outputs, or only equal policies.
+        by_program: False if equal programs may have unequal outputs.
         held_out: returns a policy's error on held-out batches, or None. Such runs do
             not count in `runs`.
         elements: number of measured numbers per batch.

@@ -12,7 +12,7 @@ from neuronjax.ir.program import Op
 CONSTANT = "stablehlo.constant"
 #: Attributes that name something and do not affect what is computed.
 NAMES = ("callee", "decomposition", "sym_name", "name")
-_SHOWN_ELEMENTS, _WIDEST = 4, 72
+_SHOWN_ELEMENTS, _WIDEST = 4, 76
 
 
 def constant_text(op: Op) -> str:
@@ -75,4 +75,4 @@ def _array_text(array: np.ndarray) -> str:
     first = ", ".join(str(x) for x in flat[:_SHOWN_ELEMENTS])
     if flat.size <= _SHOWN_ELEMENTS:
         return f"[{first}]"
-    return f"[{first}, ... {flat.size} elements, {zlib.crc32(array.tobytes()):08x}]"
+    return f"[{first}, ... {flat.size} elements, CRC {zlib.crc32(array.tobytes()):08x}]"

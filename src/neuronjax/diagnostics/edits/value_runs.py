@@ -153,7 +153,7 @@ def values_beside(before: RunValue, after: RunValue) -> Beside | None:
 
 @dataclass(kw_only=True)
 class ProgramRun(Witness):
-    """A witness that keeps every value of a run, in the order of execution."""
+    """An observer that keeps every value of a run, in the order of execution."""
 
     program: FlatProgram
     values: list[RunValue] = field(default_factory=list)

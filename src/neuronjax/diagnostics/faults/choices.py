@@ -49,8 +49,8 @@ def is_choice(flow: Flow, value: Value) -> bool:
 
 
 def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
-    """Yield (op that made the error of floats, op that compares these floats) for each
-    op that compares wrong floats and on which a choice depends."""
+    """For each comparison of wrong floats on which `value` depends, yield the op that
+    made most of the floats' error, and the comparison."""
     for op in _whole_ops(flow, value):
         makers = (flow.maker(v) for v in op.operands if _is_float(v))
         wrong = [t for t in makers if t is not None and t.worst.result.error]

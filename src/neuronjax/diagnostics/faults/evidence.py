@@ -1,4 +1,4 @@
-"""The figures of one execution of an op: errors, and numbers that were lost."""
+"""One execution of an op: errors, and numbers that were lost."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from neuronjax.numerics.float_format import FORMATS, get_format
 
 @dataclass(frozen=True, slots=True)
 class OpEvidence:
-    """The figures of one execution of an op.
+    """The errors and the lost numbers of one execution of an op.
 
     Attributes:
-        result: figures of the result with the largest error.
-        operands: figures of the float and integer operands.
+        result: the result with the largest error, compared with the reference.
+        operands: the float and integer operands, compared likewise.
         own: relative L2 error of the op when it is given the reference's operands.
         absorbed: share of sums that equal one addend though the other addend is not
             zero, and the root mean square of the addends that rounding drops.

@@ -84,13 +84,13 @@ def lost_guard(flow: Flow, trace: OpTrace) -> tuple[OpTrace, str] | None:
         dtype = np.dtype(guarded.path.op.results[0].type.dtype)
         for value, share in guarded.worst.operands.items():
             if share.nothing == 1 and flow.is_constant(value):
-                # JAX has rounded the epsilon; the source line may have its number.
+                # JAX may have rounded the epsilon to 0: look for it in the source.
                 numbers = (x for x, _ in numbers_of(guarded.path.source) if x)
                 small = (x for x in numbers if not rounded(x, dtype))
                 written = share.largest or next(small, 0.0)
                 known = FORMATS.get(dtype.name)
                 is_narrow = known is not None and known.min_normal > SMALLEST_EPSILON
-                if written or is_narrow:  # otherwise the source may have a zero
+                if written or is_narrow:  # otherwise the source may add 0
                     what = f"{written:.2g}" if written else "the epsilon"
                     return guarded, f"{what} is 0 in {dtype.name}"
     return None

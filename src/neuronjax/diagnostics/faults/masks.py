@@ -1,8 +1,8 @@
 """Large negative numbers that stand for minus infinity in masks.
 
 Attention sets masked scores to about -1e9. Beside such numbers the errors of all other
-scores are negligible, yet only the other scores matter. So the figures leave masked
-elements out, like Inf. Large positive numbers are no masks.
+scores are negligible, yet only the other scores matter. So masked elements are left
+out, like Inf. Large positive numbers are no masks.
 """
 
 from __future__ import annotations

@@ -231,7 +231,8 @@ def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
         reach = f"by this scale of the loss, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
     if s.amplifier is not None and s.amplifier.cast is not None:
-        text = "with a scale for this constant, the matmul makes other numbers zero"
+        text = "this constant makes the scale of the matmul's cast so large that "
+        text += "other numbers become zero"
         return FaultName("underflow", text, FILL)
     numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
     text = f"with this scale, {numbers} are cut off"

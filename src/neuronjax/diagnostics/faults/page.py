@@ -20,7 +20,7 @@ from neuronjax.report.tables import TEXT, WORD, Displayed, new_table, one_line
 
 
 class Faults(Displayed, tuple[Fault, ...]):
-    """The ops at fault: a tuple for `pandas.DataFrame` that displays as a table."""
+    """The ops at fault, shown as a table. `pandas.DataFrame` accepts this tuple."""
 
     def __rich__(self) -> Table:
         columns = {"line": WORD, "fault": WORD, "why": TEXT, "try": TEXT}

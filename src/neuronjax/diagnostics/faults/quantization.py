@@ -76,8 +76,8 @@ class Bound(NamedTuple):
 def quantizing(
     flow: Flow, graph: ValueSources, traces: Mapping[OpPath, OpTrace], last: OpTrace
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
-    """Yield (op, worst execution) for the ops at fault in the quantizer that ends with
-    `last`; nothing if `last` ends no quantizer."""
+    """Yield the ops at fault in the quantizer that ends with `last`, each with its
+    worst execution; nothing if `last` ends no quantizer."""
     op, dtype = last.path.op, last.path.op.results[0].type.dtype
     is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
@@ -148,8 +148,8 @@ def _is_range(flow: Flow, trace: OpTrace) -> bool:
 def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
 ) -> Iterator[tuple[OpTrace, bool]]:
-    """Yield (op, whether a scaling follows it) for the bounds and roundings before an
-    op, back to the last arithmetic that does not scale. Calls are distinguished,
+    """Yield the bounds and roundings before an op, and whether a scaling follows each,
+    back to the last arithmetic that does not scale. Calls are distinguished,
     because all clips of a program may call one function."""
     left = [(path.calls, v, False) for v in _same_size(path.op)]
     seen = set(left)

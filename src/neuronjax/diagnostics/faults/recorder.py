@@ -1,4 +1,4 @@
-"""A record of the figures that a walk measures for every op."""
+"""A record of the errors that a walk measures for every op."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _badness(share: Share) -> tuple[float, float]:
 
 @dataclass(kw_only=True)
 class Recorder(Witness):
-    """A witness that also records the traces of a run.
+    """An observer that also records the traces of a run.
 
     Attributes:
         units: for every value, the roundoff of the coarsest format on which it depends.
@@ -208,7 +208,7 @@ class Recorder(Witness):
     masked: frozenset[Value] = frozenset()
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     _count: int = 0
-    # The figures of values, by device.
+    # The `Share` of each value, by device.
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
     # The last result of a cast in a loop, by device.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class Recorder(Witness):
             trace.made_nonfinite = moment
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Copy the figures of an op's results from the device `done` to `device`."""
+        """Copy each `Share` of an op's results from the device `done` to `device`."""
         known = self._shares.get(done, {})
         own = {v: known[v] for v in op.results if v in known}
         self._shares.setdefault(device, {}).update(own)
@@ -264,7 +264,7 @@ class Recorder(Witness):
         super().ended(results)
 
     def _end_turn(self) -> None:
-        """Add the figures that need the arrays of all devices in one iteration."""
+        """Add what depends on the arrays of all devices in one iteration."""
         if not self._devices or self._turn is None:
             return
         operands, results = zip(*self._devices, strict=True)

@@ -178,7 +178,7 @@ class Remedy:
             return ""
         left = _error(best.error)
         if best.lost > FEW:
-            left = f"{percent(best.lost)} of the numbers off by more than half"
+            left = f"{percent(best.lost)} of the numbers off by more than 50 %"
         if best is whole:
             what = f"multiply the numbers by {short(best.factor)}, so that the largest"
             return f"{what} just fits {dtype.name}, which leaves {left}"

@@ -44,11 +44,11 @@ def unfit_scale(
 ) -> tuple[OpTrace, bool] | None:
     """Return the op that made the wrong scale, zero point or range of numbers, and
     whether the scale depends on these numbers; None if there is no such op. `trace`
-    casts, bounds or rounds the numbers and cuts them off (if `cuts`) or makes zeros.
+    is a cast, bound or rounding that cuts off numbers or, without `cuts`, makes zeros.
 
-    If the scale is computed from a statistic, such as the largest magnitude, the op of
-    the statistic is returned. But if this magnitude is as large as the numbers, the
-    first op after the statistic on another source line is returned.
+    If the scale is computed from a statistic, return the op of the statistic.
+    But if that is a maximum as large as the numbers, return the first later op on
+    another source line.
     """
     dtype = trace.path.op.results[0].type.dtype
     end = largest_of(dtype)
@@ -84,7 +84,7 @@ def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
 
 
 def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-    """Return the product of two constants that scales a loss, if the result of `trace`
+    """Return the op that multiplies two constants into the scale of a loss, if `trace`
     overflows only because of this scale; None otherwise."""
     end = largest_of(trace.path.op.results[0].type.dtype)
     if not evidence.result.beyond or math.isinf(end):

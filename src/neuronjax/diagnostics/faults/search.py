@@ -81,9 +81,9 @@ _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
-#: Functions that are singular at 1, which need more digits of a number beside it.
+#: Functions that are singular at 1, so a number near 1 needs more digits.
 _NEAR_ONE = frozenset(f"chlo.{name}" for name in ("acos", "acosh", "asin", "atanh"))
-#: The phase of a number up to this is about as exact as the number itself.
+#: A periodic function loses few digits of an operand up to this magnitude.
 FEW_PERIODS = 16.0
 
 
@@ -92,7 +92,7 @@ class Suspect:
     """An op at fault.
 
     Attributes:
-        trace: the figures of the op.
+        trace: the executions of the op.
         role: "makes" or "amplifies": what the op does to the error.
         results: the indices of the results that depend on the op.
         amplifier: the op at which the error shows, if it is not the op at fault.
@@ -220,8 +220,8 @@ class FaultSearch:
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return (first execution with a large error, op) for ops on which a wrong
-        result depends. Ops that make Inf or NaN come first."""
+        """Return the first execution with a large error and its op, for ops on which a
+        wrong result depends. Ops that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
         # In 1 / exp(x), the exponential may overflow without fault: the result is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
@@ -427,8 +427,8 @@ class FaultSearch:
     def _nonfinite(
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
-        """Yield (cause, op at which the cause shows) for the Inf or NaN of `shown`; the
-        second is None if the cause is `shown`."""
+        """Yield each cause of the Inf or NaN of `shown`, and the op at which the cause
+        shows; None if `shown` is the cause."""
         if is_too_large(shown, evidence):  # earlier roundings do not matter
             yield shown, None
             return

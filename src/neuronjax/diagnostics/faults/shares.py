@@ -1,6 +1,6 @@
-"""Figures that compare an array of a run with its reference.
+"""Comparison of an array of a run with its reference.
 
-Some figures are computed only where they are needed: the effect of perturbed data only
+Some numbers are computed only where they are needed: the effect of perturbed data only
 for arrays whose errors exceed what their format allows, and lost elements only for
 arrays with errors.
 """
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
         reference: the reference's array; float64 for floats.
         actual: the run's array, of the declared dtype.
         perturbed: the reference's arrays on perturbed data, one for each draw.
-        found: the figures by `settings_of(dtype)`, if already computed.
+        found: `figures` with `settings_of(dtype)`, if already computed.
     """
 
     dtype: Any
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The figures of an array against its reference.
+    """An array compared with its reference.
 
     Attributes:
         elements: number of elements.
@@ -93,9 +93,9 @@ class Share:
 
 
 def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
-    """Return the figures of an array. `unit` is the roundoff of the coarsest format on
-    which the array depends. The effect of perturbed data is computed only if the error
-    exceeds `excused` or many elements are lost."""
+    """Compare an array with its reference. `unit` is the roundoff of the coarsest
+    format on which the array depends. The effect of perturbed data is computed only if
+    the error exceeds `excused` or many elements are lost."""
     is_whole = np.dtype(x.dtype).kind in "iu"
     setting = settings_of(np.dtype(x.dtype))
     limit, counts = setting[Told.LOST], x.found
@@ -137,7 +137,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
 
 
 def repeated(share: Share, elements: int) -> Share:
-    """Return the figures of an array that repeats an array with figures `share`."""
+    """Return the `Share` of an array that repeats the array of `share`."""
     times = elements // max(1, share.elements)
     return replace(
         share,
@@ -164,7 +164,7 @@ def ratio(a: np.ndarray, r: np.ndarray) -> float:
 
 
 def root_mean_square(draws: Sequence[float]) -> float:
-    """Return the root mean square of the figures of several draws; 0 without any."""
+    """Return the root mean square of one number per draw; 0 without any draw."""
     return math.sqrt(sum(x * x for x in draws) / max(1, len(draws)))
 
 
@@ -184,7 +184,7 @@ def _is_lost(
 
 @functools.cache
 def settings_of(dtype: np.dtype) -> Mapping[Told, float]:
-    """Return the settings for figures: a dtype's range and the limit for `lost`."""
+    """Return the settings of `figures`: a dtype's range and the limit for `lost`."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf
     if dtype.name in FORMATS:

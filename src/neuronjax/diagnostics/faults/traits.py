@@ -1,4 +1,4 @@
-"""Functions that derive a trait of an op from the figures of its executions."""
+"""Functions that derive a trait of an op from the errors of its executions."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def verdict(
     draw: Callable[[int], Sequence[Seen]] | None = None,
     execute: Callable[[Wanted], Executions] | None = None,
 ) -> FaultVerdict:
-    """Return the verdict on a run, from the figures of every op.
+    """Return the verdict on a run, from the errors of every op.
 
     `names` are the names of the results. `draw` is the argument of `with_draws`; None
     if no data are perturbed. `execute` executes ops again to try remedies; None if no
@@ -116,7 +116,7 @@ def verdict(
     """
     unjudged = tuple(dict.fromkeys(_sent(program)))
     execute = None if unjudged else execute  # a trial must not call the host
-    with np.errstate(all="ignore"):  # the figures may be Inf or NaN
+    with np.errstate(all="ignore"):  # errors may be Inf or NaN
         search = FaultSearch(program, seen, arguments, names)
         doubtful = [w.index for w in search.wrong if w.is_doubtful]
         if draw is not None and doubtful and not unjudged:

@@ -34,7 +34,7 @@ class Wrong:
     Attributes:
         index: the index among the results of main.
         how: "nonfinite", "far", "discrete", "chosen" or "lost", as in `WrongResult`.
-        share: the figures of the result.
+        share: the result compared with its reference.
         allowed: the relative L2 error that formats and data explain.
         step: the step of a state, if the step is lost.
     """

@@ -67,7 +67,7 @@ def decided(
         least = min(passed, key=lambda m: m.relative_l2)
         return None, (
             f"A kernel that does nothing would have passed: {least.what}. Give a "
-            "tolerance below the relative L2 error of this kernel: "
+            "tolerance below the relative L2 error of such a kernel: "
             f"tolerance={least.relative_l2 / 10:.0e}"
         )
     return True, ""

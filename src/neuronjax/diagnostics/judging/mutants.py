@@ -114,7 +114,7 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 def _wrong(
     case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
-    """Yield (change, results) of changed runs, in rotation over the changes."""
+    """Yield each change and its run's results, in rotation over kinds of changes."""
     kinds: dict[str, list[Any]] = {}
     for number, x in enumerate(inputs):
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"

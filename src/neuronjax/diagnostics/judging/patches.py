@@ -19,7 +19,7 @@ Held = dict[tuple[str, str], Any]
 
 
 class PatchedError(Exception):
-    """The error of a replaced function."""
+    """Raised if a function was replaced."""
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from neuronjax.ir.json_text import json_object
 
 #: The module that forks; it is not imported here.
 _MODULE = "neuronjax.diagnostics.judging.nursery"
-#: Format of a message of `_MODULE`: a child's process id, or its `os.waitpid` status.
+#: Format of messages from `_MODULE`: a child's process id; its `os.waitpid` status.
 WORD = struct.Struct("=i")
 #: A request to `_MODULE` consists of a child's module, this separator and a folder.
 SEPARATOR = b"\0"
@@ -129,7 +129,7 @@ class _Nursery:
             )
 
     def fork(self, module: str, folder: Path, out: int) -> int | None:
-        """Return the id of a new child in a folder; None if there is no nursery."""
+        """Start a child in `folder`, return its id; None if `_process` has ended."""
         asked = module.encode() + SEPARATOR + os.fsencode(folder)
         with contextlib.suppress(OSError):
             socket.send_fds(self._wire, [asked], [out])
@@ -169,7 +169,7 @@ _one_at_a_time = threading.Lock()
 
 
 def prepare() -> None:
-    """Start the nursery, which imports while the caller continues."""
+    """Start the process that forks; it imports while the caller continues."""
     with _one_at_a_time:
         _present()
 
@@ -194,13 +194,13 @@ def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
 
 
 def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
-    """Return a nursery, a child of it, and the read end of the child's output.
+    """Start a child. Return the process that forked it, the child's id and its output.
 
     Raises:
-        RuntimeError: no nursery can be started.
+        RuntimeError: the process that forks cannot be started.
     """
     global _nursery
-    for _ in range(2):  # the first nursery may have been killed from outside
+    for _ in range(2):  # the process may have been killed from outside
         nursery = _present()
         reads, writes = os.pipe()
         child = nursery.fork(module, folder, writes)

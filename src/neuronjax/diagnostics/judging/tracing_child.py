@@ -2,7 +2,7 @@
 
 The child is given the types of arguments but not their values, and leaves the traced
 program. So a candidate that computes by other means than instructions has no data to
-compute with. The child is a fork of `nursery`, in a folder that holds job.json.
+compute with. `nursery` forks the child, in a folder that holds job.json.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The child that runs a traced candidate's instructions, but none of its Python code.
 
-The child is a fork of `nursery`, in a folder that holds the program and the arguments.
+`nursery` forks the child, in a folder that holds the program and the arguments.
 It writes the results; the file with their tree comes last.
 """
 

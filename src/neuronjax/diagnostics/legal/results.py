@@ -25,8 +25,8 @@ from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
 class BoundArray(np.ndarray):
     """Error bounds that `np.testing.assert_allclose` accepts as `atol`.
 
-    NumPy formats `atol` as one number and adds it to a flat array. This fails where
-    NumPy has left out NaN or Inf; use `LegalResults.check` for such results.
+    NumPy formats `atol` as one number and adds it to a flat array. If NumPy has
+    removed NaN or Inf from that array, the sum fails; use `LegalResults.check` then.
     """
 
     def __format__(self, spec: str) -> str:

@@ -267,7 +267,7 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
 
 
 def _pair(a: Any, p: str, b: Any, q: str, needed: set[str]) -> tuple[Any, str]:
-    """Return the product of two operands of einsum, computed by one batched matmul."""
+    """Multiply operands with letters `p`, `q`; return the product and its letters."""
     a, p = _only(a, p, needed | set(q))
     b, q = _only(b, q, needed | set(p))
     stack = [c for c in p if c in q and c in needed]

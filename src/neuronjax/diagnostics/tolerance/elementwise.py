@@ -195,7 +195,7 @@ def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
 class _Operand:
     """An operand broadcast to the result's shape, with errors sorted for propagation.
 
-    `shared` are shared errors that become correlated errors."""
+    `shared` are shared errors that become `joint`."""
 
     array: Tracked
     shared: Sequence[Shared] = ()

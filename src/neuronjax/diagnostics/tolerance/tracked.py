@@ -171,7 +171,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array; `Pending` counts the passes over its parts."""
+        """Return this array, before a pass over its parts. `Pending` counts passes."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
@@ -257,7 +257,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
             parent[place] = self
 
     def _forget_sharing(self) -> None:
-        """Make shared errors correlated: assigned elements do not share them."""
+        """Move shared errors into `joint`; elements to be assigned do not have them."""
         if self.shared:
             self.joint = np.asarray(self.correlated(), np.float32)
             self.shared = {}
