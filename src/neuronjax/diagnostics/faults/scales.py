@@ -30,6 +30,7 @@ NEARBY = 8
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
+#: Ops whose result has any factor that all their numbers have, but for constant bounds.
 LINEAR = _KEEPS | ADDS
 LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
 LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}

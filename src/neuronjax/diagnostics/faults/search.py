@@ -398,7 +398,7 @@ class FaultSearch:
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
         """Yield a suspect and, if a scale does not fit its numbers, the op that made
-        the scale. Mostly this op comes first if it reads the numbers."""
+        the scale. This op comes first if it reads the numbers that are lost."""
         trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
