@@ -123,7 +123,7 @@ def _pmap(
     **options: Any,
 ) -> Any:
     del backend
-    # `devices` are devices of the host, of which only the number matters.
+    # Only the number of `devices` matters, since these are devices of the host.
     count = None if devices is None else len(devices)
     return pmap(function, axis_name, devices=count, **setting, **options)
 

@@ -225,7 +225,7 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def _is_own(module: str | None) -> bool:
-    """Return whether a module is a file of the user, not of Python or a library."""
+    """Return whether the user wrote a module; Python's and libraries' do not count."""
     file = getattr(sys.modules.get(module or ""), "__file__", None)
     if file is None or is_library(file):
         return False

@@ -21,7 +21,7 @@ from neuronjax.timing.memory_plan import CATEGORIES, Category, MemoryPlan
 from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import Core
 
-# Okabe and Ito's colours. In pictures of engines they stand for engines instead.
+# Okabe and Ito's colours, which denote engines in other pictures.
 _COLOURS = ("#0072B2", "#F0E442", "#009E73", "#E69F00", "#CC79A7", "#D55E00")
 CATEGORY_COLOURS: Mapping[Category, str] = dict(zip(CATEGORIES, _COLOURS, strict=True))
 _FOR_LEGEND = 1.45  # height of the axis, relative to the data

@@ -284,11 +284,12 @@ class FaultSearch:
             found = [Suspect(worst, "makes" if own else "amplifies", results)]
             if is_cast and amplification(seen) > COSTLY:
                 found.append(Suspect(last, "makes", results, shown))
-            steps = itertools.dropwhile(lambda t: t is not worst, (t for t, _ in chain))
-            between = [*steps][:-1] or [worst]
-            # What is linear needs these digits in any form; they are lost in the cast.
-            is_linear = all(t.path.op.name in LINEAR for t in between)
-            yield from reversed(found) if is_linear else found
+                steps = (t for t, _ in chain[:-1])
+                between = [*itertools.dropwhile(lambda t: t is not worst, steps)]
+                # No form of a linear op can do without the digits that the cast lost.
+                if all(t.path.op.name in LINEAR for t in between or [worst]):
+                    found.reverse()
+            yield from found
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the steps of a chain that amplify an error by at least sqrt(f), up to

@@ -33,7 +33,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 from neuronjax.ir.instruction import unrepeated
 
-# Replaces a divisor of zero. It is below the smallest normal FP32 number.
+# This number, below FP32's smallest normal number, replaces a divisor of zero.
 _TINY = 1e-38
 _BIAS = 0.5
 
