@@ -7,7 +7,7 @@ were compared are at fault, even if the numbers are as exact as their format all
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from neuronjax.diagnostics.faults.evidence import BOUNDS, ROUNDS
 from neuronjax.diagnostics.faults.flow import Flow
@@ -62,22 +62,30 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
             yield max(chain, key=lambda step: step[1].own)[0], chooser
 
 
-def is_chosen_from(flow: Flow, op: Op) -> bool:
+def is_chosen_from(flow: Flow, op: Op, ends: Collection[Value]) -> bool:
     """Return whether only selects, which may discard a result, use the result of an op.
+    `ends` are the values that leave the program.
 
-    If an op moves the result, or makes Inf or NaN of the result, the uses of that op
-    count instead.
+    If an op moves the result, makes Inf or NaN of it, or multiplies it as an integer,
+    the uses of that op count instead. (An integer power computes one product more than
+    it selects.)
     """
     seen, left = {op}, [op]
     while left:
-        readers = flow.readers(left.pop().results[0])
+        value = left.pop().results[0]
+        readers = flow.readers(value)
         others = {r for r in readers if r.name != "stablehlo.select"} - seen
         computing = (flow.trace(r.results[0]) for r in others if r.name not in MOVING)
-        if not readers or not all(t is not None and t.is_broken for t in computing):
+        if value in ends or not all(t is not None and _passes(t) for t in computing):
             return False
         seen |= others
         left += others
     return True
+
+
+def _passes(trace: OpTrace) -> bool:
+    is_product = trace.path.op.name == "stablehlo.multiply"
+    return trace.is_broken or (is_product and not _is_float(trace.path.op.results[0]))
 
 
 def is_bit_field(flow: Flow, op: Op) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuronjax.diagnostics.faults.judgement import COARSE, COSTLY, OF_ONE_OP, SHORT
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.shares import Seen, Share, norm, wide
+from neuronjax.diagnostics.faults.units import Cast
+from neuronjax.execution.probes.signs import MOSTLY
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import FORMATS, get_format
 
@@ -48,6 +51,15 @@ class OpEvidence:
     def error_before(self) -> float:
         """Return the largest error of an operand."""
         return max((x.error for x in self.operands.values()), default=0.0)
+
+    def is_costly(self, unit: float, cast: Cast | None) -> bool:
+        """Return whether the op makes a large error (above `OF_ONE_OP`) of the small
+        errors of its operands and their `cast`, in 9 to 16 bits. `unit` is the roundoff
+        of the coarsest format on which the result depends."""
+        before = max(self.error_before, cast.unit if cast else 0.0)
+        least = max(OF_ONE_OP, COSTLY * before)
+        is_made = self.result.elements > 1 and self.result.error >= least
+        return is_made and SHORT < unit <= COARSE
 
 
 #: Ops whose results have the absolute errors of their operands.
@@ -139,6 +151,10 @@ ROUNDS = frozenset(
 )
 
 
+#: Slices with fewer numbers are no channels.
+LEAST_IN_CHANNEL = 4
+
+
 def rounds(op: Op) -> bool:
     """Return whether an op rounds floats to whole numbers."""
     if op.name != "stablehlo.convert":
@@ -147,10 +163,33 @@ def rounds(op: Op) -> bool:
     return after in "iu" and before not in "iub"
 
 
-def flattened(operand: Seen, result: Seen) -> float:
-    """Return the share of numbers whose rounding error is at least their magnitude."""
+class Flattened(NamedTuple):
+    """What a rounding to whole numbers changes by 100 % or more.
+
+    Attributes:
+        numbers: the share of numbers.
+        channels: the largest share of rows, columns or other slices along one axis in
+            which most numbers change so much; 0 if fewer than two slices do.
+    """
+
+    numbers: float
+    channels: float
+
+
+def flattened(operand: Seen, result: Seen) -> Flattened:
+    """Return the shares that a rounding changes by 100 % or more. A half rounded down
+    counts as a zero: code rounds x by `floor(x + 0.5)`."""
     x = wide(operand.reference)
-    return float(np.mean((np.abs(wide(result.reference) - x) >= np.abs(x)) & (x != 0)))
+    counts = (x != 0) & (x != 0.5)
+    changed = (np.abs(wide(result.reference) - x) >= np.abs(x)) & counts
+    channels = 0.0
+    for axis in range(x.ndim if x.ndim > 1 else 0):
+        others = tuple(n for n in range(x.ndim) if n != axis)
+        size, gone = counts.sum(others), changed.sum(others)
+        dead = (size >= LEAST_IN_CHANNEL) & (gone > MOSTLY * size)
+        if np.count_nonzero(dead) > 1:
+            channels = max(channels, float(np.mean(dead)))
+    return Flattened(float(np.mean(changed)), channels)
 
 
 def cut_off(

@@ -8,7 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from neuronjax.diagnostics.faults.evidence import ADDS, OpEvidence, narrows
-from neuronjax.diagnostics.faults.judgement import COARSE, HOPELESS, OF_DATA, excused
+from neuronjax.diagnostics.faults.judgement import (
+    COARSE,
+    COSTLY,
+    HOPELESS,
+    OF_DATA,
+    OF_ONE_OP,
+    SHORT,
+    excused,
+)
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import PART, OpTrace, Recorder
 from neuronjax.diagnostics.faults.shares import MOST_LOST, NOISE, Share
@@ -22,10 +30,6 @@ OWN = 0.5
 ORDINARY = 2.0**-16
 #: An op that enlarges an error by a smaller factor only passes it on.
 AMPLIFIES = 2.0
-#: No ordinary op amplifies an error in a short format by this factor or more.
-COSTLY = 16.0
-#: A format with a larger roundoff is short: it has at most 16 bits.
-SHORT = 2.0**-12
 #: An addend's error is negligible below this share of another addend's error.
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
@@ -256,6 +260,7 @@ class Flow:
             return is_chance
         of_data = share.error <= OF_DATA * share.data_error
         may_be = unit > COARSE or (unit > SHORT and of_data)
+        may_be = may_be and not self.is_costly(value, unit)
         return is_chance or (may_be and self._is_of_roundings(chain, unit))
 
     @functools.cached_property
@@ -265,6 +270,33 @@ class Flow:
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None
         return None
+
+    def is_costly(self, value: Value, unit: float) -> bool:
+        """Return whether an op on the path of a value's error makes a large error of a
+        small one, or the path is a loop that multiplies by a matrix in a short format.
+        `unit` is as in `owes_to_chance`."""
+        trace = self.maker(value)
+        if trace is None or trace.worst.result.error <= OF_ONE_OP:
+            return False
+        chain = self.chain(trace, trace.worst)
+        is_made = any(e.is_costly(unit, t.cast) for t, e in chain)
+        return is_made or self.multiplies_again(chain, unit)
+
+    def multiplies_again(self, chain: list[Step], unit: float) -> bool:
+        """Return whether a chain ends in a loop of linear ops that multiplies a state
+        by a matrix, whose rounding to 9 to 16 bits makes the same error each time."""
+        ops = [t.path.op for t, _ in chain]
+        around = next(self.behind_step(*chain[-1]), None)
+        if around is None or around.path.op not in ops or not SHORT < unit <= COARSE:
+            return False
+        loop = chain[ops.index(around.path.op) :]
+        is_linear = all(t.path.op.name in _SUMS | FACTORS for t, _ in loop)
+        errors = (
+            e.result.error
+            for t, e in loop
+            if t.cast is not None and e.own < OWN * e.result.error / COSTLY
+        )
+        return is_linear and max(errors, default=0.0) > OF_ONE_OP
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
         """Return whether ordinary roundings alone explain an error in short formats. If
@@ -348,12 +380,21 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
     `COSTLY` or 1 / `unit`; and if the chain has a cast to 8 bits, perturbed data
     explain the error."""
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
+    costly += [e for _, e in chain[:-1] if _is_unexplained(e)]
     if any(e.error_before < HOPELESS for e in costly):
         return False
     share = chain[0][1].result
     casts = [t.path.op.results[0].type.dtype for t, _ in chain if narrows(t.path.op)]
     by_policy = max(map(unit_of, casts), default=0.0) <= COARSE
     return by_policy or share.error <= OF_DATA * share.data_error
+
+
+def _is_unexplained(evidence: OpEvidence) -> bool:
+    """Return whether an op makes an error above `HOPELESS` of a much smaller one, and
+    perturbed data do not explain the error."""
+    share = evidence.result
+    is_larger = amplification(evidence) >= OF_DATA
+    return is_larger and share.error > max(HOPELESS, OF_DATA * share.data_error)
 
 
 def _error(trace: OpTrace) -> float:

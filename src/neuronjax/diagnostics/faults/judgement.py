@@ -23,11 +23,20 @@ UNSEEN_IN_ONE = 1e-2
 #: Ill-conditioning excuses no larger error, unless the error grew from op to op in 8
 #: bits or fewer.
 HOPELESS = 0.35
+#: The same limit for 9 to 16 bits if one op makes the error from an error that is at
+#: most 1 / `COSTLY` of it, as a difference of two nearly equal products does.
+OF_ONE_OP = 0.1
+#: No ordinary op amplifies an error in a short format by this factor or more.
+COSTLY = 16.0
+#: A format with a larger roundoff is short: it has at most 16 bits.
+SHORT = 2.0**-12
 
 
-def limit(share: Share, unit: float) -> float:
-    """Return the largest relative L2 error that an array's formats and data explain."""
-    return max(min(OF_DATA * share.data_error, HOPELESS), excused(unit))
+def limit(share: Share, unit: float, most: float = HOPELESS) -> float:
+    """Return the largest relative L2 error that an array's formats and data explain. In
+    9 to 16 bits, the data explain no error larger than `most`."""
+    most = most if SHORT < unit <= COARSE else HOPELESS
+    return max(min(OF_DATA * share.data_error, most), excused(unit))
 
 
 def excused(unit: float) -> float:
@@ -36,11 +45,11 @@ def excused(unit: float) -> float:
     return max(times * unit, UNSEEN)
 
 
-def is_far(share: Share, unit: float) -> bool:
+def is_far(share: Share, unit: float, most: float = HOPELESS) -> bool:
     """Return whether the error of an array exceeds `limit`, or elements are lost."""
     if share.nonfinite != share.nonfinite_reference:
         return True
-    return share.error > limit(share, unit) or loses_elements(share)
+    return share.error > limit(share, unit, most) or loses_elements(share)
 
 
 def loses_elements(share: Share) -> bool:

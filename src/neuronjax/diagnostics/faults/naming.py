@@ -66,6 +66,11 @@ MISREAD = "use a constant that the format holds, or apply the constant in float3
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
 #: Advice where a loss scale is too large.
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
+#: Advice where a loop multiplies its state by a matrix in a short format.
+ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or multiply only for the change "
+ONLY_THE_STEP += "of the state, and add the change in FP32"
+#: Advice where the steps of an integer state are truncated.
+KEEP_REMAINDERS = "add what the rounding left out to the next step"
 #: Advice where a constant makes the scale of a policy's cast too large.
 FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
@@ -261,6 +266,9 @@ def _absorbs(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _loses_update(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not s.is_update:
         return None
+    if rounds(t.path.op):
+        text = f"the cast makes {percent(t.flattened)} of the steps of the state zero"
+        return FaultName("absorption", text, KEEP_REMAINDERS)
     text = "the step of the state is less than half the spacing of floats at the state"
     return FaultName("absorption", f"{text}, so the state stays as it is")
 
@@ -333,6 +341,18 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     return FaultName("absorption", text)
 
 
+def _is_in_loop(t: OpTrace) -> bool:
+    return t.moment is not None and bool(t.moment[1])
+
+
+def _adds_up(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    is_small = e.own < e.result.error / 2
+    if s.role != "makes" or t.cast is None or not is_small or not _is_in_loop(t):
+        return None
+    text = f"{_of_its_own(e.own)} in each iteration, and these errors add up"
+    return FaultName("coarse", text, ONLY_THE_STEP)
+
+
 def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         return None
@@ -376,6 +396,7 @@ _RULES = (
     _underflows,
     _narrows,
     _buries,
+    _adds_up,
     _rounds,
     _amplifies,
 )

@@ -28,6 +28,7 @@ from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.scales import SCALES
+from neuronjax.diagnostics.faults.shares import MOST_LOST
 from neuronjax.diagnostics.faults.traits import is_short
 from neuronjax.diagnostics.op_records import CONSTANT
 from neuronjax.diagnostics.parallel_runs import OpPath
@@ -39,6 +40,8 @@ from neuronjax.ir.value_sources import ValueSources
 A_BIT = 2.0
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
+#: The same limit for channels in which most numbers are rounded to zero.
+DEAD = 1 / 16
 #: Zeros of a divisor b matter if norm(a / b) is this many times norm(a) / norm(b).
 BLOWN_UP = 10.0
 #: Root mean square error of rounding: to whole numbers; and to floats, as a multiple of
@@ -112,8 +115,24 @@ def quantizing(
         yield first.trace, first.evidence
     for trace in roundings:
         few = trace.flattened > FEW and _matters(flow, graph, traces, trace)
-        if few or trace.flattened > FLATTENED:
+        dead = trace.dead_channels > DEAD
+        if few or dead or trace.flattened > FLATTENED:
             yield trace, trace.emptiest
+
+
+def truncates_steps(flow: Flow, trace: OpTrace) -> bool:
+    """Return whether an op truncates the steps of an integer state in a loop, changes
+    more than `MOST_LOST` of them by 100 %, and the program keeps no remainders."""
+    op = trace.path.op
+    is_cast = op.name == "stablehlo.convert" and rounds(op)
+    if not is_cast or trace.flattened <= MOST_LOST:
+        return False
+    readers, steps = [*_shown(flow, op)], flow.maker(op.operands[0])
+    sums = [r for r in readers if r.name in ADDS]
+    if any(flow.maker(v) is steps for r in sums for v in r.operands):
+        return False
+    whole = (r for r in sums if r.results[0].type.dtype.kind in "iu")
+    return any(r in flow.ops_behind(v) for r in whole for v in r.operands)
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:

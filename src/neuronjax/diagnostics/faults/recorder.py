@@ -18,7 +18,12 @@ from neuronjax.diagnostics.faults.evidence import (
     narrows,
     rounds,
 )
-from neuronjax.diagnostics.faults.judgement import excused, is_far, loses_elements
+from neuronjax.diagnostics.faults.judgement import (
+    OF_ONE_OP,
+    excused,
+    is_far,
+    loses_elements,
+)
 from neuronjax.diagnostics.faults.masks import unmasked
 from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of, wide
 from neuronjax.diagnostics.faults.units import Cast
@@ -91,7 +96,8 @@ class OpTrace:
         emptiest: the execution with most zeros.
         flattened: the mean share of numbers whose rounding error is at least their
             magnitude, over `ends` iterations.
-        own, absorbed, zeros, beneath, largest: the largest value that this field of the
+        dead_channels: the largest `Flattened.channels` of any execution.
+    own, absorbed, zeros, beneath, largest: the largest value that this field of the
             evidence, or of the evidence's result, has in any execution.
         vanished: the smallest share of numbers that underflow to zero, in any execution
             whose result is not zero in the reference.
@@ -124,6 +130,7 @@ class OpTrace:
     misread: int = 0
     rounds_whole: bool = False
     flattened: float = 0.0
+    dead_channels: float = 0.0
     ends: int = 0
 
     def __post_init__(self) -> None:
@@ -272,8 +279,9 @@ class Recorder(Witness):
         trace.wrapped += wrapped_over_devices(trace.path.op, operands, results)
         shares = [*map(flattened, operands, results)]
         trace.ends += 1
-        share = sum(shares) / len(shares)
+        share = sum(s.numbers for s in shares) / len(shares)
         trace.flattened += (share - trace.flattened) / trace.ends
+        trace.dead_channels = max(trace.dead_channels, *(s.channels for s in shares))
 
     def unit(self, op: Op) -> float:
         """Return the largest of the `units` of an op's results."""
@@ -287,7 +295,7 @@ class Recorder(Witness):
             # A flipped choice, or the effect of one, is no error of arithmetic.
             loses = op.name in _ARITHMETIC and loses_elements(share)
             return loses and not any(map(loses_elements, evidence.operands.values()))
-        return is_far(share, self.unit(op))
+        return is_far(share, self.unit(op), OF_ONE_OP)
 
     def _share(self, value: Value, seen: Seen, unit: float) -> Share:
         share = share_of(seen, unit, excused(unit))

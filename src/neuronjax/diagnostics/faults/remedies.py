@@ -174,7 +174,7 @@ class Remedy:
         whole, *rows = fitted(x, dtype)
         best = min(rows, key=lambda f: f.off, default=whole)
         best = whole if best.off > whole.off / 4 else best
-        if best.off > max(distance(made, x)) / 2:
+        if best.off >= max(distance(made, x)) / 2:
             return ""
         left = _error(best.error)
         if best.lost > FEW:

@@ -39,7 +39,6 @@ from neuronjax.diagnostics.faults.evidence import (
 )
 from neuronjax.diagnostics.faults.flow import (
     AMPLIFIES,
-    COSTLY,
     FACTORS,
     OWN,
     Flow,
@@ -48,9 +47,9 @@ from neuronjax.diagnostics.faults.flow import (
     computes,
 )
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
-from neuronjax.diagnostics.faults.judgement import UNSEEN
+from neuronjax.diagnostics.faults.judgement import COSTLY, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.quantization import quantizing
+from neuronjax.diagnostics.faults.quantization import quantizing, truncates_steps
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
 from neuronjax.diagnostics.faults.scales import LINEAR, fill, loss_scale, unfit_scale
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
@@ -64,6 +63,7 @@ from neuronjax.diagnostics.faults.traits import (
     is_periodic,
     is_too_large,
     largest_operand,
+    rounds_operands,
     rounds_to,
     vanishes,
     vanishes_on,
@@ -150,6 +150,7 @@ class FaultSearch:
                 recorder.results,
                 recorder.units,
                 self._flow.owes_to_chance,
+                self._flow.is_costly,
                 lambda value: is_choice(self._flow, value),
                 self._increments,
                 self._hands_on,
@@ -172,6 +173,15 @@ class FaultSearch:
     @functools.cached_property
     def _behind(self) -> list[set[Op]]:
         return [self._flow.ops_behind(value) for value in self._results]
+
+    @functools.cached_property
+    def _ends(self) -> set[Value]:
+        """Return the values that leave the program, also before calls and loops."""
+        behind = (
+            self._flow.behind(v, lambda v: not self._flow.trace(v))
+            for v in self._results
+        )
+        return {*itertools.chain.from_iterable(behind)}
 
     def suspects(self) -> list[Suspect]:
         """Return the ops at fault, each once, in the order in which to examine them."""
@@ -277,10 +287,13 @@ class FaultSearch:
             for path, trace in self._recorder.traces.items():
                 if path in makers:
                     yield Suspect(trace, "makes", results, shown)
-        last, cast = chain[-1][0], chain[-1][0].cast
-        is_cast = maker is None and last is not shown and cast is not None
+        last = chain[-1][0]
+        is_cast = maker is None and last is not shown and rounds_operands(last)
+        adds_up = self._flow.multiplies_again(chain, self._recorder.unit(last.path.op))
         for worst, seen in self._amplifying(chain):
-            own = seen.own >= OWN * seen.result.error and maker is None
+            own = seen.own >= OWN * seen.result.error
+            own |= adds_up and worst.cast is not None
+            own &= maker is None
             found = [Suspect(worst, "makes" if own else "amplifies", results)]
             if is_cast and amplification(seen) > COSTLY:
                 found.append(Suspect(last, "makes", results, shown))
@@ -404,6 +417,7 @@ class FaultSearch:
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
         is_made = trace.path.op.name in _QUANTIZES and suspect.role == "makes"
+        is_made &= not suspect.is_update
         found = None
         if is_made and (cuts or trace.zeros or trace.flattened):
             found = unfit_scale(self._flow, trace, cuts=cuts)
@@ -559,7 +573,7 @@ class FaultSearch:
             wraps |= trace.misread and is_magnitude(self._flow, op)
             wraps |= drops_digits(self._flow, trace)
             results = self._on(trace) if wraps else ()
-            if results and not is_chosen_from(self._flow, op):
+            if results and not is_chosen_from(self._flow, op, self._ends):
                 yield Suspect(trace, "makes", results)
 
     def _misread(self) -> Iterator[Suspect]:
@@ -575,7 +589,7 @@ class FaultSearch:
         """Yield the first op whose numbers underflow to zero and so affect a result."""
         for trace in self._recorder.traces.values():
             results = self._on(trace) if vanishes(trace) else ()
-            if results and vanishes_on(self._flow, trace, self._results):
+            if results and vanishes_on(self._flow, trace, self._ends):
                 yield Suspect(trace, "makes", results)
                 return
 
@@ -583,16 +597,19 @@ class FaultSearch:
         """Yield the causes of ops whose results are all Inf or NaN."""
         for trace in self._recorder.traces.values():
             op, moment = trace.path.op, trace.made_nonfinite
-            if moment is None or is_chosen_from(self._flow, op):
+            if moment is None or is_chosen_from(self._flow, op, self._ends):
                 continue
             share = moment[2].result
             if share.nonfinite == share.elements and self._on(trace):
                 yield from self._traced_back(trace, moment[2])
 
     def _quantizing(self) -> Iterator[Suspect]:
-        """Yield the ops of quantizers that clip numbers or round them to zero."""
+        """Yield the ops of quantizers that clip numbers or round them to zero, and the
+        ops that truncate the steps of integer states."""
         traces = self._recorder.traces
         for trace in traces.values():
+            if truncates_steps(self._flow, trace):
+                yield Suspect(trace, "makes", self._on(trace), is_update=True)
             found = quantizing(self._flow, self._graph, traces, trace)
             for near, moment in found:
                 yield Suspect(near, "makes", self._on(near), trace, bounding=moment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -96,6 +96,12 @@ def rounds_to(trace: OpTrace) -> float:
     return max(own, cast if cast > COARSE else 0.0)
 
 
+def rounds_operands(trace: OpTrace) -> bool:
+    """Return whether a policy casts an op's operands to a format with fewer digits."""
+    own = unit_of(trace.path.op.results[0].type.dtype)
+    return trace.cast is not None and trace.cast.unit > own
+
+
 def hands_on(evidence: OpEvidence) -> bool:
     """Return whether the Inf or NaN of a result comes from an operand."""
     operands = evidence.operands.values()
@@ -126,13 +132,10 @@ def vanishes(trace: OpTrace) -> bool:
     return is_array and trace.zeros > 0 and trace.vanished > GONE
 
 
-def vanishes_on(flow: Flow, trace: OpTrace, results: Sequence[Value]) -> bool:
-    """Return whether the zeros that an op makes by underflow reach one of `results`, or
+def vanishes_on(flow: Flow, trace: OpTrace, ends: Collection[Value]) -> bool:
+    """Return whether the zeros that an op makes by underflow reach one of `ends`, or
     an op such as a division, which has another result for zero than for small numbers.
     """
-    ends = {
-        v for value in results for v in flow.behind(value, lambda v: not flow.trace(v))
-    }
 
     def hands_on(reader: Op) -> bool:
         read = flow.trace(reader.results[0])

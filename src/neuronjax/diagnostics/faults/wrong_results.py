@@ -10,6 +10,7 @@ import numpy as np
 from neuronjax.diagnostics.faults.judgement import (
     HOPELESS,
     OF_DATA,
+    OF_ONE_OP,
     UNSEEN_IN_ONE,
     excused,
     is_far,
@@ -57,6 +58,7 @@ def wrong_results(
     results: Sequence[Seen],
     units: Mapping[Value, float],
     is_chance: Callable[[Value, float], bool],
+    is_costly: Callable[[Value, float], bool],
     is_choice: Callable[[Value], bool],
     increments: Callable[[Value, Value], bool],
     hands_on: Callable[[Value, Value], bool],
@@ -77,7 +79,9 @@ def wrong_results(
         if value in main.arguments:
             continue
         seen, share, unit = results[n], shares[n], coarsest[n]
-        how = _how(seen, share, unit)
+        how, most = _how(seen, share, unit), HOPELESS
+        if not how and is_costly(value, unit):
+            how, most = "far", OF_ONE_OP
         if how == "far" and states.is_incremented(value):
             how = ""  # the step of the state is judged instead
         step = None if how else states.lost_step(value, share, seen, results)
@@ -90,7 +94,8 @@ def wrong_results(
         if how or step:
             if step and not how:  # far: the state began at zero, so it equals its step
                 how = "lost" if step.size < NEAR else "far"
-            allowed = max(limit(share, unit), UNSEEN_IN_ONE * (share.elements == 1))
+            least = UNSEEN_IN_ONE * (share.elements == 1)
+            allowed = max(limit(share, unit, most), least)
             yield Wrong(n, how, share, allowed, step)
 
 
