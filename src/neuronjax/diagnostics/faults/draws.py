@@ -1,7 +1,7 @@
-"""More draws of perturbed data, for results whose errors one draw does not explain.
+"""More draws (random perturbations) of the data of results that one draw leaves wrong.
 
-One draw shows little of a sign that may flip or of a sum of a few terms. So if a result
-seems wrong, the reference runs again on other perturbations of the data.
+A draw may leave a sign that could flip, or hardly change a sum of a few terms. So if a
+result seems wrong, the reference runs on more draws.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def with_draws(
     doubtful: Collection[int],
     draw: Callable[[int], Sequence[Seen]],
 ) -> tuple[Seen, ...]:
-    """Return the results, with `DRAWS` draws of perturbed data for the doubtful ones.
+    """Return `results`, with the arrays of `DRAWS` draws for the indices in `doubtful`.
 
     `draw(n)` runs the reference on the data of draw `n` and returns the results.
     """
