@@ -67,7 +67,8 @@ _KEEPS = CONSTANT - {"stablehlo.constant"}
 
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
-    """Return advice to replace a formula of which one of `ops` is a part, or ""."""
+    """Return advice to replace a formula that contains one of `ops`, against a fault of
+    `kind`; "" if there is none. `scope` names the JAX functions around the ops."""
     inner = re.findall(r"\w+", scope.partition("/")[2])  # without the user's function
     names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
     if names & SOLVING:
@@ -97,7 +98,7 @@ def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
 def _match(
     graph: ValueSources, pattern: ast.expr, value: Value, names: dict[str, Value]
 ) -> set[Op] | None:
-    """Return the ops that compute a value by the formula `pattern`, or None."""
+    """Return the ops that compute `value` by the formula `pattern`, or None."""
     value = graph.origin(value, _KEEPS)
     if isinstance(pattern, ast.Name):
         return set() if names.setdefault(pattern.id, value) is value else None
@@ -123,7 +124,7 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # not a reduce's 0
+        for part, operand in zip(order, given, strict=False):  # a reduce also reads a 0
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

@@ -1,7 +1,7 @@
-"""More draws (random perturbations) of the data of results that one draw leaves wrong.
+"""More draws (random perturbations) of the data, for results that seem wrong.
 
-A draw may leave a sign that could flip, or hardly change a sum of a few terms. So if a
-result seems wrong, the reference runs on more draws.
+One draw may leave a sign that could flip, or hardly change a sum of a few terms. So the
+reference runs on more draws before a result counts as wrong.
 """
 
 from __future__ import annotations
