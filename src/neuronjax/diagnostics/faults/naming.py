@@ -51,20 +51,15 @@ IN_FP32: Mapping[str, str] = {
     "stagnation": "add in blocks, or use compensated summation",
     "coarse": "compute the result by a formula that needs fewer digits",
 }
-#: Advice where a float narrower than FP32 holds indices or counts.
+#: Advice for special cases.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
-#: Advice where the cast of a policy rounds whole numbers.
 OUT_OF_MATMUL = (
     "keep whole numbers out of the matmul: multiply elementwise, or give the "
 )
 OUT_OF_MATMUL += 'matmul a Rule with auto_cast="none"'
-#: Advice where an epsilon became zero.
 LOST_GUARD = "use an epsilon that the format holds (1e-4 in float16), or add it in FP32"
-#: Advice where a format holds a constant as another number.
 MISREAD = "use a constant that the format holds, or apply the constant in float32"
-#: Advice where an op makes NaN from Inf.
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
-#: Advice where a loss scale is too large.
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
 #: Advice where a constant makes the scale of a policy's cast too large.
 FILL = "use a constant that is no larger than the other numbers, such as 0"
@@ -72,7 +67,6 @@ _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum at least this many times as large as its smaller addend absorbs the addend.
 LARGER = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
-#: Nouns for ops, used in sentences.
 _NOUNS: Mapping[str, str] = {
     "subtract": "the subtraction",
     "add": "the addition",

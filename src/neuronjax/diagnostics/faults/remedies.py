@@ -65,7 +65,7 @@ def _error(size: float) -> str:
 
 @dataclass(frozen=True)
 class Remedy:
-    """The advice against one fault, as `str` returns it.
+    """The advice against one fault, which `str` returns.
 
     Attributes:
         suspect: the op at fault.

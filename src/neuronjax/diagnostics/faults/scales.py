@@ -24,13 +24,13 @@ from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
-#: A cast is at most this many ops after its scaling, a scale after its statistic.
+#: A cast is at most this many ops after its scaling, as is a scale after its statistic.
 NEARBY = 8
-#: A bound that changes the norm of a scale by this factor is at fault for the scale.
+#: A bound that changes the norm of a scale by this factor or more is at fault.
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
-#: Ops whose result has any factor that all their numbers have, but for constant bounds.
+#: If the operands of these ops are scaled, so is the result, but for constant bounds.
 LINEAR = _KEEPS | ADDS
 LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
 LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
@@ -44,12 +44,13 @@ def unfit_scale(
     flow: Flow, trace: OpTrace, *, cuts: bool
 ) -> tuple[OpTrace, bool] | None:
     """Return the op that made the wrong scale, zero point or range of numbers, and
-    whether the scale depends on these numbers; None if there is no such op. `trace`
-    is a cast, bound or rounding that cuts off numbers or, without `cuts`, makes zeros.
+    whether it depends on these numbers; None if there is no such op. `trace` is the
+    cast, bound or rounding of the numbers, which cuts them off if `cuts`, else makes
+    zeros.
 
-    If the scale is computed from a statistic, return the op of the statistic.
-    But if that is a maximum as large as the numbers, return the first later op on
-    another source line.
+    If the scale is computed from a statistic (a reduction), return the op of the
+    statistic. But if the statistic is right (a maximum as large as the numbers), return
+    the first later op on another source line.
     """
     dtype = trace.path.op.results[0].type.dtype
     end = largest_of(dtype)
@@ -127,7 +128,7 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
 
 def _constant(flow: Flow, value: Value, near: OpTrace) -> OpTrace | None:
     """Return the op that made an array of a constant by which op `near` scales numbers,
-    if it stands on another line; None otherwise."""
+    if the op is on another source line than `near`; else None."""
     if near.path.op.name not in SCALES or not flow.is_constant(value):
         return None
     steps = filter(None, map(flow.trace, flow.behind(value, lambda v: True)))

@@ -77,7 +77,7 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: An offset takes digits from an addend if the sum's error is this share of the addend.
+#: An offset costs an addend digits if the sum's error is this share of the addend.
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
@@ -101,7 +101,7 @@ class Suspect:
         bounding: for an op of a quantizer, the execution that clips most numbers or
             rounds most to zero; with `scale`, the execution of the cast, bound or
             overflowing op.
-        lost_guard: text on an epsilon that became zero, if the op makes Inf or NaN.
+        lost_guard: text on the epsilon that the op adds, if the epsilon became zero.
         misread: a constant operand that the operand's format holds as another number.
         scale: "small" or "large" if the op made a scale that does not fit the scaled
             numbers; "loss" if the op made the scale of a loss.
@@ -166,7 +166,8 @@ class FaultSearch:
         return is_named and self._flow.increments(result, argument)
 
     def _hands_on(self, result: Value, argument: Value) -> bool:
-        """Return whether sums and scalings by about 1 make a result of an argument."""
+        """Return whether sums and scalings by about 1 turn an argument into a
+        result."""
         return argument in self._passed(result)
 
     @functools.cached_property
@@ -184,8 +185,8 @@ class FaultSearch:
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
-        """Return the path of the nearest argument leaf that `trace`, or an op at most
-        `NEARBY` steps before it, reads; "" if there is no such leaf."""
+        """Return the path of the nearest leaf of the arguments that `trace`, or an op
+        at most `NEARBY` steps before it, reads; "" if there is no such leaf."""
         return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
@@ -220,7 +221,7 @@ class FaultSearch:
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return the first execution with a large error and its op, for ops on which a
+        """Return (first execution with a large error, trace) for the ops on which a
         wrong result depends. Ops that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
         # In 1 / exp(x), the exponential may overflow without fault: the result is zero.
@@ -261,7 +262,7 @@ class FaultSearch:
                 shows = amplifier if guard is maker else maker
                 of = {"amplifier": shows, "lost_guard": lost}
                 found.append(Suspect(guard, "makes", results, **of))
-            # Ops whose epsilon became zero come first: it should have prevented zeros.
+            # Ops whose epsilon became zero come first: an epsilon should prevent zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
@@ -286,7 +287,7 @@ class FaultSearch:
                 found.append(Suspect(last, "makes", results, shown))
                 steps = (t for t, _ in chain[:-1])
                 between = [*itertools.dropwhile(lambda t: t is not worst, steps)]
-                # No form of a linear op can do without the digits that the cast lost.
+                # A linear op in any form needs the digits that the cast lost.
                 if all(t.path.op.name in LINEAR for t in between or [worst]):
                     found.reverse()
             yield from found
@@ -323,8 +324,8 @@ class FaultSearch:
         return found if loses else step
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether `trace` rounds to fewer digits than `shown`, flushes, absorbs,
-        rounds whole numbers, or is a cast that rounds to as many digits as `shown`."""
+        """Return whether `trace` rounds to fewer digits than `shown` (a cast: or to as
+        many), flushes numbers to zero, absorbs addends or rounds whole numbers."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
@@ -520,7 +521,7 @@ class FaultSearch:
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Return a value and its earlier values before sums and scalings by about 1."""
+        """Return `value` and its sources through sums and scalings by about 1."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)

@@ -192,7 +192,7 @@ def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
 
 
 def _is_copy(seen: Seen, results: Sequence[Seen]) -> bool:
-    """Return whether another of the results holds the same state in a finer format."""
+    """Return whether another of the results is the same state in a finer format."""
     reference = np.asarray(seen.reference)
     unit = unit_of(seen.dtype)
     return any(
