@@ -60,7 +60,7 @@ CONDITIONED = (
     "solve by QR or jnp.linalg.lstsq of the matrix itself, not of its square, or add a "
     "small number to the diagonal: a large condition number costs digits"
 )
-#: A formula may end at most this many values after an op at fault.
+#: A formula may end at most this many ops after an op at fault.
 _AHEAD = 12
 #: Ops that move, repeat or round a value.
 _KEEPS = CONSTANT - {"stablehlo.constant"}

@@ -130,7 +130,7 @@ def is_integer(flow: Flow, op: Op) -> bool:
 
 
 def _whole_ops(flow: Flow, value: Value) -> list[Op]:
-    """Return the ops that compute a whole number, back to ops that read floats."""
+    """Return the ops that compute whole numbers, back to ops that read floats."""
 
     def passes(value: Value) -> bool:
         return not _is_float(value)

@@ -1,7 +1,7 @@
 """More draws (random perturbations) of the data, for results that seem wrong.
 
-One draw may leave a sign that could flip, or hardly change a sum of a few terms. So the
-reference runs on more draws before a result counts as wrong.
+In one draw, a sign that could flip may stay, and a sum of a few terms may hardly
+change. So the reference runs on more draws before a result counts as wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def with_draws(
     doubtful: Collection[int],
     draw: Callable[[int], Sequence[Seen]],
 ) -> tuple[Seen, ...]:
-    """Return `results`, with the arrays of `DRAWS` draws for the indices in `doubtful`.
+    """Return `results` with `DRAWS` draws of perturbed data at indices in `doubtful`.
 
     `draw(n)` runs the reference on the data of draw `n` and returns the results.
     """

@@ -16,7 +16,7 @@ from neuronjax.diagnostics.op_records import CONSTANT, MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: An op makes its result's error if its own rounding is at least this share of it.
+#: An op makes an error if its own rounding is at least this share of the error.
 OWN = 0.5
 #: A relative error up to this may come from a few layers in FP32.
 ORDINARY = 2.0**-16
@@ -237,8 +237,8 @@ class Flow:
     def owes_to_chance(self, value: Value, unit: float) -> bool:
         """Return whether the error of a value is due to chance and not to an op. `unit`
         is the roundoff of the coarsest format on which the value depends. Chance
-        explains four errors: of a gradient that should be zero (of a bias before a
-        softmax) and is rounding noise; of a few elements that are noise, which an
+        explains the errors of a gradient that should be zero (of a bias before a
+        softmax) but is rounding noise; of a few elements that are noise, which an
         optimizer may enlarge; of a float halfway between whole numbers, which may be
         rounded up or down; and, in 16 bits or fewer, of results after many layers.
         """
@@ -263,7 +263,7 @@ class Flow:
 
     @functools.cached_property
     def _tie(self) -> Op | None:
-        """Return the first op with a large error if the error is a tie, else None."""
+        """Return the first op with a large error if a tie made the error; else None."""
         for op, trace in self._by_op.items():
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None
@@ -271,8 +271,8 @@ class Flow:
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
         """Return whether ordinary roundings in short formats explain the first op's
-        error. If the last op's operands have no correct digit, the maker of the worst
-        is examined."""
+        error. If the last op's operands have no correct digit, the worst operand's
+        maker is examined."""
         seen: set[Op] = set()
         while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
             origin, last = chain[-1]

@@ -1,6 +1,6 @@
 """The error up to which a result is as exact as its program and formats allow.
 
-The limits were set on one half of a collection of faults and their healthy twins
+The limits were set on one half of a collection of faults and programs without faults
 (`benchmarks/faults`), and tested on the other half.
 """
 
@@ -12,7 +12,7 @@ from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 OF_DATA = 4.0
 #: An error up to this many roundoffs of the coarsest format is ordinary rounding.
 OF_ROUNDOFF = 6.0
-#: The same limit for roundoffs above `COARSE`, of 8 bits or fewer: errors average out.
+#: The limit instead of `OF_ROUNDOFF` in 8 bits or fewer, where errors average out.
 OF_COARSE_ROUNDOFF = 1.5
 COARSE = 2.0**-6
 #: A relative error that is acceptable in any result: three digits are right.

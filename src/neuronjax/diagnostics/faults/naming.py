@@ -61,7 +61,6 @@ LOST_GUARD = "use an epsilon that the format holds (1e-4 in float16), or add it 
 MISREAD = "use a constant that the format holds, or apply the constant in float32"
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
-#: Advice where a constant makes the scale of a policy's cast too large.
 FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum at least this many times as large as its smaller addend absorbs the addend.
@@ -80,7 +79,8 @@ _NOUNS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class FaultName:
-    """The kind of a fault, a sentence with the evidence, and any special advice."""
+    """The kind of a fault, a sentence with the evidence, and advice for special
+    cases."""
 
     kind: str
     evidence: str
@@ -220,9 +220,9 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
-    """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
+    """Name the fault of a scale; `e` is of the cast or bound of the scaled numbers."""
     if s.scale == "loss":
-        reach = f"by this scale of the loss, gradients reach {short(e.result.largest)}"
+        reach = f"with this loss scale, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
     if s.amplifier is not None and s.amplifier.cast is not None:
         text = "this constant makes the scale of the matmul's cast so large that "
@@ -323,7 +323,7 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     lost = buries(t, e)
     if lost < LARGER * e.own:
         return None
-    text = f"the rounding error is {short(lost)} of the smaller addend"
+    text = f"the rounding error is {short(lost)} times the smaller addend"
     return FaultName("absorption", text)
 
 
@@ -342,7 +342,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
             return FaultName("stagnation", text)
         largest, limit = largest_operand(e), cast_limit(t)
         if largest > limit and e.own > HOPELESS:
-            what = f"the cast of its operands cuts off {short(largest)} at"
+            what = f"the cast cuts off operands up to {short(largest)} at"
             return FaultName("saturation", f"{what} {short(limit)}; {text}")
         lost = max(e.result.lost, e.result.zeros)
         if lost:

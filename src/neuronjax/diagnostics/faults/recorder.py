@@ -59,9 +59,10 @@ class Witness:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op after the run and the reference executed the op. `own` is the
+        """Observe an op that the run and the reference have executed. `own` is the
         error that the op makes itself; with `repeats`, the result has every number of
-        the operand equally often. A device equal to an earlier device is left out."""
+        the operand equally often. Devices with the numbers of an earlier device are
+        left out."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device has the same results of an op as device `done`."""

@@ -209,5 +209,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # bounds are smaller
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # and not a bound
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype

@@ -77,7 +77,7 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: An offset costs an addend digits if the sum's error is this share of the addend.
+#: A sum with an offset loses digits if its error is this share of the other addend.
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
@@ -267,7 +267,7 @@ class FaultSearch:
             return
         chain = self._flow.chain(shown, evidence)
         origins = [t for t, _ in reversed(chain) if t is not shown]
-        if not shown.absorbs:  # an op that absorbs loses the digits itself
+        if not shown.absorbs:  # an op that absorbs addends loses the digits
             origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
         if maker is None and len(chain) > 1:
@@ -390,7 +390,7 @@ class FaultSearch:
         self, trace: OpTrace, seen: OpEvidence, sums: OpTrace, shown: OpEvidence
     ) -> bool:
         """Return whether `trace` subtracts two running sums of the op `sums`, and the
-        rounding of the difference alone would make no visible error in `shown`."""
+        rounding of the difference alone would make an acceptable error in `shown`."""
         is_running = sums.path.op.name == "stablehlo.reduce_window"
         makers = [self._flow.maker(v) for v in trace.path.op.operands]
         if not is_running or trace.path.op.name not in ADDS or makers != [sums, sums]:
@@ -445,7 +445,7 @@ class FaultSearch:
         yield shown, None
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Yield the ops whose errors gave `shown` an operand outside its domain."""
+        """Yield the ops whose errors made an operand for which `shown` is undefined."""
         is_nan = evidence.result.nan and not evidence.result.nonfinite_reference
         if not is_nan or is_too_large(shown, evidence):
             return
@@ -473,7 +473,7 @@ class FaultSearch:
             # Lost addends are a fault even if the errors of all results are ordinary.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # If no result is wrong, only a sum that holds a state is at fault.
+            # If no result is wrong, only a sum that is a state is at fault.
             behind = self._flow.ops_behind if self.wrong else self._handing_on
             if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
@@ -581,7 +581,7 @@ class FaultSearch:
                 return
 
     def _swallowed(self) -> Iterator[Suspect]:
-        """Yield the causes of ops whose results are all Inf or NaN."""
+        """Yield the causes of Inf or NaN in ops whose results have no finite number."""
         for trace in self._recorder.traces.values():
             op, moment = trace.path.op, trace.made_nonfinite
             if moment is None or is_chosen_from(self._flow, op):
@@ -600,8 +600,8 @@ class FaultSearch:
 
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
-    """Return whether one of `others` that affects a result of `suspect` makes a much
-    larger error than the largest error at the op of `suspect`."""
+    """Return whether one of `others` that affects a result of `suspect` makes an error
+    over `TWO_DIGITS` times as large as that of `suspect`."""
     error, results = suspect.trace.worst.result.error, {*suspect.results}
     makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
     return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)

@@ -129,7 +129,7 @@ class _Keeper(ParallelWalk):
 
 
 class Fitted(NamedTuple):
-    """The effect of a scale on numbers that a short format stores.
+    """The effect of a scale on numbers that are stored in 8 bits or fewer.
 
     The scale moves the largest number to the largest number of the format.
 
@@ -138,7 +138,7 @@ class Fitted(NamedTuple):
         error: relative L2 error.
         lost: share of numbers that are off by more than half of their magnitude.
         factor: the scale, or the median of several scales.
-        axes: the axes along which numbers share a scale; () if all numbers share it.
+        axes: the axes along which numbers have one scale; () if all numbers have one.
     """
 
     off: float

@@ -184,7 +184,7 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
     """Return the largest number of an iota or of cast integers, or 0 if `dtype` holds
-    all of the numbers; and whether more is known than the range of the integers."""
+    all of the numbers; and whether more is known than the range of the dtype."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands
@@ -204,7 +204,7 @@ def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, 
 
 
 def _stagnates(context: OpContext) -> Answer:
-    """Find a carry to which a loop adds more often than its format can count."""
+    """Find a carry to which a loop adds more often than the carry's dtype counts."""
     if context.loop is None:
         return None
     graph, body = context.graph, context.op.regions[1]

@@ -24,7 +24,7 @@ _FREE = frozenset(
 
 
 def instructions(context: OpContext) -> int:
-    """Return the number of engine instructions of an op, in all trips of its loops.
+    """Return the number of engine instructions of an op, in all loop iterations.
 
     ASSUMPTION: every engine computes tiles of 128 rows by 512 elements.
     """

@@ -104,7 +104,7 @@ _CALLBACK = re.compile("debug_print|.*callback")
 
 
 def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
-    """Return the primitive that capture left for the host to compute, or ""."""
+    """Return the primitive (a callback or not) that capture left to the host, or ""."""
     if context.op.attributes["call_target_name"] != host_functions.CALL:
         return ""
     name = str(context.op.attributes.get("backend_config", "")).partition("[")[0]
