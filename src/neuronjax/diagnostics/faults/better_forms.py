@@ -87,7 +87,6 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
 
 
 def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
-    """Yield the results of an op and the values computed from these in a few steps."""
     level = [*op.results]
     for _ in range(_AHEAD):
         yield from level

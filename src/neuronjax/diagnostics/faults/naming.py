@@ -79,8 +79,7 @@ _NOUNS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class FaultName:
-    """The kind of a fault, a sentence with the evidence, and advice for special
-    cases."""
+    """The kind of a fault, a sentence with the evidence, and any special advice."""
 
     kind: str
     evidence: str
@@ -198,7 +197,6 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the fault of a quantizer that cuts numbers off or makes them zero."""
     if s.bounding is None:
         return None
     e = s.bounding

@@ -128,7 +128,6 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
 
 
 def _shown(flow: Flow, op: Op) -> Iterator[Op]:
-    """Yield the ops that read an op's result, also after casts and reshapes."""
     return flow.ahead(op, lambda reader: reader.name in _SHOWS)
 
 

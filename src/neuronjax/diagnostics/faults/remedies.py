@@ -119,7 +119,6 @@ class Remedy:
     # -- in a wider format -------------------------------------------------------------
 
     def _wider(self, execution: Execution) -> tuple[bool, str]:
-        """Return whether a wider format helps, and a sentence that says so."""
         trace, kind = self.suspect.trace, self.name.kind
         values = (*trace.path.op.operands, *trace.path.op.results)
         made = execution.rounded(_FLOAT32)

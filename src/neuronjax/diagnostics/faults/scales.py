@@ -196,14 +196,12 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
 
 
 def _replaces(flow: Flow, bound: OpTrace) -> bool:
-    """Return whether a bound changes the norm of its operand by `REPLACED` or more."""
     shares, norm = bound.worst.operands, bound.worst.result.norm
     norms = [shares[v].norm for v in bound.worst.cut_off if not flow.is_constant(v)]
     return bool(norms) and not norm / REPLACED < max(norms) < norm * REPLACED
 
 
 def _is_span(flow: Flow, trace: OpTrace, statistics: list[OpTrace]) -> bool:
-    """Return whether an op is the difference of a maximum and a minimum."""
     if trace.path.op.name != "stablehlo.subtract":
         return False
     makers = [t for v in trace.path.op.operands if (t := flow.maker(v)) in statistics]

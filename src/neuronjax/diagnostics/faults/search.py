@@ -166,8 +166,6 @@ class FaultSearch:
         return is_named and self._flow.increments(result, argument)
 
     def _hands_on(self, result: Value, argument: Value) -> bool:
-        """Return whether sums and scalings by about 1 turn an argument into a
-        result."""
         return argument in self._passed(result)
 
     @functools.cached_property
@@ -516,12 +514,11 @@ class FaultSearch:
         return None
 
     def _handing_on(self, value: Value) -> set[Op]:
-        """Return the ops that made the values of `_passed(value)`."""
         inside = map(self._flow.trace, self._passed(value))
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Return `value` and its sources through sums and scalings by about 1."""
+        """Return `value` and its sources, back through sums and scalings by about 1."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)

@@ -72,7 +72,6 @@ def _unproven(context: OpContext) -> Answer:
 
 
 def _remapped(context: OpContext) -> Answer:
-    """Find a gather whose slices are longer than 1 along an axis that it indexes."""
     numbers = context.op.attributes["dimension_numbers"]
     absent = {*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"]}
     sizes = context.op.attributes["slice_sizes"]

@@ -48,7 +48,6 @@ def _dot_tiles(context: OpContext) -> int:
 
 
 def _memory(settings: Settings, count: int) -> str | None:
-    """Find arguments, results and constants that alone exceed the device's HBM."""
     program = settings.program
     values = [*program.entry.body.arguments, *program.entry.body.results]
     ops = (op for op in program.walk() if op.name == "stablehlo.constant")
