@@ -183,8 +183,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether `bounded` and `x` differ only in extreme numbers, and in no
-    sign."""
+    """Return whether only the largest and smallest of `x` changed, and no sign."""
     if (x * bounded)[x != bounded].min(initial=0.0) < 0:
         return False
     changed = x[x != bounded]

@@ -218,7 +218,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
-    """Name the fault of a scale; `e` is of the cast or bound of the scaled numbers."""
+    """Name the fault of a scale; `e` is the execution of the scaled cast or bound."""
     if s.scale == "loss":
         reach = f"with this loss scale, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)

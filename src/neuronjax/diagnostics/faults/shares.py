@@ -42,7 +42,7 @@ class Seen(NamedTuple):
         reference: the reference's array; float64 for floats.
         actual: the run's array, of the declared dtype.
         perturbed: the reference's arrays on perturbed data, one for each draw.
-        found: `figures` with `settings_of(dtype)`, if already computed.
+        found: the result of `figures` with `settings_of(dtype)`, if already computed.
     """
 
     dtype: Any

@@ -22,7 +22,7 @@ class Cast(NamedTuple):
     """A policy's cast of the operands of a contraction, such as a matmul.
 
     Attributes:
-        format: the format of the coarsest operand.
+        format: the coarsest format to which an operand is cast.
         is_scaled: whether operands are first scaled to the range of the format.
         sums: the format of the contraction's partial sums.
     """

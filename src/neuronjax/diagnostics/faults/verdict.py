@@ -25,7 +25,7 @@ from neuronjax.ir.value_sources import ValueSources
 
 #: Remedies are tried for at most this many faults.
 MOST_TRIED = 3
-MOST_EXECUTIONS = 2048  # no remedy is tried for a fault that shows after more
+MOST_EXECUTIONS = 2048  # no remedy is tried for a fault that shows after more ops
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
             return trace
         op, evidence = trace.path.op, trace.emptiest
         seen.add(op)
-        shares = evidence.operands.values()  # exp(-Inf) is zero
+        shares = evidence.operands.values()  # Inf may become 0: exp(-Inf)
         before = max((x.nothing + x.nonfinite / x.elements for x in shares), default=0)
         cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
         may_gain = op.name in _VANISHING or cancels or trace.zeros
