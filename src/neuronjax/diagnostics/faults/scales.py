@@ -30,7 +30,7 @@ NEARBY = 8
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
-#: If the operands of these ops are scaled, so is the result (not by a constant bound).
+#: If the operands of these ops are scaled, so is the result, except at constant bounds.
 LINEAR = _KEEPS | ADDS
 LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
 LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
