@@ -60,14 +60,15 @@ CONDITIONED = (
     "solve by QR or jnp.linalg.lstsq of the matrix itself, not of its square, or add a "
     "small number to the diagonal: a large condition number costs digits"
 )
-#: A formula may end at most this many values after an op at fault.
+#: A formula may end at most this many ops after an op at fault.
 _AHEAD = 12
 #: Ops that move, repeat or round a value.
 _KEEPS = CONSTANT - {"stablehlo.constant"}
 
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
-    """Return advice to replace a formula of which one of `ops` is a part, or ""."""
+    """Return advice to replace a formula that contains one of `ops`, against a fault of
+    `kind`; "" if there is none. `scope` names the JAX functions around the ops."""
     inner = re.findall(r"\w+", scope.partition("/")[2])  # without the user's function
     names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
     if names & SOLVING:
@@ -86,7 +87,6 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
 
 
 def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
-    """Yield the results of an op and the values computed from these in a few steps."""
     level = [*op.results]
     for _ in range(_AHEAD):
         yield from level
@@ -97,7 +97,7 @@ def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
 def _match(
     graph: ValueSources, pattern: ast.expr, value: Value, names: dict[str, Value]
 ) -> set[Op] | None:
-    """Return the ops that compute a value by the formula `pattern`, or None."""
+    """Return the ops that compute `value` by the formula `pattern`, or None."""
     value = graph.origin(value, _KEEPS)
     if isinstance(pattern, ast.Name):
         return set() if names.setdefault(pattern.id, value) is value else None
@@ -123,7 +123,7 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # not a reduce's 0
+        for part, operand in zip(order, given, strict=False):  # a reduce also reads a 0
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

@@ -24,7 +24,7 @@ _KEEPS = (
 )
 _BITS = frozenset(f"stablehlo.{name}" for name in ("and", "or", "xor"))
 #: A shift drops too much if one unit of its result is more than this share of the root
-#: mean square of the numbers before it.
+#: mean square of its operand.
 MOST_DROPPED = 2.0**-4
 _BACK = frozenset(f"stablehlo.shift_right_{how}" for how in ("arithmetic", "logical"))
 _ARITHMETIC = MOVING | _BACK
@@ -41,7 +41,7 @@ def is_choice(flow: Flow, value: Value) -> bool:
         behind = [op] if op.name in _KEEPS else _whole_ops(flow, op.results[0])
         owes = any(_is_float(v) for op in behind for v in op.operands)
         if owes and (op.name not in _KEEPS or op.name == "stablehlo.convert"):
-            return False  # arithmetic with a number that depends on floats
+            return False  # arithmetic with numbers that depend on floats
         if op.name == "stablehlo.reduce" and not floats:
             return False  # a count
         chosen |= floats and op.name not in MOVING
@@ -89,8 +89,8 @@ def _passes(trace: OpTrace) -> bool:
 
 
 def is_bit_field(flow: Flow, op: Op) -> bool:
-    """Return whether an op shifts bits to the left that are only combined with other
-    bits or shifted back. Code that packs small integers drops bits on purpose."""
+    """Return whether an op shifts to the left, and its result is only combined with
+    other bits or shifted back. Code that packs small integers drops bits on purpose."""
     if op.name != "stablehlo.shift_left":
         return False
     readers = [r for r in flow.ahead(op, _moves) if not _moves(r)]
@@ -110,14 +110,14 @@ def _bits(flow: Flow, op: Op) -> float:
 
 
 def drops_digits(flow: Flow, trace: OpTrace) -> bool:
-    """Return whether an op shifts to the right and so drops a large part of numbers,
-    which no other op reads, before arithmetic with them and a cast to a float."""
+    """Return whether a shift to the right drops a large part of numbers that no other
+    op reads, and its result is later cast to a float, perhaps after arithmetic."""
     op = trace.path.op
     if op.name not in _BACK or flow.readers(op.operands[0]) != {op}:
         return False
     made = flow.maker(op.operands[0])
     if made is not None and made.path.op.name in _BITS | {"stablehlo.shift_left"}:
-        return False  # the bits that it drops are zero
+        return False  # the dropped bits are zero
     numbers, bits = (trace.worst.operands[v] for v in op.operands)
     readers = flow.ahead(op, lambda reader: reader.name in _ARITHMETIC)
     casts = (r.name == "stablehlo.convert" for r in readers if _is_float(r.results[0]))
@@ -138,7 +138,7 @@ def is_integer(flow: Flow, op: Op) -> bool:
 
 
 def _whole_ops(flow: Flow, value: Value) -> list[Op]:
-    """Return the ops that compute a whole number, back to ops that read floats."""
+    """Return the ops that compute whole numbers, back to ops that read floats."""
 
     def passes(value: Value) -> bool:
         return not _is_float(value)

@@ -1,7 +1,7 @@
-"""More draws of perturbed data, for results whose errors one draw does not explain.
+"""More draws (random perturbations) of the data, for results that seem wrong.
 
-One draw shows little of a sign that may flip or of a sum of a few terms. So if a result
-seems wrong, the reference runs again on other perturbations of the data.
+In one draw, a sign that could flip may stay, and a sum of a few terms may hardly
+change. So the reference runs on more draws before a result counts as wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def with_draws(
     doubtful: Collection[int],
     draw: Callable[[int], Sequence[Seen]],
 ) -> tuple[Seen, ...]:
-    """Return the results, with `DRAWS` draws of perturbed data for the doubtful ones.
+    """Return `results` with `DRAWS` draws of perturbed data at indices in `doubtful`.
 
     `draw(n)` runs the reference on the data of draw `n` and returns the results.
     """

@@ -25,15 +25,15 @@ class OpEvidence:
     Attributes:
         result: the result with the largest error, compared with the reference.
         operands: the float and integer operands, compared likewise.
-        own: relative L2 error of the op when it is given the reference's operands.
+        own: relative L2 error of the op on the reference's operands.
         absorbed: share of sums that equal one addend though the other addend is not
             zero, and the root mean square of the addends that rounding drops.
         wrapped: number of integers beyond the range of their type.
         misread: number of results whose sign changed (see `whole_numbers.misread`).
         rounds_whole: whether the op rounds whole numbers (257 is 256 in bfloat16).
         cut_off: for each operand of a clamp, maximum, minimum, select or saturating
-            cast, the root mean square of what is cut off in the reference: of numbers
-            that do not become zero, and of numbers that do.
+            cast, two root mean squares of what is cut off in the reference: of numbers
+            that stay nonzero, and of numbers that become zero.
         is_tie: whether the function `is_tie` returns True.
     """
 
@@ -80,8 +80,8 @@ def absorbed(
     """Return the share of sums of two nonzero addends that equal one of them, and the
     root mean square of the addends that rounding drops.
 
-    `state`, the previous result of a cast in a loop, counts as one addend; in a scatter
-    the first operand does. The other addend is then the reference's change of `state`.
+    For a cast in a loop, `state` is the cast's previous result; for a scatter, it is
+    the first operand. The addends are then `state` and its change in the reference.
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0
@@ -119,7 +119,7 @@ _CHANGES = {
 }
 #: Floats with a smaller relative distance may be the same number in FP32.
 _ONE_IN_FP32 = 2.0**-21
-#: Of larger floats FP32 keeps at most 12 bits of the fraction: too few to find a tie.
+#: In FP32, larger floats have at most 12 bits of the fraction: too few for `is_tie`.
 _LARGEST_WITH_FRACTION = 2.0**11
 
 
@@ -197,7 +197,7 @@ def cut_off(
 ) -> Mapping[Value, tuple[float, float]]:
     """Return, for each operand that an op of `CLIPS` or a saturating cast to 8 bits
     bounds, two root mean squares of what is cut off: of numbers that stay nonzero, and
-    of numbers that become zero. A select counts only if it changes only extremes."""
+    of numbers that become zero. A select counts only if it clips like a clamp."""
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):
@@ -222,7 +222,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only numbers outside the range of `bounded` changed, no signs."""
+    """Return whether only the largest and smallest of `x` changed, and no sign."""
     if (x * bounded)[x != bounded].min(initial=0.0) < 0:
         return False
     changed = x[x != bounded]

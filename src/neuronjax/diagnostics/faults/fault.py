@@ -11,18 +11,18 @@ from neuronjax.diagnostics.op_records import OpRecord
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Fault(Mapping[str, Any]):
-    """An op that makes or amplifies an error; a mapping of the fields of `as_dict`.
+    """An op that makes or amplifies an error; a mapping with the keys of `as_dict`.
 
     Attributes:
         kind: a key of `naming.KINDS`.
         role: "makes" if the op makes the error; "amplifies" if other ops made it.
         record: the op.
-        parameter: path of the nearest argument leaf that the op or an op before it
-            reads, or "". The path shows the part of a model if modules have no names.
-        shows: the op at which the error shows first, if that is not `record`.
+        parameter: path of the nearest leaf of the arguments that the op or an earlier
+            op reads, or "". It shows the part of a model if modules have no names.
+        shows: the first op whose error is too large, if that is not `record`.
         iteration: iterations of the loops around the op when the error first happened.
         evidence: what was observed, in words and numbers.
-        remedy: what to try. An error that it names was measured on the op alone.
+        remedy: what to try. An error in this text was measured on the op alone.
         outputs: paths of the results that depend on the op.
     """
 

@@ -24,11 +24,11 @@ from neuronjax.diagnostics.op_records import CONSTANT, MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: An op makes its result's error if its own error is at least this share of that error.
+#: An op makes an error if its own rounding is at least this share of the error.
 OWN = 0.5
 #: A relative error up to this may come from a few layers in FP32.
 ORDINARY = 2.0**-16
-#: An op that enlarges an error by a smaller factor only passes it on.
+#: An op that enlarges an error by a smaller factor only passes the error on.
 AMPLIFIES = 2.0
 #: An addend's error is negligible below this share of another addend's error.
 LITTLE = 1e-2
@@ -44,7 +44,7 @@ Step = tuple[OpTrace, OpEvidence]
 
 
 class Flow:
-    """The values of a program, and the traces of the ops that made the values.
+    """The values of a program, and the traces of its ops: records of all executions.
 
     The maker of a value is the op that computed the numbers of the value, never an op
     that moves the numbers and never a call, loop or branch.
@@ -67,8 +67,8 @@ class Flow:
     def maker(
         self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
-        """Return the op that computed a value. If several ops may have (in branches),
-        return the op with the largest `key`, by default the largest error."""
+        """Return the trace of the op that computed a value; of several ops (in
+        branches), the trace with the largest `key`, by default the largest error."""
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
@@ -84,15 +84,15 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """Return a value and the values from which it is computed. Go back only behind
-        values that `passes` accepts, and not to the values in `leaves_out(value)`."""
+        """Return `value` and the values from which it is computed: for each value v
+        that `passes` accepts, the sources of v except those in `leaves_out(v)`."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
 
     def named(self, trace: OpTrace, names: Mapping[Value, str], steps: int) -> str:
-        """Return the name of the nearest named value that an op, or one up to `steps`
-        ops before it, reads; "" if there is none."""
+        """Return the name (in `names`) of the nearest value that the op of `trace`, or
+        an op at most `steps` ops before it, reads; "" if no such value has a name."""
         for near in (trace, *self.near(trace, steps)):
             for operand in near.path.op.operands:
                 for v in self.behind(operand, lambda v: not computes(self.trace(v))):
@@ -111,8 +111,8 @@ class Flow:
         return {self._graph.makers[r] for r in readers if was_run(r)}
 
     def ahead(self, op: Op, hands_on: Callable[[Op], bool]) -> Iterator[Op]:
-        """Yield the ops that read the first result of `op`, or read the first result of
-        a yielded op that `hands_on` accepts."""
+        """Yield the ops that read the first result of `op` or of a yielded op that
+        `hands_on` accepts."""
         seen, left = {op}, [op]
         while left:
             for reader in self.readers(left.pop().results[0]) - seen:
@@ -161,7 +161,8 @@ class Flow:
         }
 
     def _beside_others(self, value: Value) -> list[Value]:
-        """Return the addends of a sum that have negligible errors (see `LITTLE`)."""
+        """Return those addends of the sum `value` that have negligible errors
+        (`LITTLE`)."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
@@ -170,8 +171,9 @@ class Flow:
         return [v for size, _, v in wrong if size < least]
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
-        """Return an op and the ops from which its error came: the maker of the worst
-        operand of each op is next. The last op makes its error or closes a loop."""
+        """Return an op and the ops from which its error came: after each op, the maker
+        of its worst operand. The last op makes its error, or reads a result of the
+        chain (a loop)."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(trace.path.op, evidence):
             behind = next(self.behind_step(trace, evidence), None)
@@ -183,7 +185,7 @@ class Flow:
         return found
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield, for each sum of a chain with two about equally wrong addends, the op
+        """For each sum in `chain` whose two addends have similar errors, yield the op
         that made the error of the addend outside the chain."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
@@ -194,7 +196,8 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """Yield the ops from which errors enter a chain, if the chain closes a loop."""
+        """If `chain` ends in a loop, yield the ops from which errors enter the
+        chain."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -209,16 +212,17 @@ class Flow:
                         yield from (t for t, _ in steps if t.path.op not in inside)
 
     def behind_step(self, trace: OpTrace, evidence: OpEvidence) -> Iterator[OpTrace]:
-        """Yield the makers of the operands with errors, the worst operand first."""
+        """Yield the makers of an op's operands with errors, the largest error first."""
         makers = (self.maker(v) for _, _, v in self._wrong(trace, evidence))
         return (maker for maker in makers if maker is not None)
 
     def _wrong(
         self, trace: OpTrace, evidence: OpEvidence
     ) -> list[tuple[float, int, Value]]:
-        """Return (size of the error, index, value) of operands with errors, the largest
-        first. The size is absolute for sums and relative for other ops. If a product
-        has many lost elements, the share of lost elements of operands counts too."""
+        """Return (error, index, value) of the operands with errors, the largest error
+        first: the absolute error for sums; for other ops the relative error or, if a
+        product loses many elements, an operand's share of lost elements if that is
+        larger."""
         name = trace.path.op.name
         loses = name in FACTORS and evidence.result.lost > MOST_LOST
 
@@ -236,12 +240,11 @@ class Flow:
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
         """Return whether the error of a value is due to chance and not to an op. `unit`
-        is the roundoff of the coarsest format on which the value depends.
-        A gradient that should be zero, such as that of a bias before a softmax, is
-        rounding noise of float64 in the reference, and other noise on perturbed data. A
-        few elements of a result may also be noise, which an optimizer may enlarge. A
-        float near the middle of two whole numbers may be rounded up or down. In 16 bits
-        or fewer, few digits are left after many layers.
+        is the roundoff of the coarsest format on which the value depends. Chance
+        explains the errors of a gradient that should be zero (of a bias before a
+        softmax) but is rounding noise; of a few elements that are noise, which an
+        optimizer may enlarge; of a float halfway between whole numbers, which may be
+        rounded up or down; and, in 16 bits or fewer, of results after many layers.
         """
         trace = self.maker(value)
         if trace is None:
@@ -265,7 +268,7 @@ class Flow:
 
     @functools.cached_property
     def _tie(self) -> Op | None:
-        """Return the first op with a large error if `is_tie` explains it, else None."""
+        """Return the first op with a large error if a tie made the error; else None."""
         for op, trace in self._by_op.items():
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None
@@ -299,8 +302,9 @@ class Flow:
         return is_linear and max(errors, default=0.0) > OF_ONE_OP
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
-        """Return whether ordinary roundings alone explain an error in short formats. If
-        the last op's operands have no correct digit, the maker of one is examined."""
+        """Return whether ordinary roundings in short formats explain the first op's
+        error. If the last op's operands have no correct digit, the worst operand's
+        maker is examined."""
         seen: set[Op] = set()
         while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
             origin, last = chain[-1]
@@ -321,7 +325,7 @@ class Flow:
         return trace
 
     def increments(self, value: Value, argument: Value) -> bool:
-        """Return whether a value is the unchanged `argument` plus another term."""
+        """Return whether `value` is `argument` plus or minus another term."""
         trace = self.before_casts(value)
         if trace is None or trace.path.op.name not in ADDS:
             return False
@@ -354,7 +358,7 @@ def computes(trace: OpTrace | None) -> bool:
 
 
 def _is_own(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether an op makes its result's error itself. A cast does only if the
+    """Return whether an op makes its result's error itself. A cast makes it only if the
     operand's error is smaller."""
     if not evidence.own or evidence.own < OWN * evidence.result.error:
         return False
@@ -363,8 +367,8 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether the terms of a sum cancel to rounding noise of float64, and the
-    terms are as exact as FP32 allows or perturbed data explain the sum's error."""
+    """Return whether the terms of a sum cancel to rounding noise of float64; and either
+    the terms are about as exact as FP32, or perturbed data explain the sum's error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
@@ -375,10 +379,10 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
-    """Return whether the error at the start of a chain is ordinary for short formats:
-    only the last op, and ops whose operands have no correct digit, amplify the error by
-    `COSTLY` or 1 / `unit`; and if the chain has a cast to 8 bits, perturbed data
-    explain the error."""
+    """Return whether the error of the first op of `chain` is ordinary for short
+    formats: each op before the last amplifies the error by less than `COSTLY` and 1 /
+    `unit`, or its operands have no correct digit; and if the chain has a cast to 8
+    bits, perturbed data explain the error."""
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     costly += [e for _, e in chain[:-1] if _is_unexplained(e)]
     if any(e.error_before < HOPELESS for e in costly):

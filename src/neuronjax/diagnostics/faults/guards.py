@@ -27,7 +27,7 @@ SMALLEST_EPSILON = 1e-30
 
 
 class Misread(NamedTuple):
-    """A constant as written in the source, and the number that a dtype holds for it."""
+    """A constant of the source, and its value after rounding to a dtype."""
 
     written: float
     held: float
@@ -39,8 +39,8 @@ class Misread(NamedTuple):
 
 
 def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
-    """Return a constant operand of Inf, or a constant factor of 0 or 1, if the source
-    line has another number that rounds to this value; else None. Inf in a bound or mask
+    """Return the constant of the source line that became an operand of Inf or a factor
+    of 0 or 1 by rounding; None if there is no such constant. Inf in a bound or mask
     counts only if `is_broken`: a result with Inf or NaN depends on the op."""
     op = trace.path.op
     for value, share in trace.worst.operands.items():
@@ -58,7 +58,7 @@ def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
 
 
 def _held(op: Op, share: Share, is_broken: bool) -> float | None:
-    """Return the value of a constant if it is Inf, or a factor of 0 or 1; else None."""
+    """Return the value of a constant operand if it is Inf or, as a factor, 0 or 1."""
     if share.elements and share.nonfinite - share.nan == share.elements:
         return math.inf if is_broken or op.name in _ARITHMETIC else None
     if share.largest == share.norm and op.name in _FACTORS:
@@ -73,8 +73,8 @@ def rounded(x: float, dtype: np.dtype) -> float:
 
 
 def lost_guard(flow: Flow, trace: OpTrace) -> tuple[OpTrace, str] | None:
-    """Return the op that adds an epsilon, which should guard an operand of an op but
-    became zero, and text such as "1e-12 is 0 in float16"; None if there is none."""
+    """Return the op that adds an epsilon to an operand of the op of `trace`, and text
+    such as "1e-12 is 0 in float16", if the epsilon became zero; else None."""
     if trace.path.op.name.rpartition(".")[2] not in SINGULAR:
         return None
     for operand in trace.path.op.operands:

@@ -1,6 +1,6 @@
 """The error up to which a result is as exact as its program and formats allow.
 
-The limits were set on one half of a collection of faults and their healthy twins
+The limits were set on one half of a collection of faults and programs without faults
 (`benchmarks/faults`), and tested on the other half.
 """
 
@@ -12,7 +12,7 @@ from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 OF_DATA = 4.0
 #: An error up to this many roundoffs of the coarsest format is ordinary rounding.
 OF_ROUNDOFF = 6.0
-#: The limit for roundoffs above `COARSE`: errors in 8 bits or fewer average out.
+#: The limit instead of `OF_ROUNDOFF` in 8 bits or fewer, where errors average out.
 OF_COARSE_ROUNDOFF = 1.5
 COARSE = 2.0**-6
 #: A relative error that is acceptable in any result: three digits are right.
@@ -20,8 +20,8 @@ COARSE = 2.0**-6
 UNSEEN = 1e-3
 #: An acceptable error of a result of one number, which may be near zero by chance.
 UNSEEN_IN_ONE = 1e-2
-#: Ill-conditioning excuses no larger error, unless the error grew from op to op in 8
-#: bits or fewer.
+#: Ill-conditioning excuses errors up to this and, in 8 bits or fewer, larger errors
+#: that grew from op to op.
 HOPELESS = 0.35
 #: The same limit for 9 to 16 bits if one op makes the error from an error that is at
 #: most 1 / `COSTLY` of it, as a difference of two nearly equal products does.
@@ -46,15 +46,16 @@ def excused(unit: float) -> float:
 
 
 def is_far(share: Share, unit: float, most: float = HOPELESS) -> bool:
-    """Return whether the error of an array exceeds `limit`, or elements are lost."""
+    """Return whether an array's error exceeds `limit`, another number of elements than
+    in the reference is Inf or NaN, or `loses_elements` returns True."""
     if share.nonfinite != share.nonfinite_reference:
         return True
     return share.error > limit(share, unit, most) or loses_elements(share)
 
 
 def loses_elements(share: Share) -> bool:
-    """Return whether more elements are lost than the data explain. A single element of
-    several does not count, since it may be near zero by chance."""
+    """Return whether more elements are lost than perturbed data explain. A single
+    element of several does not count, because it may be near zero by chance."""
     if share.lost * share.elements <= 1 < share.elements:
         return False
     return share.lost > MOST_LOST and share.lost > OF_DATA * share.data_lost

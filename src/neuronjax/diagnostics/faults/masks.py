@@ -1,4 +1,4 @@
-"""Large negative numbers that stand for minus infinity in masks.
+"""Large negative numbers that masks use as minus infinity.
 
 Attention sets masked scores to about -1e9. Beside such numbers the errors of all other
 scores are negligible, yet only the other scores matter. So masked elements are left

@@ -51,33 +51,24 @@ IN_FP32: Mapping[str, str] = {
     "stagnation": "add in blocks, or use compensated summation",
     "coarse": "compute the result by a formula that needs fewer digits",
 }
-#: Advice where a float narrower than FP32 holds indices or counts.
+#: Advice for special cases.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
-#: Advice where the cast of a policy rounds whole numbers.
 OUT_OF_MATMUL = (
     "keep whole numbers out of the matmul: multiply elementwise, or give the "
 )
 OUT_OF_MATMUL += 'matmul a Rule with auto_cast="none"'
-#: Advice where an epsilon became zero.
 LOST_GUARD = "use an epsilon that the format holds (1e-4 in float16), or add it in FP32"
-#: Advice where a format holds a constant as another number.
 MISREAD = "use a constant that the format holds, or apply the constant in float32"
-#: Advice where an op makes NaN from Inf.
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
-#: Advice where a loss scale is too large.
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
-#: Advice where a loop multiplies its state by a matrix in a short format.
 ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or multiply only for the change "
 ONLY_THE_STEP += "of the state, and add the change in FP32"
-#: Advice where the steps of an integer state are truncated.
 KEEP_REMAINDERS = "add what the rounding left out to the next step"
-#: Advice where a constant makes the scale of a policy's cast too large.
 FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum at least this many times as large as its smaller addend absorbs the addend.
 LARGER = 4.0
 _DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
-#: Nouns for ops, used in sentences.
 _NOUNS: Mapping[str, str] = {
     "subtract": "the subtraction",
     "add": "the addition",
@@ -209,7 +200,6 @@ def _overflows_in_cast(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | Non
 
 
 def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the fault of a quantizer that cuts numbers off or makes them zero."""
     if s.bounding is None:
         return None
     e = s.bounding
@@ -231,9 +221,9 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
-    """Name the fault of a scale; `e` is the cast or bound of the scaled numbers."""
+    """Name the fault of a scale; `e` is the execution of the scaled cast or bound."""
     if s.scale == "loss":
-        reach = f"by this scale of the loss, gradients reach {short(e.result.largest)}"
+        reach = f"with this loss scale, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
     if s.amplifier is not None and s.amplifier.cast is not None:
         text = "this constant makes the scale of the matmul's cast so large that "
@@ -337,7 +327,7 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     lost = buries(t, e)
     if lost < LARGER * e.own:
         return None
-    text = f"the rounding error is {short(lost)} of the smaller addend"
+    text = f"the rounding error is {short(lost)} times the smaller addend"
     return FaultName("absorption", text)
 
 
@@ -368,7 +358,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
             return FaultName("stagnation", text)
         largest, limit = largest_operand(e), cast_limit(t)
         if largest > limit and e.own > HOPELESS:
-            what = f"the cast of its operands cuts off {short(largest)} at"
+            what = f"the cast cuts off operands up to {short(largest)} at"
             return FaultName("saturation", f"{what} {short(limit)}; {text}")
         lost = max(e.result.lost, e.result.zeros)
         if lost:

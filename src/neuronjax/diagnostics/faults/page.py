@@ -66,7 +66,7 @@ def _headline(verdict: FaultVerdict) -> Text:
         are = "the result is" if total == 1 else are
         return Text(f"{are} wrong", style="bold red")
     if verdict.faults:
-        what = "no result is too far from float64, but an op on the way is at fault:"
+        what = "no result is too far from float64, but an op is at fault:"
         return Text(what, style="bold red")
     if not total:
         return Text("nothing was judged: the program has no result", style="yellow")
@@ -103,7 +103,7 @@ def _of_step(wrong: WrongResult) -> str:
         return "had no effect"
     off = f"has a relative error of {short(wrong.step_error)}"
     if wrong.unmoved > FEW:
-        return f"{off}; {percent(wrong.unmoved)} of the numbers did not move"
+        return f"{off}; {percent(wrong.unmoved)} of the numbers did not change"
     return f"{off}; rounding explains at most {short(wrong.step_allowed)}"
 
 

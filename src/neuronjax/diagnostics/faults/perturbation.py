@@ -1,10 +1,10 @@
 """Data changed by at most a roundoff, to see how a program amplifies such a change.
 
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
--1 and 1, is a hash of its magnitude. As under rounding, equal numbers stay equal, zeros
-stay zero and opposite numbers stay opposite: a constant feature stays constant and a
-symmetric matrix symmetric. Each draw uses another hash. An array of whole numbers does
-not change if its format could also hold the halves between them.
+-1 and 1, is a hash of the number's magnitude. As under rounding, equal numbers stay
+equal, zeros stay zero and opposite numbers stay opposite: a constant feature stays
+constant and a symmetric matrix symmetric. `draw` selects the hash. An array of whole
+numbers does not change if its format could also hold the halves between them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Return float64 numbers changed by at most a roundoff `unit`. An array of whole
-    numbers is unchanged if the format can also hold the halves between its numbers."""
+    """Return `x` (float64) changed by at most a roundoff `unit`, with hash `draw`.
+    Whole numbers do not change if the format can also hold the halves between them."""
     if not unit or is_exact(x, 0.25 / unit):
         return x
     seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)
@@ -53,7 +53,7 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
 
 def is_exact(x: np.ndarray, most: float = 2.0**24) -> bool:
     """Return whether numbers are whole and no larger than `most`."""
-    if not is_whole(np.asarray(x).flat[:256]):  # enough for most arrays
+    if not is_whole(np.asarray(x).flat[:256]):  # decides for most arrays
         return False
     return np.abs(x).max(initial=0) <= most and is_whole(x)
 

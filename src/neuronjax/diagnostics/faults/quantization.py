@@ -60,7 +60,7 @@ _HANDS_ON = CONSTANT | SCALES | {"stablehlo.sqrt"}
 
 
 class Bound(NamedTuple):
-    """A bound, or a cast that saturates.
+    """An op that bounds numbers, or a cast that saturates.
 
     Attributes:
         cut_off: the root mean square of what is cut off.
@@ -88,11 +88,11 @@ def quantizing(
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
         # A quantizer to floats may bound numbers before it scales them; a quantizer to
-        # integers may only by a computed bound. A constant bound may be that of relu6.
+        # integers, only by a computed bound. (A constant bound may be a relu6.)
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
-    # With a zero point, a bound at zero cuts numbers off; without one, it is a ReLU.
+    # With a zero point, a bound at zero cuts numbers off; otherwise it is a ReLU.
     zero = any(_is_zero_point(flow, r) for r in _shown(flow, op))
     bounds = [b for t in steps if (b := _bound(flow, t, zero)) and b.limit >= least]
     ranges = [b for t in scaled if _is_range(flow, t) and (b := _bound(flow, t))]
@@ -136,7 +136,7 @@ def truncates_steps(flow: Flow, trace: OpTrace) -> bool:
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether all ops that read a result scale, bound or round it."""
+    """Return whether the result of `op` is only scaled, bounded or rounded."""
     through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
     readers = [*flow.ahead(op, lambda r: r.name in through)]
     computing = [r for r in readers if r.name not in _SHOWS]
@@ -147,7 +147,6 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
 
 
 def _shown(flow: Flow, op: Op) -> Iterator[Op]:
-    """Yield the ops that read an op's result, also after casts and reshapes."""
     return flow.ahead(op, lambda reader: reader.name in _SHOWS)
 
 
@@ -167,9 +166,9 @@ def _is_range(flow: Flow, trace: OpTrace) -> bool:
 def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
 ) -> Iterator[tuple[OpTrace, bool]]:
-    """Yield the bounds and roundings before an op, and whether a scaling follows each,
-    back to the last arithmetic that does not scale. Calls are distinguished,
-    because all clips of a program may call one function."""
+    """Going back from an op to arithmetic other than scaling, yield the ops that bound
+    or round numbers, each with whether a scaling follows. Each call of a function is
+    examined, because all clips of a program may call one function."""
     left = [(path.calls, v, False) for v in _same_size(path.op)]
     seen = set(left)
     while left:
@@ -192,7 +191,6 @@ def _before(
 
 
 def _same_size(op: Op) -> list[Value]:
-    """Return the operands with as many elements as the result."""
     size = math.prod(op.results[0].type.shape)
     return [v for v in op.operands if math.prod(v.type.shape) == size]
 
@@ -218,12 +216,12 @@ def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
 
 def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
     """Return whether a quantizer that clips at `bounds` makes over twice the error that
-    a fitting scale would. `codes` is the largest whole number after the rounding."""
+    it would make with a fitting scale. `codes` is the largest rounded number."""
     if not is_short_float(dtype):
         cut_off = math.hypot(*(b.cut_off * codes / b.limit for b in bounds))
         over = max(b.largest / b.limit for b in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
-    # Numbers may be scaled between bounds, so divide each cut_off by the norm there.
+    # Numbers may be scaled between bounds, so divide each cut_off by its result's norm.
     parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
     own = _OF_FLOATS * unit_of(dtype)
     return math.hypot(own, *parts) > A_BIT * own

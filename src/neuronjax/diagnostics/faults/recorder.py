@@ -1,4 +1,4 @@
-"""A record of the errors that a walk measures for every op."""
+"""A record of the errors of every op, measured in a walk: an execution op by op."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from neuronjax.ir.program import Op, Value
 
 @dataclass
 class Witness:
-    """An observer that sees the numbers of a walk and keeps the results of main.
+    """An observer of a walk (an execution op by op) that keeps the results of main.
 
     Attributes:
         contractions: the policy's casts of operands, by contraction.
@@ -64,12 +64,13 @@ class Witness:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op after both runs have executed the op. `own` is the error that
-        the op makes itself; with `repeats`, the result has every number of the operand
-        equally often. Devices with the numbers of an earlier device are left out."""
+        """Observe an op that the run and the reference have executed. `own` is the
+        error that the op makes itself; with `repeats`, the result has every number of
+        the operand equally often. Devices with the numbers of an earlier device are
+        left out."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Observe that a device holds the same results of an op as device `done`."""
+        """Observe that a device has the same results of an op as device `done`."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """Keep the results of main, after the last op."""
@@ -93,19 +94,19 @@ class OpTrace:
         first: the first execution whose error is too large, or None.
         made_nonfinite: the first execution that makes Inf or NaN of finite numbers.
         bounding: for each operand, the execution that cuts off most of the operand.
-        emptiest: the execution with most zeros.
+        emptiest: the execution with most zeros in the result.
         flattened: the mean share of numbers whose rounding error is at least their
             magnitude, over `ends` iterations.
         dead_channels: the largest `Flattened.channels` of any execution.
-    own, absorbed, zeros, beneath, largest: the largest value that this field of the
-            evidence, or of the evidence's result, has in any execution.
+        own, absorbed, zeros, beneath, largest: the largest value of this field of
+            `OpEvidence`, or of its `result`, in any execution.
         vanished: the smallest share of numbers that underflow to zero, in any execution
             whose result is not zero in the reference.
         is_broken: whether any result has an Inf or NaN.
-        rounded_away: the largest product of `own` and the norm of the result.
-        left_out: the sum of the root mean squares of lost addends.
-        left_behind: the same sum, with each term relative to the norm of the result.
-        wrapped, misread: the sum over all executions of this field of the evidence.
+        rounded_away: the largest product of an execution's `own` and its result's norm.
+        left_out: the sum over all executions of the root mean square of lost addends.
+        left_behind: the same sum, of terms relative to the result's norm.
+        wrapped, misread: the sum of this field of `OpEvidence` over all executions.
         rounds_whole: whether any execution rounds whole numbers.
     """
 
@@ -172,7 +173,7 @@ class OpTrace:
 
     @property
     def shown(self) -> OpEvidence:
-        """Return the evidence of `moment`, or the worst if it is None."""
+        """Return the evidence of `moment`, or `worst` if `moment` is None."""
         return self.moment[2] if self.moment else self.worst
 
     @property
@@ -207,7 +208,7 @@ class Recorder(Witness):
 
     Attributes:
         units: for every value, the roundoff of the coarsest format on which it depends.
-        masked: values in which numbers may stand for minus infinity.
+        masked: values that may have large negative numbers instead of minus infinity.
         traces: the executions of each op, in the order of the first executions.
     """
 
@@ -215,7 +216,6 @@ class Recorder(Witness):
     masked: frozenset[Value] = frozenset()
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     _count: int = 0
-    # The `Share` of each value, by device.
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
     # The last result of a cast in a loop, by device.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
@@ -271,7 +271,7 @@ class Recorder(Witness):
         super().ended(results)
 
     def _end_turn(self) -> None:
-        """Add what depends on the arrays of all devices in one iteration."""
+        """Add to a trace what depends on all devices: `wrapped` and `flattened`."""
         if not self._devices or self._turn is None:
             return
         operands, results = zip(*self._devices, strict=True)
@@ -292,7 +292,7 @@ class Recorder(Witness):
             return True
         share = evidence.result
         if op.results[0].type.dtype.kind in "iub":
-            # A flipped choice, or the effect of one, is no error of arithmetic.
+            # A flipped choice, or its effect, is no error of arithmetic.
             loses = op.name in _ARITHMETIC and loses_elements(share)
             return loses and not any(map(loses_elements, evidence.operands.values()))
         return is_far(share, self.unit(op), OF_ONE_OP)

@@ -65,7 +65,7 @@ def _error(size: float) -> str:
 
 @dataclass(frozen=True)
 class Remedy:
-    """The advice against one fault, as `str` returns it.
+    """The advice against one fault, which `str` returns.
 
     Attributes:
         suspect: the op at fault.
@@ -119,7 +119,6 @@ class Remedy:
     # -- in a wider format -------------------------------------------------------------
 
     def _wider(self, execution: Execution) -> tuple[bool, str]:
-        """Return whether a wider format helps, and a sentence that says so."""
         trace, kind = self.suspect.trace, self.name.kind
         values = (*trace.path.op.operands, *trace.path.op.results)
         made = execution.rounded(_FLOAT32)
@@ -209,5 +208,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # bounds are smaller
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # and not a bound
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype

@@ -24,13 +24,13 @@ from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
-#: A cast is at most this many ops after its scaling, a scale after its statistic.
+#: At most this many ops are between cast and scaling, or between scale and statistic.
 NEARBY = 8
-#: A bound that changes the norm of a scale by this factor is at fault for the scale.
+#: A bound that changes the norm of a scale by this factor or more is at fault.
 REPLACED = 4.0
 SCALES = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 _KEEPS = MOVING | SCALES | CLIPS | ROUNDS
-#: Ops whose result has any factor that all their numbers have, but for constant bounds.
+#: If the operands of these ops are scaled, so is the result, except at constant bounds.
 LINEAR = _KEEPS | ADDS
 LINEAR |= {f"stablehlo.{n}" for n in ("convert", "dot_general", "convolution")}
 LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
@@ -44,12 +44,12 @@ def unfit_scale(
     flow: Flow, trace: OpTrace, *, cuts: bool
 ) -> tuple[OpTrace, bool] | None:
     """Return the op that made the wrong scale, zero point or range of numbers, and
-    whether the scale depends on these numbers; None if there is no such op. `trace`
-    is a cast, bound or rounding that cuts off numbers or, without `cuts`, makes zeros.
+    whether the op depends on these numbers; else None. With `cuts`, `trace` (a cast,
+    bound or rounding) cuts off the numbers; without `cuts`, it makes some of them zero.
 
-    If the scale is computed from a statistic, return the op of the statistic.
-    But if that is a maximum as large as the numbers, return the first later op on
-    another source line.
+    If the scale is computed from a statistic (a reduction), return the op of the
+    statistic. But if the statistic is right (a maximum as large as the numbers), return
+    the first later op on another source line.
     """
     dtype = trace.path.op.results[0].type.dtype
     end = largest_of(dtype)
@@ -105,9 +105,9 @@ def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | No
 
 
 def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]]:
-    """Yield (maker of a scale, scaled operand, whether the scale depends on it) for the
-    operands of `trace` that may be scales: arrays smaller than the result, and arrays
-    computed from the other operand by a reduction."""
+    """Yield (maker of a scale, scaled operand, whether the scale depends on this
+    operand) for the operands of `trace` that may be scales: arrays smaller than the
+    result, and arrays computed from the other operand by a reduction."""
     if trace.path.op.name not in SCALES | ADDS | CLIPS:
         return
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
@@ -126,8 +126,8 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
 
 
 def _constant(flow: Flow, value: Value, near: OpTrace) -> OpTrace | None:
-    """Return the op that made an array of a constant by which op `near` scales numbers,
-    if it stands on another line; None otherwise."""
+    """Return the op that made the constant array by which op `near` scales numbers, if
+    the op is on another source line than `near`; else None."""
     if near.path.op.name not in SCALES or not flow.is_constant(value):
         return None
     steps = filter(None, map(flow.trace, flow.behind(value, lambda v: True)))
@@ -136,7 +136,8 @@ def _constant(flow: Flow, value: Value, near: OpTrace) -> OpTrace | None:
 
 
 def _casts(flow: Flow, made: OpTrace) -> list[Op]:
-    """Return the casts and transfers that end at `made`, the last one first."""
+    """Return the casts and transfers over devices that end at `made`, the last
+    first."""
     found: list[Op] = []
     step: OpTrace | None = made
     while step is not None and step.path.op.name in _TRANSFERS:
@@ -195,14 +196,12 @@ def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
 
 
 def _replaces(flow: Flow, bound: OpTrace) -> bool:
-    """Return whether a bound changes the norm of its operand by `REPLACED` or more."""
     shares, norm = bound.worst.operands, bound.worst.result.norm
     norms = [shares[v].norm for v in bound.worst.cut_off if not flow.is_constant(v)]
     return bool(norms) and not norm / REPLACED < max(norms) < norm * REPLACED
 
 
 def _is_span(flow: Flow, trace: OpTrace, statistics: list[OpTrace]) -> bool:
-    """Return whether an op is the difference of a maximum and a minimum."""
     if trace.path.op.name != "stablehlo.subtract":
         return False
     makers = [t for v in trace.path.op.operands if (t := flow.maker(v)) in statistics]

@@ -77,7 +77,7 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: An offset takes digits from an addend if the sum's error is this share of the addend.
+#: A sum with an offset loses digits if its error is this share of the other addend.
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
@@ -101,7 +101,7 @@ class Suspect:
         bounding: for an op of a quantizer, the execution that clips most numbers or
             rounds most to zero; with `scale`, the execution of the cast, bound or
             overflowing op.
-        lost_guard: text on an epsilon that became zero, if the op makes Inf or NaN.
+        lost_guard: text on the epsilon that the op adds, if the epsilon became zero.
         misread: a constant operand that the operand's format holds as another number.
         scale: "small" or "large" if the op made a scale that does not fit the scaled
             numbers; "loss" if the op made the scale of a loss.
@@ -167,7 +167,6 @@ class FaultSearch:
         return is_named and self._flow.increments(result, argument)
 
     def _hands_on(self, result: Value, argument: Value) -> bool:
-        """Return whether sums and scalings by about 1 make a result of an argument."""
         return argument in self._passed(result)
 
     @functools.cached_property
@@ -194,8 +193,8 @@ class FaultSearch:
         return [*found.values()] or [*self._swallowed(), *self._vanishing()]
 
     def parameter(self, trace: OpTrace) -> str:
-        """Return the path of the nearest argument leaf that `trace`, or an op at most
-        `NEARBY` steps before it, reads; "" if there is no such leaf."""
+        """Return the path of the nearest leaf of the arguments that `trace`, or an op
+        at most `NEARBY` steps before it, reads; "" if there is no such leaf."""
         return self._flow.named(trace, self._names, NEARBY)
 
     def _all(self) -> Iterator[Suspect]:
@@ -230,7 +229,7 @@ class FaultSearch:
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return the first execution with a large error and its op, for ops on which a
+        """Return (first execution with a large error, trace) for the ops on which a
         wrong result depends. Ops that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
         # In 1 / exp(x), the exponential may overflow without fault: the result is zero.
@@ -271,12 +270,12 @@ class FaultSearch:
                 shows = amplifier if guard is maker else maker
                 of = {"amplifier": shows, "lost_guard": lost}
                 found.append(Suspect(guard, "makes", results, **of))
-            # Ops whose epsilon became zero come first: it should have prevented zeros.
+            # Ops whose epsilon became zero come first: an epsilon should prevent zeros.
             yield from sorted(found, key=lambda suspect: not suspect.lost_guard)
             return
         chain = self._flow.chain(shown, evidence)
         origins = [t for t, _ in reversed(chain) if t is not shown]
-        if not shown.absorbs:  # an op that absorbs loses the digits itself
+        if not shown.absorbs:  # an op that absorbs addends loses the digits
             origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
         if maker is None and len(chain) > 1:
@@ -299,7 +298,7 @@ class FaultSearch:
                 found.append(Suspect(last, "makes", results, shown))
                 steps = (t for t, _ in chain[:-1])
                 between = [*itertools.dropwhile(lambda t: t is not worst, steps)]
-                # No form of a linear op can do without the digits that the cast lost.
+                # A linear op in any form needs the digits that the cast lost.
                 if all(t.path.op.name in LINEAR for t in between or [worst]):
                     found.reverse()
             yield from found
@@ -336,8 +335,8 @@ class FaultSearch:
         return found if loses else step
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether `trace` rounds to fewer digits than `shown`, flushes, absorbs,
-        rounds whole numbers, or is a cast that rounds to as many digits as `shown`."""
+        """Return whether `trace` rounds to fewer digits than `shown` (a cast: or to as
+        many), flushes numbers to zero, absorbs addends or rounds whole numbers."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
@@ -402,7 +401,7 @@ class FaultSearch:
         self, trace: OpTrace, seen: OpEvidence, sums: OpTrace, shown: OpEvidence
     ) -> bool:
         """Return whether `trace` subtracts two running sums of the op `sums`, and the
-        rounding of the difference alone would make no visible error in `shown`."""
+        rounding of the difference alone would make an acceptable error in `shown`."""
         is_running = sums.path.op.name == "stablehlo.reduce_window"
         makers = [self._flow.maker(v) for v in trace.path.op.operands]
         if not is_running or trace.path.op.name not in ADDS or makers != [sums, sums]:
@@ -458,7 +457,7 @@ class FaultSearch:
         yield shown, None
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Yield the ops whose errors gave `shown` an operand outside its domain."""
+        """Yield the ops whose errors made an operand for which `shown` is undefined."""
         is_nan = evidence.result.nan and not evidence.result.nonfinite_reference
         if not is_nan or is_too_large(shown, evidence):
             return
@@ -486,7 +485,7 @@ class FaultSearch:
             # Lost addends are a fault even if the errors of all results are ordinary.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # If no result is wrong, only a sum that holds a state is at fault.
+            # If no result is wrong, only a sum that is a state is at fault.
             behind = self._flow.ops_behind if self.wrong else self._handing_on
             if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
@@ -529,12 +528,11 @@ class FaultSearch:
         return None
 
     def _handing_on(self, value: Value) -> set[Op]:
-        """Return the ops that made the values of `_passed(value)`."""
         inside = map(self._flow.trace, self._passed(value))
         return {trace.path.op for trace in inside if trace is not None}
 
     def _passed(self, value: Value) -> list[Value]:
-        """Return a value and its earlier values before sums and scalings by about 1."""
+        """Return `value` and its sources, back through sums and scalings by about 1."""
 
         def others(value: Value) -> Collection[Value]:
             trace = self._flow.trace(value)
@@ -594,7 +592,7 @@ class FaultSearch:
                 return
 
     def _swallowed(self) -> Iterator[Suspect]:
-        """Yield the causes of ops whose results are all Inf or NaN."""
+        """Yield the causes of Inf or NaN in ops whose results have no finite number."""
         for trace in self._recorder.traces.values():
             op, moment = trace.path.op, trace.made_nonfinite
             if moment is None or is_chosen_from(self._flow, op, self._ends):
@@ -616,8 +614,8 @@ class FaultSearch:
 
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
-    """Return whether one of `others` that affects a result of `suspect` makes a much
-    larger error than the largest error at the op of `suspect`."""
+    """Return whether one of `others` that affects a result of `suspect` makes an error
+    over `TWO_DIGITS` times as large as that of `suspect`."""
     error, results = suspect.trace.worst.result.error, {*suspect.results}
     makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
     return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)

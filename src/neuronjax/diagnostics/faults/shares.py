@@ -27,7 +27,7 @@ LOST_WHOLE = 0.1
 LEAST_WHOLE = 15.0
 #: If a larger share of elements is lost, the share lost in perturbed data is computed.
 MOST_LOST = 0.1
-#: To decide whether a number is lost, its magnitude is taken as at least this share of
+#: To decide whether a number is lost, its magnitude counts as at least this share of
 #: (norm * roundoff).
 NOTHING = 2.0**-10
 #: A sum below this share of its terms is float64's rounding noise.
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
         reference: the reference's array; float64 for floats.
         actual: the run's array, of the declared dtype.
         perturbed: the reference's arrays on perturbed data, one for each draw.
-        found: `figures` with `settings_of(dtype)`, if already computed.
+        found: the result of `figures` with `settings_of(dtype)`, if already computed.
     """
 
     dtype: Any
@@ -113,7 +113,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # A lost element has no floor: it is noise if perturbed data lose it, too.
+        # No floor for lost elements: they are noise if perturbed data lose them, too.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])
@@ -137,7 +137,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
 
 
 def repeated(share: Share, elements: int) -> Share:
-    """Return the `Share` of an array that repeats the array of `share`."""
+    """Return the `Share` of `elements` numbers that repeat the array of `share`."""
     times = elements // max(1, share.elements)
     return replace(
         share,
@@ -164,7 +164,7 @@ def ratio(a: np.ndarray, r: np.ndarray) -> float:
 
 
 def root_mean_square(draws: Sequence[float]) -> float:
-    """Return the root mean square of one number per draw; 0 without any draw."""
+    """Return the root mean square of `draws`; 0 if there are none."""
     return math.sqrt(sum(x * x for x in draws) / max(1, len(draws)))
 
 
@@ -176,7 +176,7 @@ def _relative(found: Figures) -> float:
 def _is_lost(
     x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
 ) -> np.ndarray:
-    """Return which errors exceed `lost` times the larger of magnitude and `floor`."""
+    """Return where errors exceed `lost` times the larger of magnitude and `floor`."""
     x, reference = wide(x), wide(reference)
     apart = np.abs(x - reference)
     return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)

@@ -1,9 +1,10 @@
 """Steps of states. A state is an argument of which a result is the next value.
 
-A step may be wrong although the next state is close to its reference. If elements do
-not change, or are rounded by more than a step, the state's format is at fault. If the
-step was wrong before its addition, perturbed data show how much of the error comes from
-the condition of the problem. (Adam's first step is a sign, which roundings may flip.)
+A step (the change) may be wrong although the next state is close to its reference. If
+elements do not change, or are rounded by more than a step, the state's format is at
+fault. If the step was wrong before its addition, perturbed data show how much of the
+error comes from the condition of the problem. (Adam's first step is a sign, which
+roundings may flip.)
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
 
 
 def _is_copy(seen: Seen, results: Sequence[Seen]) -> bool:
-    """Return whether another of the results holds the same state in a finer format."""
+    """Return whether another of the results is the same state in a finer format."""
     reference = np.asarray(seen.reference)
     unit = unit_of(seen.dtype)
     return any(

@@ -44,8 +44,8 @@ class Execution:
         return _rounded(self.run(given), dtype)
 
     def error(self, dtype: Any) -> float:
-        """Return the relative L2 error of `rounded` or, if larger, the share of lost
-        numbers (above `FEW`); Inf if other numbers are finite than in the result."""
+        """Return the relative L2 error of `rounded` or, if larger and above `FEW`, the
+        share of lost numbers; Inf if only one of `rounded` and `result` is finite."""
         made = self.rounded(dtype)
         if (np.isfinite(made) != np.isfinite(self.result)).any():
             return math.inf
@@ -66,7 +66,7 @@ Executions = Mapping[OpPath, Execution]
 
 
 def executions(side: Side, arguments: Sequence[Any], wanted: Wanted) -> Executions:
-    """Return one float64 execution of each op in `wanted`, by path.
+    """Return, by path, one execution of each op in `wanted` in the float64 run `side`.
 
     Ops that run other ops, and collectives, are left out.
     """
@@ -129,7 +129,7 @@ class _Keeper(ParallelWalk):
 
 
 class Fitted(NamedTuple):
-    """The effect of a scale on numbers that a short format stores.
+    """The effect of a scale on numbers that are stored in 8 bits or fewer.
 
     The scale moves the largest number to the largest number of the format.
 
@@ -138,7 +138,7 @@ class Fitted(NamedTuple):
         error: relative L2 error.
         lost: share of numbers that are off by more than half of their magnitude.
         factor: the scale, or the median of several scales.
-        axes: the axes along which numbers share a scale; () if all numbers share it.
+        axes: the axes along which numbers have one scale; () if all numbers have one.
     """
 
     off: float

@@ -22,7 +22,7 @@ class Cast(NamedTuple):
     """A policy's cast of the operands of a contraction, such as a matmul.
 
     Attributes:
-        format: the format of the coarsest operand.
+        format: the coarsest format to which an operand is cast.
         is_scaled: whether operands are first scaled to the range of the format.
         sums: the format of the contraction's partial sums.
     """
@@ -70,13 +70,12 @@ def contraction_casts(regions: Mapping[Block, LoweredRegion]) -> dict[Op, Cast]:
     return casts
 
 
-#: Share of a cast's roundoff that counts besides the effect of perturbed operands.
+#: Share of a cast's roundoff that counts besides the effect of perturbed operands. In 8
+#: bits or fewer, which also have a small range, all of the roundoff counts.
 OF_CAST = 0.5
 
 
 def _left_of(cast: Cast) -> float:
-    """Return the roundoff of a cast that counts besides the effect of perturbed
-    operands: the whole for 8 bits or fewer, which also have a small range."""
     unit = cast.unit
     return unit if unit > COARSE else OF_CAST * unit
 

@@ -25,7 +25,7 @@ from neuronjax.ir.value_sources import ValueSources
 
 #: Remedies are tried for at most this many faults.
 MOST_TRIED = 3
-MOST_EXECUTIONS = 2048  # no remedy is tried for a fault that shows later than this
+MOST_EXECUTIONS = 2048  # no remedy is tried for a fault that shows after more ops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class WrongResult:
             index or order that changed) or "lost" (a state whose step is missing or
             wrong).
         dtype: the dtype, such as "bfloat16".
-        allowed: the error that the roundings of formats and the data explain.
+        allowed: the relative error that the roundings of formats and the data explain.
         nonfinite: number of elements that are Inf or NaN.
         lost: share of elements that are off by more than half of their magnitude.
         step: norm of a lost step relative to the norm of the state.
@@ -110,9 +110,8 @@ def verdict(
 ) -> FaultVerdict:
     """Return the verdict on a run, from the errors of every op.
 
-    `names` are the names of the results. `draw` is the argument of `with_draws`; None
-    if no data are perturbed. `execute` executes ops again to try remedies; None if no
-    remedy is tried.
+    `names` are the names of the results, `draw` is the argument of `with_draws`, and
+    `execute` executes ops again to try remedies. `draw` and `execute` may be None.
     """
     unjudged = tuple(dict.fromkeys(_sent(program)))
     execute = None if unjudged else execute  # a trial must not call the host

@@ -39,8 +39,8 @@ _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
 
 
 def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
-    """Return whether an op rounds whole numbers in floats, or rounds integers since an
-    engine computes with integers in floats."""
+    """Return whether an op rounds whole numbers in floats, or rounds integers because
+    an engine computes with them in floats."""
     if np.dtype(result.dtype).kind in "iu":
         return own > 0 and op.name in _RULES
     unit = unit_of(result.dtype)
@@ -50,8 +50,8 @@ def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
 
 
 def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
-    """Return whether the cast of a policy rounds operands of whole numbers, such as
-    positions or counts, that FP32 holds."""
+    """Return whether a policy's `cast` rounds an operand of whole numbers, such as
+    positions or counts, that FP32 holds exactly."""
     if cast is None or cast.unit <= 1 / _EXACT:
         return False
     digits = lambda x: np.frexp(x)[0] / cast.unit  # noqa: E731
@@ -110,7 +110,7 @@ def _reduced(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def _cumulative(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the results of an op such as `jnp.cumsum`; None for any other op."""
+    """Return the exact results if an op is cumulative, like `jnp.cumsum`; else None."""
     function, sizes = _of_region(op), op.attributes["window_dimensions"]
     long = [n for n, size in enumerate(sizes) if size > 1]
     if function is None or len(x) != 2 or len(long) != 1:

@@ -15,7 +15,7 @@ _VANISHING = frozenset(
 
 
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-    """Return the op that turned nonzero numbers into the zeros that cause Inf or NaN.
+    """Return the op that made the zeros which cause the Inf or NaN of `shown`.
 
     A sum or difference counts only if its format is coarser than that of `shown`. If
     the zeros come from an Inf, as in exp(-Inf), the op that made the Inf is returned.
@@ -34,7 +34,7 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
             return trace
         op, evidence = trace.path.op, trace.emptiest
         seen.add(op)
-        shares = evidence.operands.values()  # exp(-Inf) is zero
+        shares = evidence.operands.values()  # Inf may become 0: exp(-Inf)
         before = max((x.nothing + x.nonfinite / x.elements for x in shares), default=0)
         cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
         may_gain = op.name in _VANISHING or cancels or trace.zeros
@@ -43,8 +43,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
 
 
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
-    """Return the operands with zeros, first the operands with most zeros that are not
-    zero in the reference; for a quotient only the divisor, if the divisor has zeros."""
+    """Return the operands with zeros, the operand with most zeros that are nonzero in
+    the reference first; for a quotient with zeros in the divisor, only the divisor."""
     if op.name == "stablehlo.exponential":
         return []  # exp(0) is not zero
     shares = evidence.operands

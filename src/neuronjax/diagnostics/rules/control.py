@@ -16,7 +16,7 @@ _LOGICAL_BODIES = ("and", "or", "xor")
 
 
 def combiner_of(region: Region) -> str | None:
-    """Return the one binary op that a region applies to its arguments, or None."""
+    """Return the name of the only op of a region of two arguments, or None."""
     if len(region.ops) != 1 or len(region.arguments) != 2:
         return None
     (op,) = region.ops

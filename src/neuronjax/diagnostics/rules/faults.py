@@ -71,7 +71,6 @@ def _overflows(context: OpContext) -> Answer:
 
 
 def _infinite_factor(context: OpContext) -> Answer:
-    """Find a product with a constant that is Inf, such as -1e9 in float16."""
     fmt = _format(context.op.results[0].type)
     scalars = [_scalar(context, v) for v in context.op.operands]
     if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
@@ -96,7 +95,6 @@ _DIVIDES = frozenset(
 
 
 def _epsilon(context: OpContext) -> Answer:
-    """Find a constant, added as a guard against zero, that is zero or subnormal."""
     fmt = _format(context.op.results[0].type)
     guards = [x for v in context.op.operands if (x := _scalar(context, v)) is not None]
     if fmt is None or len(guards) != 1:
@@ -156,14 +154,12 @@ def _factor(context: OpContext, value: Value) -> float | None:
 
 
 def _whole(context: OpContext) -> Answer:
-    """Find positions and counts in a float format that does not hold all of them."""
     dtype = context.op.results[0].type.dtype
     largest, is_known = _largest_whole(context, context.op, dtype)
     return _beyond(context, largest, dtype.name) if is_known else None
 
 
 def _whole_in_matmul(context: OpContext) -> Answer:
-    """Find positions and counts in a contraction whose operands the policy casts."""
     makers = (context.producer(v, *_SHOWS) for v in context.op.operands)
     whole = [m for m in makers if m is not None and m.name in _MAKE_WHOLE]
     cast = context.settings.casts.get(context.op) if whole else None
@@ -184,7 +180,7 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
     """Return the largest number of an iota or of cast integers, or 0 if `dtype` holds
-    all of the numbers; and whether more is known than the range of the integers."""
+    all of the numbers; and whether more is known than the range of the dtype."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands
@@ -204,7 +200,6 @@ def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, 
 
 
 def _stagnates(context: OpContext) -> Answer:
-    """Find a carry to which a loop adds more often than its format can count."""
     if context.loop is None:
         return None
     graph, body = context.graph, context.op.regions[1]

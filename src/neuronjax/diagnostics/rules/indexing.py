@@ -18,7 +18,7 @@ from neuronjax.ir.program import Op
 
 
 def _limits(op: Op) -> list[int]:
-    """Return the largest legal value of each element of an index vector."""
+    """Return the largest value in bounds for each element of an index vector."""
     shape = op.operands[0].type.shape
     if op.name == "stablehlo.gather":
         numbers = op.attributes["dimension_numbers"]
@@ -72,7 +72,6 @@ def _unproven(context: OpContext) -> Answer:
 
 
 def _remapped(context: OpContext) -> Answer:
-    """Find a gather that indexes an axis which its slices also span."""
     numbers = context.op.attributes["dimension_numbers"]
     absent = {*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"]}
     sizes = context.op.attributes["slice_sizes"]

@@ -92,7 +92,6 @@ _FIXED_DIVISION = (2, 30)
 
 
 def _division(context: OpContext) -> Answer:
-    """Find inexact divisions: all before SDK 2.30, later some by 64-bit constants."""
     op, type = context.op, context.op.results[0].type
     if context.settings.sdk < _FIXED_DIVISION:
         return _number(type)

@@ -24,7 +24,7 @@ _FREE = frozenset(
 
 
 def instructions(context: OpContext) -> int:
-    """Return the number of engine instructions of an op, in all trips of its loops.
+    """Return the number of engine instructions of an op, in all loop iterations.
 
     ASSUMPTION: every engine computes tiles of 128 rows by 512 elements.
     """
@@ -48,7 +48,6 @@ def _dot_tiles(context: OpContext) -> int:
 
 
 def _memory(settings: Settings, count: int) -> str | None:
-    """Find arguments, results and constants that alone exceed the device's HBM."""
     program = settings.program
     values = [*program.entry.body.arguments, *program.entry.body.results]
     ops = (op for op in program.walk() if op.name == "stablehlo.constant")

@@ -104,7 +104,8 @@ _CALLBACK = re.compile("debug_print|.*callback")
 
 
 def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
-    """Return the primitive that capture left for the host to compute, or ""."""
+    """Return the JAX primitive that a custom call runs on the host: a callback if
+    `is_callback`, else any other; "" if there is none."""
     if context.op.attributes["call_target_name"] != host_functions.CALL:
         return ""
     name = str(context.op.attributes.get("backend_config", "")).partition("[")[0]
@@ -215,7 +216,7 @@ neuronjax does not run this op
         "dot-algorithm": _algorithm,
         "dot-precision": _precision,
         "custom-call": _custom_call,
-        # Capture left both to the host: JAX cannot lower them for the platform.
+        # Both run on the host: JAX cannot lower them for the platform.
         "linear-algebra": lambda c: _left_to_host(c, is_callback=False),
         "host-callback": lambda c: _left_to_host(c, is_callback=True),
         "unlisted-operator": _unlisted,
