@@ -225,7 +225,7 @@ def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
     if s.scale == "loss":
         reach = f"with this loss scale, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
-    if s.amplifier is not None and s.amplifier.cast is not None:
+    if s.scale == "fill":
         text = "this constant makes the scale of the matmul's cast so large that "
         text += "other numbers become zero"
         return FaultName("underflow", text, FILL)

@@ -104,7 +104,8 @@ class Suspect:
         lost_guard: text on the epsilon that the op adds, if the epsilon became zero.
         misread: a constant operand that the operand's format holds as another number.
         scale: "small" or "large" if the op made a scale that does not fit the scaled
-            numbers; "loss" if the op made the scale of a loss.
+            numbers; "fill" if it selects a constant to which the scale of a policy's
+            cast fits; "loss" if it made the scale of a loss.
     """
 
     trace: OpTrace
@@ -428,7 +429,8 @@ class FaultSearch:
             return
         shows = suspect.amplifier or trace
         of = {"trace": found[0], "amplifier": shows, "bounding": seen}
-        both = [replace(suspect, scale="small" if cuts else "large", **of), suspect]
+        scale = "small" if cuts else "large" if filled is None else "fill"
+        both = [replace(suspect, scale=scale, **of), suspect]
         loses = cuts or filled is not None or seen.result.nothing > 0
         is_first = found[1] and loses
         # A scale that depends on no argument, such as that of a loss, also comes first.

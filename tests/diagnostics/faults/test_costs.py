@@ -1,0 +1,232 @@
+"""What 16 bits, 8 bits and whole numbers cost: at one op, in a loop and in a channel."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from neuronjax import make_mesh
+from neuronjax.api.compare import compare
+from tests.diagnostics.faults.marked import assert_named, marked_line
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+# ---- A difference of two products in BF16.
+
+
+def difference_of_products(x, dark, w):
+    return jnp.tanh((x @ w - dark @ w) / 8)  # here
+
+
+def product_of_difference(x, dark, w):
+    return jnp.tanh(((x - dark) @ w) / 8)
+
+
+def lights(*shape):
+    dark = (600 + 40 * np.random.default_rng(0).random(64)).astype(np.float32)
+    w = normal(1, 64, 6) / 8
+    return dark + 6 * normal(2, *shape, 6) @ w.T, dark, w
+
+
+def test_a_difference_of_products():
+    programs = difference_of_products, product_of_difference
+    assert_named("coarse", *programs, lights(40), policy="bf16")
+
+
+def in_a_scan(function):
+    def scanned(x, dark, w):
+        return jax.lax.scan(lambda c, x: (c, function(x, dark, w)), 0.0, x)[1]
+
+    return scanned
+
+
+def under_vmap(function):
+    return jax.vmap(function, in_axes=(0, None, None))
+
+
+def over_devices(function):
+    mesh, specs = make_mesh((4,), ("d",)), (P("d"), P(), P())
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P("d"))
+
+
+@pytest.mark.parametrize("within", [in_a_scan, under_vmap, over_devices])
+def test_a_difference_of_products_within(within):
+    asked = {"policy": "bf16", "target": "trn2"}
+    report = compare(within(difference_of_products), **asked)(*lights(4, 20))
+    assert report.faults[0].record.source == marked_line(difference_of_products)
+    report = compare(within(product_of_difference), **asked)(*lights(4, 20))
+    assert report.faults == (), str(report)
+
+
+def test_a_deep_network_in_bf16_is_as_exact_as_bf16_allows():
+    def deep(x, ws):
+        for w in ws:
+            x = x + jnp.tanh(x @ w)
+        return x, jax.nn.softmax(x)
+
+    arguments = normal(3, 32, 24), normal(4, 12, 24, 24) / 4
+    report = compare(deep, policy="bf16")(*arguments)
+    assert report.faults == (), str(report)
+
+
+# ---- A loop that multiplies its state by a matrix that BF16 rounds.
+
+
+def by_a_matrix(x, a):
+    step = jnp.eye(8) + a / 800
+
+    def body(x, _):
+        return x @ step, None  # here
+
+    return jax.lax.scan(body, x, length=1200)[0]
+
+
+def by_the_change(x, a):
+    return jax.lax.scan(lambda x, _: (x + x @ (a / 800), None), x, length=1200)[0]
+
+
+def test_a_loop_that_multiplies_by_a_rounded_matrix():
+    a = np.random.default_rng(5).uniform(0.05, 0.2, (8, 8)) * (1 - np.eye(8))
+    arguments = abs(normal(6, 5, 8)), (a - np.diag(a.sum(1))).astype(np.float32)
+    assert_named("coarse", by_a_matrix, by_the_change, arguments, policy="bf16")
+
+
+# ---- FP32 matmuls before a difference: no cast rounds their operands.
+
+
+def unit(d):
+    return d / jnp.linalg.norm(d, axis=1, keepdims=True)
+
+
+def far_sphere(d, c):
+    b = unit(d) @ c
+    return jnp.maximum(b * b - (c @ c - 2.25), 0.0)  # here
+
+
+def near_sphere(d, c):
+    d = unit(d)
+    across = c - (d @ c)[:, None] * d
+    return jnp.maximum(2.25 - jnp.sum(across * across, 1), 0.0)
+
+
+def test_a_difference_after_matmuls_in_fp32():
+    c = np.array([800.0, -350.0, 2100.0], np.float32)
+    d = c + normal(7, 60, 3) * np.array([0.6, 0.6, 0], np.float32)
+    assert_named("cancellation", far_sphere, near_sphere, [d, c], policy="fp32")
+
+
+# ---- A constant that takes the scale of an FP8 matmul, before a norm.
+
+
+def normed(h):
+    h = h - jnp.mean(h, -1, keepdims=True)
+    return h / jnp.sqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-5)
+
+
+def filled(x, mask, w, fill):
+    h = jnp.where(mask[..., None], x, fill)  # here
+    h = normed(h @ w[0])
+    h = h + jax.nn.relu(normed(h) @ w[1])
+    return jnp.where(mask[..., None], h, 0.0)
+
+
+def test_a_large_fill_before_a_norm_in_fp8():
+    mask = np.arange(12) < np.array([5, 12, 9, 3])[:, None]
+    arguments = normal(8, 4, 12, 16), mask, [normal(9, 16, 32) / 4, normal(10, 32, 32)]
+    report = compare(lambda *a: filled(*a, -1e7), policy="fp8")(*arguments)
+    assert report.faults[0].record.source == marked_line(filled), str(report)
+    assert report.faults[0].remedy.startswith("use a constant that is no larger")
+    report = compare(lambda *a: filled(*a, 0.0), policy="fp8")(*arguments)
+    assert report.faults == (), str(report)
+
+
+# ---- Channels that one scale for all makes zero.
+
+
+def one_scale(w):
+    scale = jnp.max(jnp.abs(w)) / 127  # here
+    return jnp.round(w / scale).astype(jnp.int8), scale
+
+
+def scale_of_each(w):
+    scale = jnp.max(jnp.abs(w), axis=0) / 127
+    return jnp.round(w / scale).astype(jnp.int8), scale
+
+
+def layer(quantize):
+    def run(x, w, gains):
+        codes, scale = quantize(w)
+        return x @ codes.astype(jnp.float32) * scale / gains
+
+    return run
+
+
+def test_channels_that_become_zero():
+    gains = np.exp(np.linspace(-4, 2, 24)).astype(np.float32)
+    w = np.random.default_rng(11).uniform(-1, 1, (16, 24)).astype(np.float32)
+    arguments = normal(12, 20, 16), w * gains, gains
+    report = compare(layer(one_scale), policy="fp32")(*arguments)
+    assert report.faults[0].record.source == marked_line(one_scale), str(report)
+    assert "multiply the numbers by 1," not in str(report)
+    report = compare(layer(scale_of_each), policy="fp32")(*arguments)
+    assert report.faults == (), str(report)
+
+
+def test_halves_that_a_floor_rounds_down_are_zeros():
+    def requantized(x):
+        return jnp.floor(jnp.maximum(x, 0) * 40 + 0.5).astype(jnp.int8)
+
+    report = compare(requantized, policy="fp32")(normal(13, 20, 16))
+    assert report.faults == (), str(report)
+
+
+# ---- Steps of an integer state.
+
+
+def trained(step):
+    def run(x, key):
+        def body(state, n):
+            sums, rest = state
+            change, rest = step(x * jnp.sin(n * 0.1), rest, jax.random.fold_in(key, n))
+            return (sums + change, rest), None
+
+        start = jnp.full(x.shape, 4096), jnp.zeros_like(x)
+        return jax.lax.scan(body, start, jnp.arange(80))[0][0]
+
+    return run
+
+
+def truncated(x, rest, key):
+    return x.astype(jnp.int32), rest  # here
+
+
+def kept(x, rest, key):
+    whole = jnp.round(x + rest)
+    return whole.astype(jnp.int32), x + rest - whole
+
+
+def stochastic(x, rest, key):
+    return jnp.floor(x + jax.random.uniform(key, x.shape)).astype(jnp.int32), rest
+
+
+def test_steps_of_an_integer_state_that_a_cast_truncates():
+    arguments = 4 * normal(14, 30), jax.random.key_data(jax.random.key(0))
+    report = compare(trained(truncated), policy="fp32")(*arguments)
+    assert report.faults[0].record.source == marked_line(truncated), str(report)
+    assert "add what the rounding left out to the next step" in str(report)
+    for step in (kept, stochastic):
+        report = compare(trained(step), policy="fp32")(*arguments)
+        assert report.faults == (), str(report)
+
+
+def test_an_integer_power_does_not_wrap():
+    def places(x):
+        return jnp.sum(x * 4 ** jnp.arange(14), axis=1)
+
+    digits = np.random.default_rng(15).integers(0, 4, (9, 14)).astype(np.int32)
+    report = compare(places, policy="fp32")(digits)
+    assert report.faults == (), str(report)
