@@ -83,7 +83,7 @@ def _reference_runs(path: Path) -> Iterator[None]:
             f"raises {type(error).__name__}: {error}",
             op="reference",
             location=line_in(str(path), error) or str(path),
-            remedy="run get_inputs() and forward() by themselves first",
+            remedy="run get_inputs() and forward() without the judge first",
         ) from error
 
 

@@ -23,8 +23,8 @@ from neuronjax.nki.hazards import check
 
 Place = Storage | Register
 
-#: Ids of rules that a kernel may break: public compilers accept such kernels, or their
-#: results on chips were correct.
+#: Ids of rules that a kernel may break: public compilers accept such kernels, or such
+#: kernels gave correct results on chips.
 _ADVICE = frozenset({"documented-limit", "loop-carried-reduction", "no-grid"})
 
 

@@ -36,7 +36,7 @@ _NOWHERE = ("/dev/null", "/dev/tty")
 
 
 class ForbiddenError(PermissionError):
-    """An error of the guard: the candidate did what no kernel needs."""
+    """The error if a candidate does what no kernel needs, such as start a process."""
 
 
 @dataclass(frozen=True, kw_only=True)

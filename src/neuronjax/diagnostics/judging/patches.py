@@ -19,7 +19,7 @@ Held = dict[tuple[str, str], Any]
 
 
 class PatchedError(Exception):
-    """An error of the check: the candidate replaced a function."""
+    """The error if a candidate replaced a function of NumPy, neuronjax or builtins."""
 
 
 @contextlib.contextmanager

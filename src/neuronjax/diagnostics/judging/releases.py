@@ -22,7 +22,7 @@ from neuronjax.nki.releases.uses import uses_of_file
 RULE = "nki-release"
 #: Id of the advice that the emulator applies rules of a newer release.
 NEWER_RULE = "nki-newer-rule"
-#: Id of problems for which chips were seen to contradict the documentation.
+#: Id of problems with behaviour of chips that contradicts the documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 

@@ -47,7 +47,7 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
 
 
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
-    """Yield a problem for too much memory, and one for too many instructions."""
+    """Yield problems: `program` needs too much memory, or too many instructions."""
     held = _all_bytes(program)
     if held > MOST_BYTES:  # tiles may reuse memory
         pools, _ = assign(program)
@@ -89,8 +89,8 @@ def seeds(
     `allow` is called in a thread while the kernel runs for the first time. It returns
     the allowed relative L2 error; None derives tolerances from the reference. `seconds`
     limits the time of programs that may not end. If the program may read memory that it
-    has not written, the first seed is run again with other numbers in that memory;
-    results that differ are a problem.
+    has not written, the first seed is run again with other numbers in that memory; a
+    difference between the results of these two runs is a problem.
     """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program

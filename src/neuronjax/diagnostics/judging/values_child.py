@@ -1,7 +1,7 @@
 """The child process that runs a candidate's instructions, but none of its Python code.
 
 `nursery` forks the child, in a folder that contains the program and the arguments. The
-child writes the results; the file with their tree comes last.
+child writes the results, and last the file with the tree of the results.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ DECIDES = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class SeedVerdict:
-    """The comparison of results with the reference's, for one seed.
+    """The comparison of a kernel's results with the reference's, for one seed.
 
     Attributes:
         seed: seed of the inputs.
@@ -194,7 +194,7 @@ class KernelVerdict(Displayed):
 
 
 def from_json(text: str) -> KernelVerdict:
-    """Return the verdict that `to_json` wrote.
+    """Return the verdict of which `text` is the JSON.
 
     Raises:
         InvalidProgramError: `text` is no verdict, or has another version of the format.

@@ -80,7 +80,7 @@ class Held:
 
 
 def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
-    """Return a value with random errors of the scales of `held`, and without scales.
+    """Return `held` with random errors added to its values, in place of their scales.
 
     `is_drawn` states whether operands of the instruction have random errors. If they
     have, or if this call adds an error, the result's `is_drawn` is True. Such a result
@@ -122,7 +122,7 @@ def places_in_doubt(held: Held) -> np.ndarray:
 
 
 def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list[Any]:
-    """Execute `i` on exact numbers, in the formats of the program."""
+    """Execute `i` on the exact numbers `arrays`, in the formats of the program."""
     given = [
         at.reference.leave(x, view.type.dtype)
         for x, view in zip(arrays, i.operands, strict=True)
@@ -174,7 +174,7 @@ def rounded(
     """Return `x` with the error of rounding to `format`, and an error bound; None as
     bound if `format` is not narrower than FP32.
 
-    The values stay as they are, since the order of addition or a table may decide to
+    The values are not rounded, since the order of addition or a table may decide to
     which neighbour in the format a number is rounded.
     """
     model = x.model

@@ -59,7 +59,7 @@ class Draw:
         """Check that an array of `size` elements may be stored for all runs together.
 
         Raises:
-            RunsApartError: it may be stored for fewer runs only.
+            RunsApartError: the array may be stored for fewer runs only.
         """
         if self.count > 1 and self.count * size > _MOST_HELD:
             raise RunsApartError(max(1, _MOST_HELD // size))
@@ -117,7 +117,7 @@ class Draw:
 
 
 class Spread:
-    """Distances of `count` sampled runs from a reference, per element and as a norm."""
+    """Distances of `count` runs with random errors from a reference, per element."""
 
     def __init__(self, expected: np.ndarray) -> None:
         self._expected = expected.astype(np.float64)
@@ -142,8 +142,9 @@ class Spread:
         return self.count > 1 and norm >= found.l2_bound
 
     def narrowed(self, found: Tolerance, quantile: float) -> Tolerance:
-        """Return `found`, a tolerance from slopes, with bounds from sampled runs where
-        they are smaller. Such a bound is `quantile` times the runs' rms distance."""
+        """Return `found` with the bounds from sampled runs where these are smaller. A
+        bound from sampled runs is `quantile` times the root mean square of their
+        distances."""
         if found.bound is None or found.value.dtype.kind in "iub":
             return found
         scale = np.sqrt(self._squares / self.count)
@@ -165,7 +166,7 @@ class Spread:
 
 
 def is_wide(found: Tolerance) -> bool:
-    """Return whether the bounds in `found`, from slopes, are too wide to be useful."""
+    """Return whether the bounds in `found` are too wide to be useful."""
     value = found.value[np.isfinite(found.value)]
     if found.bound is None or value.dtype.kind in "iub" or not value.size:
         return False
@@ -186,8 +187,8 @@ def sharpened(
     """Return tolerances narrowed by sampled runs.
 
     Args:
-        found: the tolerances from slopes.
-        run: executes the runs of a draw, and returns the values that have tolerances.
+        found: the tolerances to narrow.
+        run: executes the runs of a draw, and returns values by key of `found`.
         samples: number of runs; None means `usual` if a tolerance is wide, else 0.
         failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.

@@ -398,7 +398,8 @@ for _of, _rule in RULES.items():
 
 
 def select(condition: Any, a: Any, b: Any) -> Tracked:
-    """Return `numpy.where(condition, a, b)`; a doubtful condition allows `a` or `b`."""
+    """Return `numpy.where`; both `a` and `b` are right where `condition` may be
+    wrong."""
     return elementwise(np.where, _SELECT, condition, a, b)
 
 

@@ -1,7 +1,7 @@
 """Tracking of arrays that a reference makes itself: `np.zeros(...)`, then assignments.
 
 NumPy's protocols do not cover these arrays. So while the reference runs, `np` in its
-module is replaced by a stand-in whose array-making functions return tracked arrays.
+module is replaced by a stand-in whose functions return arrays with errors (`Tracked`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]
 def names_changed(
     function: Callable[..., Any], names: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Replace `names` in the module of `function` within the context."""
+    """Replace `names` in the module of `function` during the `with` block."""
     home = getattr(function, "__globals__", {})
     before = {name: home[name] for name in names if name in home}
     home.update(names)

@@ -95,7 +95,7 @@ class Tolerance:
         )
 
     def catches(self, wrong: np.ndarray) -> bool:
-        """Return whether `wrong` is refused, faster than `check`."""
+        """Return whether `wrong` is refused; this is faster than `check`."""
         flat = wrong.reshape(-1)
         blocks = () if self.bound is None else flat_blocks(flat.size)
         found = any((self._beside(flat, block).times > 1).any() for block in blocks)
@@ -230,7 +230,7 @@ class _Tally:
 
 
 def flat_blocks(elements: int) -> Iterator[slice]:
-    """Yield slices of blocks whose intermediate results fit the cache."""
+    """Yield slices that cut `elements` elements into blocks that fit the cache."""
     for start in range(0, elements, _BLOCK_ELEMENTS):
         yield slice(start, start + _BLOCK_ELEMENTS)
 

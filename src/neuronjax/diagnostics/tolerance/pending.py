@@ -2,8 +2,8 @@
 
 A softmax of [16, 4096, 4096] goes through five arrays of that shape, each with its
 errors. Stored, they exceed the memory of most machines, and writing them takes longer
-than computing them. Any part of a pending result can be computed alone; the
-whole result is stored when `value`, `own` or `joint` is read.
+than computing them. Any part of a pending result can be computed alone. The whole
+result is stored when `value`, `own` or `joint` is read.
 """
 
 from __future__ import annotations

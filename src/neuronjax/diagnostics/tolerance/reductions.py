@@ -145,7 +145,7 @@ def variance(
     ddof: int = 0,
     keepdims: bool = False,
 ) -> Any:
-    """Return `numpy.var`; the bounds include the formula E[x^2] - E[x]^2."""
+    """Return `numpy.var`; the bounds also cover the formula E[x^2] - E[x]^2."""
     centred = x - np.mean(x, axis, keepdims=True)
     n = count(x, axis)
     result = np.sum(centred * centred, axis, keepdims=keepdims) / float(n - ddof)

@@ -165,7 +165,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(packed(runs), model, self.dtype, *errors)
 
     def wider(self, error: Any) -> Tracked:
-        """Return the same numbers with one more independent error per element."""
+        """Return this array with `error` as one more independent error per element."""
         own = np.asarray(error if self.own is None else self.own + error, np.float32)
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
@@ -271,7 +271,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     T = property(lambda self: moved(np.transpose, self))
 
     def __getattr__(self, name: str) -> Any:
-        """Return the NumPy function of the same name as a method."""
+        """Return the NumPy function `name` as a method of this array."""
         function = getattr(np, name, None)
         if name.startswith("_") or function is None or function not in FUNCTIONS:
             raise _no_rule(f"numpy.ndarray.{name}")
@@ -323,7 +323,7 @@ def new_values(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def as_tracked(x: Any, model: ErrorModel) -> Tracked:
-    """Return an input or a constant tracked, with the error of storing it."""
+    """Return input or constant `x` as a tracked array, with the error of storing it."""
     if isinstance(x, Tracked):
         return x
     array = np.asarray(x)
@@ -375,7 +375,7 @@ def doubtful(
 
 
 def declared(*operands: Any) -> np.dtype:
-    """Return the dtype of NumPy's result; Python numbers do not affect it."""
+    """Return the dtype of a result of `operands`; Python numbers do not affect it."""
     dtypes = [
         x.dtype for x in operands if isinstance(x, Tracked | np.ndarray | np.generic)
     ]
