@@ -72,7 +72,7 @@ class Draw:
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return `x` plus random errors of its scales, as a value without scales."""
+        """Return `x` with random errors of its scales in the values, and no scales."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
