@@ -69,7 +69,7 @@ def folded(op: str, x: Tracked, axes: tuple[int, ...]) -> Tracked:
 
 
 def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Reduce integers; results are doubtful where an element of `x` may be wrong."""
+    """Reduce integers; results are marked where an element of `x` may be wrong."""
     [values] = in_float64(i, [h.values for h in x], at)
     if not any(map(is_doubtful, x)):
         return [Held(values, values.shape)]

@@ -144,7 +144,7 @@ class ErrorModel:
 
     @functools.cached_property
     def alone(self) -> ErrorModel:
-        """Return the model without a draw."""
+        """Return the model with a `draw` of None."""
         return dataclasses.replace(self, draw=None)
 
     @functools.cached_property

@@ -189,8 +189,8 @@ def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
 
 
 def place_of(function: Any, sign: int) -> Any:
-    """Return the rule of `argmax` (`sign` 1) or `argmin` (-1): the result is doubtful
-    if several elements may be the extreme."""
+    """Return the rule of `argmax` (`sign` 1) or `argmin` (-1): the result may be
+    wrong if several elements may be the extreme."""
 
     @run_by_run
     def rule(x: Tracked, axis: int | None = None) -> Any:

@@ -156,7 +156,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return self.model.draw is not None and self.model.draw.count > 0
 
     def of_run(self, number: int) -> Tracked:
-        """Return the numbers of one run, under a model without a draw."""
+        """Return the numbers of run `number`; the `draw` of their model is None."""
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
