@@ -1,10 +1,10 @@
 """The reference of a candidate kernel: a Python file in the format of NKIBench.
 
 `get_inputs()` draws arguments from NumPy's global generator, which the judge seeds;
-`forward(*inputs)` computes the correct results in NumPy. If the kernel has other
+`forward(*inputs)` computes the correct results in NumPy. If the kernel uses other
 layouts, `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
-expected)` convert them. The user's file is trusted. The candidate is not trusted and
-never sees the file.
+expected)` convert arguments and results. The user's file is trusted. The candidate is
+not trusted and never sees the file.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from neuronjax.diagnostics.tolerance import Tolerance, error_bounds
 from neuronjax.diagnostics.tolerance.bounds import SAMPLES
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
-#: A reference with more input elements than this is not run with random roundings, and
-#: has no mutants; above a quarter of this number, there are fewer runs.
+#: A reference with more input elements than this is not run with random rounding errors
+#: (`tolerance/drawn.py`), and has no mutants (`mutants.py`).
 LARGE_INPUTS = 1 << 22
 
-#: Number of runs with drawn errors for large references, and for all seeds but the
-#: first (on which mutants are tried). So few runs make bounds twice as wide.
+#: Number of runs with random rounding errors for more than `LARGE_INPUTS` / 4 input
+#: elements, and for all seeds but the first. So few runs make bounds twice as wide.
 _FEWER_SAMPLES = 10
 
-#: Functions to which the loops of a reference pass their iterable or condition. They
-#: return this argument unless `mutants.py` replaces the functions.
+#: Names of functions that the loops of a reference call with their iterable or
+#: condition. The functions return this argument, unless `mutants.py` replaces them.
 FOR, WHILE = "_for_of_the_judge", "_while_of_the_judge"
 
 
@@ -60,7 +60,7 @@ class _Asking(ast.NodeTransformer):
 
 
 class _AskingLoader(SourceFileLoader):
-    """An importer of a file with rewritten loops, without a bytecode file."""
+    """An importer that rewrites the loops of a file, and writes no bytecode file."""
 
     def get_code(self, fullname: str) -> CodeType:
         tree = _Asking().visit(ast.parse(Path(self.path).read_bytes()))
@@ -68,12 +68,12 @@ class _AskingLoader(SourceFileLoader):
 
 
 class ReferenceFailed(InvalidProgramError):
-    """The error of a reference that fails, which is no fault of the candidate."""
+    """An error in the reference's file; the candidate is not at fault."""
 
 
 @contextlib.contextmanager
 def _reference_runs(path: Path) -> Iterator[None]:
-    """Raise the block's exceptions as `ReferenceFailed`, with the reference's line."""
+    """Raise errors of the `with` block as `ReferenceFailed`, with their line."""
     try:
         yield
     except NeuronJaxError:
@@ -83,7 +83,7 @@ def _reference_runs(path: Path) -> Iterator[None]:
             f"raises {type(error).__name__}: {error}",
             op="reference",
             location=line_in(str(path), error) or str(path),
-            remedy="run get_inputs() and forward() by themselves first",
+            remedy="run get_inputs() and forward() without the judge first",
         ) from error
 
 
@@ -93,12 +93,12 @@ class ReferenceCase:
 
     path: Path
     module: ModuleType
-    # The newest seed's inputs and results, since drawing inputs may take long.
+    # The newest inputs and tolerances with their seeds: both may take long to compute.
     _newest: dict[str, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, path: Path) -> ReferenceCase:
-        """Return the case of a file.
+        """Import the reference in the file `path`.
 
         Raises:
             InvalidProgramError: there is no such file, or a function is missing.
@@ -124,11 +124,11 @@ class ReferenceCase:
         return cls(path, module)
 
     def inputs(self, seed: int) -> tuple[Any, ...]:
-        """Return copies of the reference's arguments, drawn with a seed."""
+        """Return copies of the reference's arguments for `seed`."""
         return tuple(map(_own, self.drawn(seed)))
 
     def drawn(self, seed: int) -> tuple[Any, ...]:
-        """Return the reference's arguments, drawn with a seed; never change them."""
+        """Return the reference's arguments for `seed`; callers must not change them."""
         return self._of_seed("inputs", seed, self._draw)
 
     def _draw(self, seed: int) -> tuple[Any, ...]:
@@ -146,7 +146,7 @@ class ReferenceCase:
         return sum(np.size(x) for x in self.drawn(seed)) > most
 
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
-        """Return the arguments in the kernel's layout, as copies."""
+        """Return copies of the arguments for `seed`, in the kernel's layout."""
         change = getattr(self.module, "transform_to_nki_inputs", list)
         inputs = self.inputs(seed)
         with _reference_runs(self.path):
@@ -159,8 +159,7 @@ class ReferenceCase:
         return self.answer(self.inputs(seed))
 
     def answer(self, inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-        """Return the reference's results for `inputs`; the reference may change
-        `inputs`."""
+        """Return `forward`'s results for `inputs`, which `forward` may change."""
         with _reference_runs(self.path):
             return _arrays(self.module.forward(*inputs))
 
@@ -169,14 +168,14 @@ class ReferenceCase:
     ) -> tuple[Tolerance, ...]:
         """Return a tolerance for each result; it is valid for any order of addition.
 
-        An FP32 product may be three BF16 products, as in public kernels. Elementary
-        functions are the emulator's, which the kernel uses too. `relative` is the
-        allowed relative L2 error, or None to derive tolerances. If `is_later`, as for a
-        second seed, fewer drawn runs suffice.
+        It allows three BF16 products in place of an FP32 product, as in public kernels,
+        and the errors of the emulator's elementary functions. `relative` is the allowed
+        relative L2 error, or None to derive tolerances. If `is_later`, as for a second
+        seed, fewer runs with random rounding errors are made.
         Raises:
             UnimplementedError: a function of the reference has no rule.
-            InvalidProgramError: the reference uses a number of its arrays without the
-                error, such as `float(x[0])`.
+            InvalidProgramError: the reference takes a number from an array without its
+                error, as in `float(x[0])`.
         """
         if relative is not None:
             return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))
@@ -200,7 +199,7 @@ class ReferenceCase:
     def results(
         self, returned: Any, expected: tuple[np.ndarray, ...]
     ) -> tuple[np.ndarray, ...]:
-        """Return the kernel's results in the reference's layout."""
+        """Return the kernel's results `returned` in the layout of `expected`."""
         given = _arrays(returned)
         change = getattr(self.module, "transform_nki_outputs", None)
         if change is None:
@@ -212,7 +211,7 @@ class ReferenceCase:
 
 
 def _holder(value: Any) -> int:
-    """Return the id of the array that owns a value's memory."""
+    """Return the id of the array that owns the memory of `value`."""
     while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
         value = value.base
     return id(value)

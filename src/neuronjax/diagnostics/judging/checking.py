@@ -1,7 +1,4 @@
-"""Faults of a traced candidate, found without running it.
-
-A candidate is at fault if it ignores an argument that affects the reference's results.
-"""
+"""Problems of a traced candidate that are found without running it."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ from neuronjax.nki.hazards import check
 
 Place = Storage | Register
 
-#: Rules that are advice: documented limits that public compilers accept, and patterns
-#: that measured kernels use with correct results on chips.
+#: Ids of rules that a kernel may break: public compilers accept such kernels, or such
+#: kernels gave correct results on chips.
 _ADVICE = frozenset({"documented-limit", "loop-carried-reduction", "no-grid"})
 
 
 def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
-    """Return the findings of `nki.check`, sorted into limits, hazards and advice."""
+    """Return the findings of `nki.check` as "limits", "hazards" and "advice"."""
     report = check(candidate.kernel)(*candidate.arguments)
     kinds: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     for f in report.findings:
@@ -67,10 +64,8 @@ def ignored_arguments(
 
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:
-    """Return positions of the arguments on which no result depends. The order of
-    instructions is ignored: a storage depends on the operands of every instruction that
-    writes it. So the returned arguments surely have no effect. Other arguments may also
-    have no effect."""
+    """Return positions of arguments on which no result depends. The order of
+    instructions is ignored, so that some arguments without effect are not found."""
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
     reached = _reached(sources, {a.storage for a in program.results})
@@ -85,8 +80,8 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Record what every storage and register depends on. Everything in the block also
-    depends on the registers `around`, which decide how often the block runs."""
+    """Add to `sources` what every storage and register in `block` depends on. All of
+    them depend on the registers `around`, which decide how often the block runs."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around
@@ -118,8 +113,8 @@ def _reached(sources: dict[Place, set[Place]], ends: set[Place]) -> set[Place]:
 
 
 def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
-    """Return whether the reference's results change with its input `number`. Return
-    True if the kernel has another number of inputs, which cannot be matched."""
+    """Return whether the reference's results change with its input `number`; True if
+    the reference and the kernel do not have equally many inputs."""
     other = list(case.inputs(seed))
     if len(other) != len(case.kernel_arguments(seed)):
         return True
@@ -127,7 +122,7 @@ def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
     other[number] = case.inputs(seed + 1)[number]
     try:
         after = case.answer(other)
-    except ReferenceFailed:  # the argument must fit the others
+    except ReferenceFailed:  # the changed input does not fit the others
         return True
     return any(
         not np.array_equal(b, a, equal_nan=True)

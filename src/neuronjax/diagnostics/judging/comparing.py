@@ -1,4 +1,4 @@
-"""The distance of a candidate's results from the reference's."""
+"""The comparison of a candidate's results with tolerances."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from neuronjax.diagnostics.tolerance import Judged, Tolerance
 def compared(
     seed: int, actual: Sequence[np.ndarray], allowed: Sequence[Tolerance]
 ) -> SeedVerdict:
-    """Return the comparison of every result with its tolerance.
-
-    The relative L2 error is that of the worst result. The verdict shows the element
-    with the largest multiple of its bound if bounds of elements decide, else the
-    element with the largest error.
-    """
+    """Compare the results `actual` for `seed` with the tolerances `allowed`."""
     shapes = [a.shape for a in actual], [t.value.shape for t in allowed]
     if shapes[0] != shapes[1]:
         why = f"returns {_shown(shapes[0])} where the reference has {_shown(shapes[1])}"
@@ -48,19 +43,18 @@ def compared(
 def decided(
     done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
 ) -> tuple[bool | None, str]:
-    """Return whether every seed is correct, and "". If the tolerance is too wide to
-    decide, return None and the reason."""
+    """Return (whether every seed is correct, ""), or (None, reason) if the tolerance is
+    too wide to decide."""
     if not all(s.correct for s in done):
         return False, ""
-    # Only elements without a bound can make an accepted error exceed the allowed error.
+    # Because of elements without a bound, relative_l2 may exceed `allowed`.
     most = max(max(s.allowed, s.relative_l2) for s in done)
     if most > DECIDES:
         return None, (
             f"The tolerance is too wide: an error of {most:.3g} times the result's "
-            "norm passes, and only a larger one would have been caught. A verdict "
-            f"needs a tolerance up to {DECIDES:g}. Give the loops of the reference and "
-            "of the kernel fewer iterations, or give the relative L2 error that you "
-            "allow: tolerance=0.02"
+            f"norm passes. A verdict needs a tolerance up to {DECIDES:g}. Give "
+            "the loops of the reference and of the kernel fewer iterations, or give "
+            "the relative L2 error that you allow: tolerance=0.02"
         )
     passed = [m for m in tried if m.does_nothing and not m.caught]
     if passed:
@@ -76,7 +70,7 @@ def decided(
 def _to_show(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
-    """Return which result and which element to show, and what is wrong."""
+    """Return (result's number, element's index) to show, and what is wrong."""
     number, found = next(((n, j) for n, j in enumerate(judged) if not j), (0, None))
     if found is not None:
         which = f"result {number}: " if len(judged) > 1 else ""

@@ -1,9 +1,9 @@
 """A guard that forbids and records actions of a candidate while it is traced.
 
 Python calls an audit hook before it starts a process, connects, loads a library or
-opens a file (PEP 578), and a hook cannot be removed. Limits of the operating system
-bound the rest. This protects against mistakes and shortcuts, not against a determined
-attacker: for that use a container.
+opens a file (PEP 578), and a hook cannot be removed. The operating system limits time,
+memory and files. Hook and limits protect against mistakes and shortcuts; against a
+determined attacker use a container.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Prefixes of audit events that are refused, with their names in a verdict.
+#: Prefix of a refused audit event -> what a verdict says about the event.
 _STARTS = "subprocess. os.system os.fork os.posix_spawn os.exec os.spawn pty.spawn"
 _REFUSED = {
     **dict.fromkeys(_STARTS.split(), "starts a process"),
@@ -36,18 +36,18 @@ _NOWHERE = ("/dev/null", "/dev/tty")
 
 
 class ForbiddenError(PermissionError):
-    """The error of a candidate that does what no kernel needs."""
+    """The error if a candidate does what no kernel needs, such as start a process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits on the tracing of a candidate.
+    """Limits on a child process.
 
     Attributes:
         seconds: limit on the elapsed time, and also on the processor time.
         memory_bytes: size of the address space.
-        file_bytes: size of any file that it writes, and of its output.
-        files: number of files open at once.
+        file_bytes: size of any file that the child writes, and of its output.
+        files: number of files that are open at the same time.
     """
 
     seconds: float = 120.0
@@ -75,7 +75,7 @@ class Guard:
     finished: bool = False
 
     def install(self) -> None:
-        """Install the audit hook, until the process ends."""
+        """Install the audit hook, which stays until the process ends."""
         root = f"{self.folder.resolve()}{os.sep}"
 
         def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -124,9 +124,9 @@ class Guard:
         raise ForbiddenError(f"a kernel that {what}: no kernel needs that")
 
 
-@functools.lru_cache(1024)  # a candidate may invent names of events
+@functools.lru_cache(1024)  # limited, since a candidate may invent events
 def _refused(event: str) -> str:
-    """Return what an event does, if that is forbidden; otherwise ""."""
+    """Return what `event` does if it is forbidden, otherwise ""."""
     return next((what for e, what in _REFUSED.items() if event.startswith(e)), "")
 
 
@@ -136,7 +136,7 @@ def _of_another_process(name: str) -> bool:
 
 
 def limit_this_process(limits: Limits) -> None:
-    """Set the operating system's limits for this process and its children."""
+    """Apply the operating system's limits to this process and its children."""
     seconds = int(limits.seconds) + 1
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes,
@@ -149,5 +149,5 @@ def limit_this_process(limits: Limits) -> None:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
-    # Writing too large a file raises an error, not a signal.
+    # Without this signal, a write beyond the limit raises an error.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,10 +1,10 @@
-"""Wrong kernels, tried to see whether a tolerance would refuse them.
+"""Mutants: wrong versions of a reference, on which tolerances are tried.
 
-The wrong kernels are mutants of the reference. Some do nothing: they return zeros, or
-an input. In others, one input is replaced by its mean. The rest are runs of the
-reference with one change. In these runs, arrays (`_Heard`) intercept every NumPy
-function, so that one line of the source computes something else: a sum drops its last
-term, an addition becomes a subtraction, or a loop omits its last iteration.
+Some mutants do nothing: they return zeros, or an input. In others, one input is
+replaced by its mean. The rest are runs of the reference with one change. In these runs,
+arrays (`_Heard`) intercept every NumPy function, so that one line of the source
+computes something else: a sum drops its last term, an addition becomes a subtraction,
+or a loop omits its last iteration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Results = Sequence[np.ndarray]
 
 
 class _Site(NamedTuple):
-    """A change, and the instruction of the source that a mutant changes."""
+    """A change, and the bytecode instruction of the reference that it applies to."""
 
     what: str
     line: int
@@ -48,8 +48,8 @@ class _Site(NamedTuple):
 def tried(
     case: ReferenceCase, seed: int, allowed: Sequence[Tolerance]
 ) -> tuple[TriedMutant, ...]:
-    """Return the mutants of a case, and whether the tolerance of any result would catch
-    them. A change whose results equal the reference's up to a rounding is no mutant."""
+    """Return the mutants of `case`, each with whether a tolerance in `allowed` catches
+    it. A mutant is omitted if its results are correct up to a rounding."""
     inputs, right = case.drawn(seed), [t.value for t in allowed]
     found = [
         _judged(what, wrong, right, allowed, does_nothing=True)
@@ -100,7 +100,7 @@ def _is_same(wrong: np.ndarray, right: np.ndarray) -> bool:
 
 
 def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]]:
-    """Yield the right results with one of them replaced by zeros or by an input."""
+    """Yield (description, `right` with one result replaced by zeros or an input)."""
     for number, result in enumerate(right):
         which = f"result {number} is " if len(right) > 1 else "the result is "
         given = {"zeros": np.zeros(result.shape)}
@@ -114,7 +114,7 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 def _wrong(
     case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
-    """Yield each change and its run's results, in rotation over kinds of changes."""
+    """Yield changes and the results of their runs; kinds of changes alternate."""
     kinds: dict[str, list[Any]] = {}
     for number, x in enumerate(inputs):
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
@@ -161,7 +161,7 @@ class _ChangedRun:
         self._array = type("_HeardHere", (_Heard,), {"run": self})
 
     def results(self, inputs: Sequence[Any]) -> Results | None:
-        """Return the reference's results; None if the change makes it fail."""
+        """Return the results for `inputs`; None if the change makes `forward` fail."""
         copies = [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
         forward = self._case.module.forward
         names = {FOR: self._for, WHILE: self._while}
@@ -174,8 +174,8 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Return the calling instruction of the reference as a site of the change
-        `what`, and count it. Return None if no code of the reference calls."""
+        """Count the instruction of the reference that led to this call, and return it
+        as a site of the change `what`; None if the reference did not call."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
@@ -197,9 +197,9 @@ class _ChangedRun:
                 yield turn
 
     def _while(self, condition: Any) -> Any:
-        """Return whether a loop goes on; end a changed loop before its last iteration.
-        The unchanged run tells the number of iterations. Raise an error if a change
-        makes a loop run more than twice as often."""
+        """Return whether a `while` loop continues. A changed loop omits the last
+        iteration of the unchanged run. An error ends a loop with more than twice as
+        many iterations as in the unchanged run."""
         site = self._noted(_SHORT_LOOP) if condition else None
         if site is None:
             return condition
@@ -249,7 +249,7 @@ class _Heard(np.ndarray):
 
 
 def _plain(x: Any) -> Any:
-    """Return intercepted arrays as plain arrays, also in lists and tuples."""
+    """Return `x` with every `_Heard` as a plain array, also in lists and tuples."""
     if isinstance(x, _Heard):
         return x.view(np.ndarray)
     return type(x)(map(_plain, x)) if type(x) in (tuple, list) else x
@@ -259,7 +259,7 @@ def _plain(x: Any) -> Any:
 
 
 def _without_last(args: Any, number: int, axis: int | None) -> Any:
-    """Return arguments with the last elements of one operand along an axis set to zero;
+    """Return `args` with zeros for the last elements along `axis` of operand `number`;
     None if the axis has fewer than two elements."""
     x = np.array(args[number])
     if (x.size if axis is None else x.shape[axis]) < 2:

@@ -1,8 +1,8 @@
-"""A process that imports what children need and forks for every candidate.
+"""A process that imports what its children need, then forks a child per request.
 
-The imports take a second or two, a fork some milliseconds. The process itself runs only
-trusted code: every candidate runs in a new fork. `sandbox` runs this module by `python
--m`, gives it the file descriptor of a socket, and sends requests on the socket.
+The imports take a second or two, a fork some milliseconds. Untrusted code runs only in
+the children. `sandbox` runs this module by `python -m`, gives it the file descriptor of
+a socket, and sends requests on the socket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-# Needed to trace any candidate. Children that compute values import more modules.
+# Children that trace need this module; children that compute values import more.
 import neuronjax.diagnostics.judging.tracing_child  # noqa: F401
 from neuronjax.diagnostics.judging.sandbox import SEPARATOR, WORD
 
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.01
 
 
 def main() -> None:
-    """Fork for each request until the other end of the socket is closed."""
+    """Fork a child per request until the other end of the socket is closed."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     while True:
         asked, files, *_ = socket.recv_fds(wire, _LONGEST_BYTES, 1)
@@ -52,7 +52,7 @@ def _become(folder: str, out: int, wire: socket.socket) -> None:
 
 
 def _status(child: int, wire: socket.socket) -> int:
-    """Return the child's exit status; kill the child if the requester is gone."""
+    """Return the child's exit status; kill the child if `wire` is closed."""
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

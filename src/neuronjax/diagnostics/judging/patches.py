@@ -1,4 +1,4 @@
-"""Functions that a candidate replaces: in NumPy, neuronjax or the builtins.
+"""A check that a candidate replaces no function of NumPy, neuronjax or builtins.
 
 The judge runs in another process and is not affected. But a kernel that replaces
 `numpy.allclose` intends to deceive.
@@ -19,7 +19,7 @@ Held = dict[tuple[str, str], Any]
 
 
 class PatchedError(Exception):
-    """Raised if a function was replaced."""
+    """The error if a candidate replaced a function of NumPy, neuronjax or builtins."""
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def none_made() -> Iterator[None]:
     yield
     after = _functions()
     changed = [k for k, f in before.items() if after.get(k) is not f]
-    # A module that the candidate is the first to import is not in `before`.
+    # A module that only the candidate imports is not in `before`.
     changed += [
         k for k, f in after.items() if getattr(f, "__module__", "") == CANDIDATE
     ]
@@ -42,7 +42,7 @@ def none_made() -> Iterator[None]:
 
 
 def _functions() -> Held:
-    """Return functions by module and name, with methods of neuronjax's classes."""
+    """Return the functions to protect, by (module or class, name of the function)."""
     found: Held = {}
     for name, module in list(sys.modules.items()):
         own = name.startswith("neuronjax.")

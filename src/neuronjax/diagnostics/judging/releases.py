@@ -1,4 +1,4 @@
-"""The check of a candidate against the rules of one NKI release, for its verdict."""
+"""The check of a candidate against the rules of one NKI release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neuronjax.nki.releases.uses import uses_of_file
 RULE = "nki-release"
 #: Id of the advice that the emulator applies rules of a newer release.
 NEWER_RULE = "nki-newer-rule"
-#: Id of problems with behaviour that contradicts the documentation.
+#: Id of problems with behaviour of chips that contradicts the documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 
@@ -30,8 +30,8 @@ _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "adv
 def problems(
     path: Path, program: KernelProgram | None, release: Release
 ) -> dict[str, tuple[Problem, ...]]:
-    """Return the limits, hazards and advice of a release for a candidate's file and its
-    trace, if there is one."""
+    """Return the "limits", "hazards" and "advice" of `release` for the candidate in the
+    file `path`, and for its trace `program`, if there is a trace."""
     found: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     try:
         meetings = list(_meetings(path, program))
@@ -52,9 +52,9 @@ def problems(
 def reported(
     program: KernelProgram, release: Release | None
 ) -> dict[str, tuple[Problem, ...]]:
-    """Return limits and advice from public reports (`reports.json`) on chips.
+    """Return the "limits" and "advice" of public reports (`reports.json`) on `program`.
 
-    If a release is given, a report that its compiler refuses the kernel is a limit.
+    If `release` is not None, reports that its compiler refuses the kernel are limits.
     """
     found: dict[str, list[Problem]] = {"limits": [], "advice": []}
     for report, location in reports_met(program, release):

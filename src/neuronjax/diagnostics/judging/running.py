@@ -1,4 +1,4 @@
-"""Runs of a traced candidate on the reference's inputs, if it is small enough."""
+"""Runs of a traced candidate on the reference's inputs, and the limits on such runs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ MOST_INSTRUCTIONS = 20_000_000
 
 
 def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...]:
-    """Return the requested seeds, and a random seed that no candidate can know.
+    """Return the seeds `asked` and a random seed that no candidate can know.
 
-    The random seed is left out if the program contains fewer numbers than a result has
-    elements: such a program cannot hold results prepared for known seeds.
+    The random seed is omitted if `program` contains fewer numbers than a result has
+    elements: such a program cannot contain the results for known seeds.
     """
     numbers = sum(s.size for s in program.storages if s.initial is not None)
     numbers += sum(len(i.parameters) for i in program.body.walk())
@@ -47,7 +47,7 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
 
 
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
-    """Yield why a program is not run: too much memory, or too many instructions."""
+    """Yield problems: `program` needs too much memory, or too many instructions."""
     held = _all_bytes(program)
     if held > MOST_BYTES:  # tiles may reuse memory
         pools, _ = assign(program)
@@ -72,8 +72,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Return whether tiles reuse memory of earlier tiles, so that unwritten elements
-    hold the same numbers in a second run."""
+    """Return whether tiles reuse the memory of earlier tiles, with the numbers in it:
+    memory for all tiles of `program` together would exceed `MOST_BYTES`."""
     return _all_bytes(program) > MOST_BYTES
 
 
@@ -84,13 +84,13 @@ def seeds(
     allow: Callable[[], float | None],
     seconds: float,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
-    """Return a comparison for every seed up to the first that fails, and any problem.
+    """Return a comparison per seed until a run fails, and any problem of that run.
 
     `allow` is called in a thread while the kernel runs for the first time. It returns
     the allowed relative L2 error; None derives tolerances from the reference. `seconds`
     limits the time of programs that may not end. If the program may read memory that it
-    has not written, the first seed runs a second time, in other memory. If the results
-    differ, they depend on what the memory held before.
+    has not written, the first seed is run again with other numbers in that memory; a
+    difference between the results of these two runs is a problem.
     """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program
@@ -115,7 +115,7 @@ def seeds(
         except ReferenceFailed:
             raise
         except NeuronJaxError as error:
-            allowed.result()  # raises if the reference failed, not the candidate
+            allowed.result()  # raises if the reference is at fault
             rule = "time" if isinstance(error, values.EndlessError) else "run"
             return tuple(done), (Problem.of_error(rule, error),)
         except (TypeError, ValueError, AttributeError, IndexError) as error:
@@ -134,7 +134,7 @@ def _held(tolerance: Tolerance) -> np.ndarray:
 def _runs(
     case: ReferenceCase, wanted: Sequence[int], other: FreshMemory | None
 ) -> Iterator[ValuesRun]:
-    """Yield the runs, each with new arguments, since a run may change them in place."""
+    """Yield the runs; each has new arguments, since a run may change its arguments."""
     for seed in wanted:
         yield ValuesRun(case.kernel_arguments(seed))
         if seed == wanted[0] and other is not None:
@@ -152,7 +152,7 @@ def _from_memory(count: int, candidate: TracedCandidate) -> Problem:
     return Problem(
         rule="unwritten-memory",
         location=results[0].storage.location if results else "",
-        message=f"{count:,} elements of the results change with what memory held "
-        "before the kernel",
+        message=f"{count:,} elements of the results depend on numbers that were "
+        "in memory before the kernel",
         remedy="write all elements that are read or returned, even if no loop iterates",
     )

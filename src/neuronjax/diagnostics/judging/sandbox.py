@@ -1,4 +1,4 @@
-"""Runs of untrusted code in a child process with limits and without secrets."""
+"""Child processes for untrusted code, with limits and without the parent's secrets."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from typing import IO, Any
 from neuronjax.diagnostics.judging.guard import Limits
 from neuronjax.ir.json_text import json_object
 
-#: The module that forks; it is not imported here.
+#: The module of the process that forks children; it is not imported here.
 _MODULE = "neuronjax.diagnostics.judging.nursery"
-#: Format of messages from `_MODULE`: a child's process id; its `os.waitpid` status.
+#: Format of a message from `_MODULE`: a child's process id, or its `os.waitpid` status.
 WORD = struct.Struct("=i")
 #: A request to `_MODULE` consists of a child's module, this separator and a folder.
 SEPARATOR = b"\0"
@@ -41,9 +41,9 @@ class Ended:
     """The end of a child process.
 
     Attributes:
-        how: "" if the child did its work; else one clause: "did not end within 5 s".
-        files: requested files of its folder, by name.
-        printed: the end of its output.
+        how: a clause such as "did not end within 5 s"; "" if the child did its work.
+        files: contents of the requested files in the child's folder, by name.
+        printed: the last characters of the child's output.
     """
 
     how: str
@@ -56,7 +56,8 @@ class Ended:
         return self.how.startswith(_LATE)
 
     def described(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in a file; None if it is missing or invalid."""
+        """Return the JSON object in the file `name`; None if there is no such
+        object."""
         try:
             return json_object(self.files[name])
         except (KeyError, ValueError):
@@ -70,16 +71,16 @@ def run_child(
     limits: Limits,
     given: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Ended:
-    """Run the `main` of a module of this package in a new folder.
+    """Run `main` of a module of this package in a child process, in a new folder.
 
-    The process that forks lives until this process ends; see `nursery`.
+    The process that forks children lives until this process ends; see `nursery`.
 
     Args:
         module: name of the module.
         job: the child's task, given as job.json in its working folder.
-        wanted: names of files in that folder that are read when the child has ended.
+        wanted: names of files in the folder, to read when the child has ended.
         limits: after `limits.seconds` the child and its process group are killed.
-        given: more files for the working folder.
+        given: contents of more files for the folder, by name.
     """
     with tempfile.TemporaryDirectory(
         prefix="neuronjax-judge-", ignore_cleanup_errors=True
@@ -111,7 +112,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Nursery:
-    """The process that forks for candidates, and the socket to it."""
+    """The process that forks children (`nursery`), and the socket to it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -120,7 +121,7 @@ class _Nursery:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, str(theirs.fileno())],
-                cwd=os.sep,  # so that any other folder can be removed
+                cwd=os.sep,  # so that all other folders can be removed
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -129,7 +130,7 @@ class _Nursery:
             )
 
     def fork(self, module: str, folder: Path, out: int) -> int | None:
-        """Start a child in `folder`, return its id; None if `_process` has ended."""
+        """Start a child for `module`; return its id, None if `_process` has ended."""
         asked = module.encode() + SEPARATOR + os.fsencode(folder)
         with contextlib.suppress(OSError):
             socket.send_fds(self._wire, [asked], [out])
@@ -139,7 +140,7 @@ class _Nursery:
         return None
 
     def status(self, seconds: float) -> int | None:
-        """Return the child's exit status; None if it does not end in time."""
+        """Return the child's exit status; None if it does not end within `seconds`."""
         if select.select([self._wire], [], [], max(seconds, 0.0))[0]:
             word = self._word()
             self._has_child = False
@@ -169,7 +170,7 @@ _one_at_a_time = threading.Lock()
 
 
 def prepare() -> None:
-    """Start the process that forks; it imports while the caller continues."""
+    """Start the process that forks children; it imports while the caller continues."""
     with _one_at_a_time:
         _present()
 
@@ -182,7 +183,7 @@ def _present() -> _Nursery:
 
 
 def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
-    """Run a child; return how it ended and the end of its output."""
+    """Run a child; return how the child ended, and the end of its output."""
     with _one_at_a_time:
         nursery, child, out = _born(module, folder)
         with out:
@@ -197,10 +198,10 @@ def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
     """Start a child. Return the process that forked it, the child's id and its output.
 
     Raises:
-        RuntimeError: the process that forks cannot be started.
+        RuntimeError: the process that forks children cannot be started.
     """
     global _nursery
-    for _ in range(2):  # the process may have been killed from outside
+    for _ in range(2):  # someone may have killed the process
         nursery = _present()
         reads, writes = os.pipe()
         child = nursery.fork(module, folder, writes)
@@ -214,7 +215,8 @@ def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
 
 
 def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, str]:
-    """Return how the child ended and its output, read until its end or a limit."""
+    """Read the child's output until its end or a limit; return how the child ended, and
+    the last characters."""
     end = time.monotonic() + limits.seconds
     printed, total = b"", 0
     while (left := end - time.monotonic()) > 0:
@@ -232,7 +234,7 @@ def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, s
 
 
 def _how(status: int | None, limits: Limits) -> str:
-    """Return how a child ended, from its status; None means that its time was over."""
+    """Return how a child ended; a `status` of None means that its time was over."""
     code = -signal.SIGXCPU if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"ended the process by itself, with status {code}" if code else ""

@@ -1,4 +1,4 @@
-"""The trace of a candidate, made in a child, or the reason why there is none."""
+"""The trace of a candidate, made in a child process, or why there is no trace."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from neuronjax.nki.stored_kernel import StoredKernel
 
 @dataclass(frozen=True, kw_only=True)
 class TracedCandidate:
-    """A kernel that was traced in a child.
+    """A kernel that was traced in a child process.
 
     Attributes:
-        name: its name in the file.
-        kernel: its stored instructions, which can be called.
-        arguments: types of its arrays, and its other arguments.
+        name: the kernel's name in the file.
+        kernel: the stored instructions, which can be called.
+        arguments: the kernel's arguments, with types in place of arrays.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TracedCandidate:
 
 
 class CandidateRefused(Exception):
-    """The error of a refused candidate, with the kernel's name and the problems."""
+    """An error with the name of the refused kernel, and the problems."""
 
     def __init__(self, kernel: str, problems: Sequence[Problem]) -> None:
         super().__init__(kernel, *(p.message for p in problems))
@@ -51,12 +51,12 @@ def trace(
     hidden: Mapping[str, str],
     limits: Limits,
 ) -> TracedCandidate:
-    """Trace a kernel of a file in a child; a `kernel` of None stands for the usual
-    names. Only the types of `arguments` are passed on; None stands for the results of
-    the candidate's `get_inputs()`. `hidden` maps files that the candidate may not read
-    to their names in a verdict.
+    """Trace a kernel of the file `path` in a child process. A `kernel` of None means
+    the first of `tracing_child.NAMES`. The child gets only the types of `arguments`;
+    None means the results of the candidate's `get_inputs()`. `hidden` maps files that
+    the candidate may not read to their names in a verdict.
     Raises:
-        CandidateRefused: it cannot be traced, or does what no kernel needs.
+        CandidateRefused: the kernel cannot be traced, or does what no kernel needs.
     """
     job = {
         "candidate": str(path),
@@ -72,22 +72,23 @@ def trace(
 
 
 def read(ended: Ended, path: Path) -> TracedCandidate:
-    """Return the candidate from the files of a child.
+    """Return the candidate from the files that a child process wrote.
 
     Raises:
-        CandidateRefused: it left no program, or did what no kernel needs.
+        CandidateRefused: no program was written, or the candidate did what no kernel
+            needs.
     """
     status = ended.described(tracing_child.STATUS)
     if status is None:
         words = ended.printed.strip().rpartition("\n")[2]
-        how = ended.how or "left no result"
+        how = ended.how or "wrote no result"
         raise _nothing_left(path, f"{how}: {words}" if words else how)
     try:
         if refused := list(_refused(status, path)):
             raise CandidateRefused(str(status.get("kernel", "")), refused)
         return _candidate(status, ended.files[tracing_child.PROGRAM])
     except (*types_file.NO_TYPES, NeuronJaxError) as error:
-        raise _nothing_left(path, f"left no program: {error}") from error
+        raise _nothing_left(path, f"wrote no program: {error}") from error
 
 
 def _refused(status: Mapping[str, Any], path: Path) -> Iterator[Problem]:

@@ -1,8 +1,8 @@
-"""The child that traces a candidate; untrusted code runs only here.
+"""The child process that traces a candidate; untrusted code runs only in it.
 
-The child is given the types of arguments but not their values, and leaves the traced
+The child gets the types of arguments but not their values, and writes the traced
 program. So a candidate that computes by other means than instructions has no data to
-compute with. `nursery` forks the child, in a folder that holds job.json.
+compute with. `nursery` forks the child, in a folder that contains job.json.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> NoReturn:
 
 
 def outcome(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Return the status of the tracing, and the program's file or b""."""
+    """Trace the candidate; return the status, and the program's file or b""."""
     try:
         nki.install()
         with patches.none_made():
@@ -101,7 +101,8 @@ def _module(path: Path) -> types.ModuleType:
 
 
 def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
-    """Return the kernel `wanted`; if None, the first of `NAMES`, or the only kernel."""
+    """Return the kernel `wanted`; if that is None, the first of `NAMES` in the module,
+    or the module's only kernel."""
     held = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
     names = [wanted] if wanted else [n for n in NAMES if hasattr(module, n)]
     if not names and len(held) == 1:
@@ -131,7 +132,7 @@ def _own_arguments(module: types.ModuleType) -> Any:
     if function is None:
         raise InvalidProgramError(
             "the kernel's arguments are not known",
-            remedy="give a reference with get_inputs(), or define it in the candidate",
+            remedy="define get_inputs() in the candidate, or give a reference",
         )
     return types_file.described(tuple(function()))
 

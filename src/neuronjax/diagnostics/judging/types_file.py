@@ -1,4 +1,4 @@
-"""Arguments and results of a kernel as plain JSON: types instead of arrays."""
+"""Arguments and results of a kernel as JSON, with types in place of arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.nki.arguments import ArraySlot, is_array
 
 _SCALARS = (str, int, float, bool, type(None))
-#: What `read` raises if the data describe no tree.
+#: Exceptions that `read` raises if the data describe no tree.
 NO_TYPES = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
@@ -37,13 +37,13 @@ def described(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {"dict": [[str(k), described(v)] for k, v in tree.items()]}
     raise InvalidProgramError(
-        f"an argument or result of type {type(tree).__name__}",
+        f"an argument or result has the type {type(tree).__name__}",
         remedy="pass and return arrays, numbers, strings, lists, tuples and dicts",
     )
 
 
 def read(data: Any, slot: Callable[[int], Any] = ArraySlot) -> Any:
-    """Return the tree of a description; `slot` returns the leaf for slot number n.
+    """Return the tree that `data` describes; `slot` maps a slot's number to a leaf.
 
     Raises:
         NO_TYPES: the data describe no tree.

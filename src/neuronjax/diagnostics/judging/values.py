@@ -1,7 +1,7 @@
-"""Runs of a traced candidate: in this process, or in a child if one may not end.
+"""Runs of a traced candidate, in this process or in a child process.
 
-A device loop whose condition is data may never end, and XLA cannot be interrupted. Such
-programs, and long programs, run in a process that can be killed.
+A device loop whose condition is data may never end, and XLA cannot be interrupted.
+Programs with such a loop, and long programs, run in a child, which can be killed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from neuronjax.execution.kernels.running import USUAL_MEMORY, FreshMemory
 from neuronjax.ir.kernel import KernelBlock, KernelInstruction, KernelLoop, KernelWhile
 from neuronjax.ir.kernel_file import write_program
 
-#: A program that executes more instructions runs in a child.
+#: A program that executes more instructions than this runs in a child process.
 _MOST_HERE = 1_000_000
 
 
 class EndlessError(InvalidProgramError):
-    """The error of a kernel's run that takes longer than it may."""
+    """The error of a kernel whose run exceeds the time limit."""
 
 
 class ValuesRun(NamedTuple):
@@ -66,9 +66,9 @@ def _may_not_end(block: KernelBlock) -> Iterator[str]:
 def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
-    """Yield the kernel's results in every run. `seconds` limits the time of all runs
-    together if a child executes them, since one may not end or is long. Otherwise each
-    run is executed when its results are needed.
+    """Yield the kernel's results in every run. If runs may not end or are long, a child
+    process executes all of them, in `seconds` in total; otherwise this process executes
+    each run when its results are needed.
     Raises:
         EndlessError: the runs did not end in time.
         NeuronJaxError: a run breaks a limit.
@@ -130,5 +130,5 @@ def _unfinished(ended: Ended, kernel: str, line: str) -> InvalidProgramError:
             remedy="let the loop's condition become 0, or give the judge more time",
         )
     words = ended.printed.strip().rpartition("\n")[2]
-    message = f"executing its instructions {ended.how or 'left no result'}: {words}"
+    message = f"executing its instructions {ended.how or 'wrote no result'}: {words}"
     return InvalidProgramError(message, op=kernel, remedy="judge a smaller case")

@@ -1,7 +1,7 @@
-"""The child that runs a traced candidate's instructions, but none of its Python code.
+"""The child process that runs a candidate's instructions, but none of its Python code.
 
-`nursery` forks the child, in a folder that holds the program and the arguments.
-It writes the results; the file with their tree comes last.
+`nursery` forks the child, in a folder that contains the program and the arguments. The
+child writes the results, and last the file with the tree of the results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DONE, DONE_ARRAYS = "values.json", "values.npz"
 
 
 def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the results up to the first run that failed, and its error's fields."""
+    """Run the program; return results up to the first error, and the error's fields."""
     tree = types_file.read(given["results"])
     traced = TracedKernel(read_program(program), tree, tuple(given["dtypes"]))
     stored = StoredKernel(traced)
@@ -42,7 +42,7 @@ def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> NoReturn:
-    """Run the program of the working folder and write the results."""
+    """Run the program in the working folder and write the results."""
     warnings.simplefilter("ignore")
     files = (Path(name).read_bytes() for name in (GIVEN, GIVEN_ARRAYS))
     found = values(Path(PROGRAM).read_bytes(), values_file.read(*files))

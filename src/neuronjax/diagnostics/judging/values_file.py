@@ -1,8 +1,8 @@
 """Arguments and results of a kernel as two files: JSON, and the bits of the arrays.
 
-The JSON has the tree as in `types_file`, with a slot per array, and the names of the
-dtypes. A `.npz` has the n-th array as unsigned integers of its width. Arrays are read
-into NumPy copies.
+The JSON contains the tree as in `types_file`, with a numbered slot for each array, and
+the names of the arrays' dtypes. A `.npz` file contains array n as unsigned integers of
+its width.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neuronjax.nki import arguments
 
 
 def stored(tree: Any) -> tuple[bytes, bytes]:
-    """Return both files of a tree of arrays, slots and plain values.
+    """Return the contents of both files for a tree of arrays and plain values.
 
     Raises:
         InvalidProgramError: the tree has a value of another type.
@@ -41,7 +41,7 @@ def stored(tree: Any) -> tuple[bytes, bytes]:
 
 
 def read(text: bytes, arrays: bytes) -> Any:
-    """Return the tree of two files.
+    """Return the tree from the contents of both files.
 
     Raises:
         InvalidProgramError: the files were not written by `stored`.
@@ -59,5 +59,5 @@ def read(text: bytes, arrays: bytes) -> Any:
             raise
         raise InvalidProgramError(
             f"the file of the kernel's values cannot be read: {error}",
-            remedy="judge the kernel again: the file changed after its process ended",
+            remedy="judge the kernel again: the file changed after it was written",
         ) from error

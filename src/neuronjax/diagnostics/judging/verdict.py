@@ -1,6 +1,6 @@
 """The verdict on a kernel: plain data, the same in Python and as JSON.
 
-Within a version of its format, `SCHEMA`, fields keep their name and meaning.
+Within one version of the format (`SCHEMA`), fields keep their names and meanings.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from neuronjax.report.quantities import finite
 from neuronjax.report.tables import Displayed, as_text
 
 SCHEMA = "neuronjax.verdict/1"
-#: The verdicts, best first, with the command's exit status for each.
+#: The verdicts, best first, with the exit status of `neuronjax judge` for each.
 EXIT_STATUS = {"accepted": 0, "undecided": 3, "refused": 1}
-#: A tolerance that accepts a relative L2 error above this limit cannot decide.
+#: A tolerance that accepts larger relative L2 errors than this cannot decide.
 DECIDES = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedVerdict:
-    """One comparison with the reference.
+    """The comparison of a kernel's results with the reference's, for one seed.
 
     Attributes:
         seed: seed of the inputs.
@@ -38,8 +38,8 @@ class SeedVerdict:
             without rounding after every function.
         allowed: the largest error that passes. With derived tolerances, an element
             without a bound counts as wrong by its whole size.
-        worst: the element that is furthest off, relative to its bound if tolerances are
-            derived: result, index, actual and expected value; None if all are equal.
+        worst: the element with the largest error, relative to its bound if tolerances
+            are derived: result, index, actual and expected value; None if equal.
         why: what is wrong, "" if nothing.
     """
 
@@ -53,10 +53,10 @@ class SeedVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A broken rule, or a dependence on chance.
+    """A broken rule, a dependence on chance, or advice.
 
     Attributes:
-        rule: its id, or an event: "limit", "raised", "crashed", "forbidden".
+        rule: id of the rule, or what happened, such as "raised" or "forbidden".
         location: "file:line", or "" if there is none.
         message: what is wrong, with the offending value.
         remedy: what to write instead, or "".
@@ -71,7 +71,8 @@ class Problem:
 
     @classmethod
     def of_error(cls, rule: str, error: NeuronJaxError, location: str = "") -> Problem:
-        """Return the problem of an error; `location` is used if the error has none."""
+        """Return `error` as a problem of `rule`, at `location` if the error has
+        none."""
         return cls(
             rule=rule,
             location=error.location or location,
@@ -85,10 +86,10 @@ class TriedMutant:
     """A wrong kernel on which the tolerance was tried.
 
     Attributes:
-        what: how it differs from the reference.
-        caught: whether the tolerance refuses its results.
-        does_nothing: whether it returns zeros or an input.
-        relative_l2: error of its results; inf if it is caught.
+        what: how the kernel differs from the reference.
+        caught: whether the tolerance refuses the kernel's results.
+        does_nothing: whether the kernel returns zeros or an input.
+        relative_l2: error of the results; inf if the kernel is caught.
     """
 
     what: str
@@ -107,7 +108,7 @@ class VerdictTimes:
         speedup: the baseline's predicted time over `predicted_ms`; or None.
         engine_activity: share of the time in which each queue works.
         hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
-        mfu: FLOP of the kernel's matmuls, as a share of TensorE's peak in that time.
+        mfu: FLOP of the kernel's matmuls over TensorE's peak FLOP in `predicted_ms`.
         instructions: number of executed instructions.
         changes: the changes that would save most, and the most ms that each can save.
     """
@@ -141,7 +142,7 @@ class KernelVerdict(Displayed):
         correct: whether all seeds are correct; None if nothing was compared, or if all
             pass but the tolerance is too wide to decide.
         tolerance: source of the seeds' tolerances: "derived" from the reference,
-            "given", or why none could be derived; "" if nothing was compared.
+            "given", or why no tolerance was derived; "" if nothing was compared.
         seeds: one comparison per seed.
         mutants: wrong kernels, and whether the first seed's tolerance catches them.
         limits: broken rules of the chip, and other reasons why judging ended.
@@ -172,7 +173,7 @@ class KernelVerdict(Displayed):
 
     @property
     def word(self) -> str:
-        """Return the verdict as one word of `EXIT_STATUS`."""
+        """Return "accepted", "undecided" or "refused"."""
         if self.accepted:
             return "accepted"
         return "undecided" if self.undecided else "refused"
@@ -193,10 +194,10 @@ class KernelVerdict(Displayed):
 
 
 def from_json(text: str) -> KernelVerdict:
-    """Return the verdict that `to_json` wrote.
+    """Return the verdict of which `text` is the JSON.
 
     Raises:
-        InvalidProgramError: the text is no verdict, or of another version.
+        InvalidProgramError: `text` is no verdict, or has another version of the format.
     """
     try:
         return _verdict(json_object(text))

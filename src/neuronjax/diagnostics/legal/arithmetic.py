@@ -1,4 +1,4 @@
-"""Rules that propagate values and errors through element by element instructions."""
+"""Rules that propagate values and errors through element-wise instructions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REMEDY = "leave this op out of the function, or compare with `nj.compare`"
 
 @functools.singledispatch
 def legal(i: Instruction, x: Sequence[Held], at: Executors) -> Sequence[Held]:
-    """Return the results of an instruction, with their errors.
+    """Return the results of instruction `i` on operands `x`, with their errors.
 
     Raises:
         UnimplementedError: the instruction has no rule.
@@ -72,7 +72,7 @@ def _(i: HostCall, x: Sequence[Held], at: Executors) -> Sequence[Held]:
 
 
 def no_rule(i: Instruction, what: str) -> UnimplementedError:
-    """Return the error that says that an instruction has no rule."""
+    """Return the error to raise if `what`, in instruction `i`, has no rule."""
     return UnimplementedError(
         f"{what} has no rule for bounds of errors",
         op=i.name,
@@ -82,7 +82,7 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return integer or boolean results, doubtful where an operand is doubtful."""
+    """Return integer or boolean results, marked where an operand may be wrong."""
     results = in_float64(i, [h.values for h in x], at)
     compared = []
     for values, buffer in zip(results, i.results, strict=True):
@@ -121,7 +121,7 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """Return a remainder's slopes in both operands: infinite where it may jump."""
+    """Return a remainder's slopes in both operands: infinite if the result may jump."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
     return jumps, np.where(r[1] > 0, np.inf, np.abs(low))
@@ -136,7 +136,7 @@ def _raised(a: Held, b: Held) -> Array:
     return powered(a.x, b.x)
 
 
-#: Functions of two operands that need more than the rule of NumPy's function.
+#: Functions of two operands whose rule differs from that of NumPy's function.
 _FLOATS: Mapping[str, Callable[..., Array]] = {
     "atan2": lambda a, b: elementwise(np.arctan2, _ATAN2, a.x, b.x),
     "multiply": _multiplied,
@@ -207,13 +207,13 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Cast an exact operand as the chip casts; bound the error of any other cast."""
+    """Cast an exact operand as the chip does; add the cast's error to any other."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
         results = of_exact(i, x, at)
         if held.x.shape == held.shape:
             return results
-        # An axis of size 1 that is yet to be broadcast stays of size 1.
+        # An axis that is broadcast later keeps size 1.
         index = tuple(slice(0, 1) if n == 1 else slice(None) for n in held.x.shape)
         return [Held(results[0].x[index], held.shape)]
     dtype = i.results[0].type.dtype
@@ -280,7 +280,7 @@ def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 @legal.register(ReadAmax)
 @legal.register(RecordAmax)
 def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return the exact scale; the program divides by it, so its error cancels."""
+    """Return the scale as exact: the program divides by it, so its error cancels."""
     results = exactly(i, [h.values for h in x], at)
     return [Held(exact(r, at.model), ()) for r in results]
 
@@ -294,12 +294,12 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 _RELATIVE = ("cbrt", "cosh")
 
 
-#: Distances of the chords' ends from the argument, as shares of its largest error.
+#: Ends of chords, as distances from the argument divided by its largest error.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 
 def _steepest(function: Callable[[Any], Any], x: np.ndarray, reach: Any) -> np.ndarray:
-    """Return the slope of the steepest chord from `x` to any of its possible values."""
+    """Return the slope of the steepest chord of `function` from `x`, within `reach`."""
     x, reach = (np.asarray(v, np.float64) for v in (x, reach))
     slopes = [
         np.abs(function(x + end * reach) - function(x)) / np.abs(end * reach)
@@ -322,7 +322,7 @@ _RULES = {name: RULES.get(f) or _rule(name, f) for name, f in UNARY.items()}
 
 
 def applied(name: str, x: Tracked) -> Tracked:
-    """Return the function of StableHLO or CHLO called `name`, applied to `x`."""
-    if name == "rsqrt":  # so that an error shared by a row stays shared
+    """Return the StableHLO or CHLO function called `name`, applied to `x`."""
+    if name == "rsqrt":  # so that an error that elements share stays shared
         return np.reciprocal(np.sqrt(x))  # type: ignore[return-value]
     return elementwise(UNARY[name], _RULES[name], x)

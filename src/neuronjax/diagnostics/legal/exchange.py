@@ -1,7 +1,7 @@
-"""Rules that propagate values and errors through instructions that combine devices.
+"""Rules that propagate values and errors through collectives.
 
-A reduction over devices is a sum of one term per device, in any order, whose partial
-sums are rounded to the dtype that is sent. All other collectives move numbers.
+A reduction combines one term per device, in any order, and rounds partial results to
+the dtype that is sent. All other collectives move numbers.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def exchanged(
 ) -> list[list[Held]]:
     """Return a collective's results on every device; `x` has the operands by device.
 
-    If `are_joint`, errors of different devices may be the same error, and add up
-    linearly, not in squares.
+    If `are_joint`, devices may have the same error, so errors add up linearly.
 
     Raises:
         UnimplementedError: the instruction is a kernel that communicates.
@@ -64,7 +63,7 @@ def exchanged(
 
 
 def correlated(held: Held) -> Held:
-    """Return `held` with errors that count as correlated with those of other values."""
+    """Return `held` with its errors marked as correlated with those of other values."""
     x = held.x
     if not isinstance(x, Tracked) or x.is_exact:
         return held
@@ -98,7 +97,8 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of an integer reduction; it is doubtful if a term is."""
+    """Return the k-th result of an integer reduction, marked where a term may be
+    wrong."""
 
     def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
         key = at.reference.first_key
@@ -135,8 +135,7 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
     terms = [rounded(held.tracked(model), travels)[0] for held in x]
     whole: Any = np.stack(terms)  # type: ignore[call-overload]
     if travels.unit > model.sums.unit and i.op == "add":
-        # Each term but the first is followed by one rounding of a partial sum. In any
-        # order, this partial sum is at most about as large as `sizes`.
+        # Each addition rounds a partial sum, at most about `sizes` in any order.
         values = whole.value
         sizes = np.sqrt(np.square(values).sum(0) + np.square(values.sum(0)))
         error = travels.unit / math.sqrt(3) * sizes

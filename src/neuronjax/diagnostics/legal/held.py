@@ -1,8 +1,8 @@
-"""Values with errors during a walk, and rounding of such values to a format.
+"""Values of a program with their errors, and rounding of such values to a format.
 
-An array that the program broadcasts is kept small: `elementwise` of
-`diagnostics.tolerance` then knows that many elements have the same error. `wide`
-broadcasts it for an instruction that needs every element.
+An array that the program broadcasts is stored as before the broadcast, so that
+`diagnostics.tolerance.elementwise` knows which elements have the same error.
+`Held.wide` broadcasts the array for an instruction that needs every element.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Held:
     """A value of the program, with its error.
 
     Attributes:
-        x: the elements, `Tracked` if they are floats or doubtful. Its shape is `shape`,
-            or has axes of size 1 that are yet to be broadcast.
+        x: the elements, `Tracked` if they are floats or may be wrong. The shape of `x`
+            is `shape`, or has size 1 on axes that are broadcast later.
         shape: the shape that the program declares.
         hard: absolute error bound of a number that was just rounded: the bound of its
             earlier errors plus the largest error of that rounding. It has the shape of
             `x`; None if only `x.scale()` bounds the error.
-        is_drawn: whether the value contains a drawn error; see `drawn`.
+        is_drawn: whether the value contains a random error; see `drawn`.
     """
 
     x: Array
@@ -55,7 +55,7 @@ class Held:
         return np.broadcast_to(plain, self.shape)
 
     def wide(self) -> Array:
-        """Return all elements, broadcast; copies of one element share its error."""
+        """Return all elements, broadcast; the copies of an element share its error."""
         if self.x.shape == self.shape:
             return self.x
         wide = moved(lambda v: np.broadcast_to(v, self.shape), self.x)
@@ -64,7 +64,7 @@ class Held:
         return wide
 
     def tracked(self, model: ErrorModel) -> Tracked:
-        """Return all elements as tracked numbers, also those of an integer array."""
+        """Return all elements as tracked numbers, also if `x` is a plain array."""
         x = self.wide()
         return x if isinstance(x, Tracked) else exact(x, model)
 
@@ -80,11 +80,11 @@ class Held:
 
 
 def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
-    """Return a value with one draw of the errors that it may have.
+    """Return `held` with random errors added to its values, in place of their scales.
 
-    `is_drawn` says whether the operands of the value had drawn errors. The result's
-    `is_drawn` is True if `is_drawn` is, or if this call draws an error. If a value's
-    `is_drawn` is True, a later cast draws its rounding error too.
+    `is_drawn` states whether operands of the instruction have random errors. If they
+    have, or if this call adds an error, the result's `is_drawn` is True. Such a result
+    does not count as exact, so a later cast adds a random error too.
     """
     x = held.x
     if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:
@@ -93,7 +93,7 @@ def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
 
 
 class Executors(NamedTuple):
-    """The arguments of the rules of instructions, beside the operands.
+    """What the rules of instructions get in addition to the operands.
 
     Attributes:
         model: how results are rounded.
@@ -109,10 +109,7 @@ class Executors(NamedTuple):
 
 
 def is_doubtful(held: Held) -> bool:
-    """Return whether a value is discrete and may be wrong.
-
-    Such a value depends on numbers that differ by less than their error bounds.
-    """
+    """Return whether `held` has integers or booleans that errors may change."""
     return isinstance(held.x, Tracked) and held.x.dtype.kind in "iub"
 
 
@@ -125,7 +122,7 @@ def places_in_doubt(held: Held) -> np.ndarray:
 
 
 def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list[Any]:
-    """Execute an instruction on exact numbers, in the formats of the program."""
+    """Execute `i` on the exact numbers `arrays`, in the formats of the program."""
     given = [
         at.reference.leave(x, view.type.dtype)
         for x, view in zip(arrays, i.operands, strict=True)
@@ -143,7 +140,7 @@ def in_float64(
 
 
 def of_exact(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Execute an instruction with `exactly` and return its results as `Held`."""
+    """Execute `i` by `exactly`, and return the results as `Held`."""
     results = exactly(i, [h.values for h in x], at)
     return [
         Held(
@@ -158,13 +155,13 @@ def of_exact(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def format_of(i: Instruction, number: int = 0) -> Roundoff:
-    """Return the format to which float result `number` of an instruction is rounded."""
+    """Return the format to which `i` rounds its float result `number`."""
     return roundoff(i.write_format or i.results[number].type.dtype)
 
 
 def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """Return `x`, FP32 result `number` of an instruction, rounded to the format in
-    which it is written."""
+    """Return `x`, FP32 result `number` of `i`, with the error of rounding to its
+    format."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
     result, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
@@ -174,8 +171,8 @@ def written(x: Array, i: Instruction, number: int = 0) -> Held:
 def rounded(
     x: Tracked, format: Roundoff, is_stochastic: bool = False
 ) -> tuple[Tracked, np.ndarray | None]:
-    """Add the error of rounding to `format` to the errors of `x`, and return `x` and
-    its error bound; None as bound if the format is not narrower than FP32.
+    """Return `x` with the error of rounding to `format`, and an error bound; None as
+    bound if `format` is not narrower than FP32.
 
     The values are not rounded, since the order of addition or a table may decide to
     which neighbour in the format a number is rounded.
@@ -201,14 +198,14 @@ UNIFORM = np.float32(3**-0.5)
 
 
 def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
-    """Return half the distance of neighbours in a format at magnitude `size`."""
+    """Return half the distance between neighbours in `format` at magnitude `size`."""
     _, exponent = np.frexp(size)
     return np.ldexp(np.float32(format.unit), exponent - 1) + np.float32(format.smallest)
 
 
 def without_needless_errors(x: Tracked) -> Tracked:
-    """Return `x`, a result of exact operands, without the rounding error of elements
-    that FP32 holds exactly."""
+    """Return `x`, a result of exact operands, without the rounding errors of elements
+    that FP32 represents exactly."""
     value = x.value
     with np.errstate(all="ignore"):
         held = value.astype(np.float32).astype(value.dtype) == value

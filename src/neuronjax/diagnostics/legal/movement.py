@@ -53,7 +53,7 @@ def _(i: Iota | Rng, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held:
-    """Apply a function that only moves elements to values and errors."""
+    """Apply `function`, which only moves elements, to values and errors of `held`."""
     x = held.wide()
     hard = held.hard
     if hard is not None:
@@ -63,7 +63,7 @@ def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held
 
 
 def _broadcast(i: DmaCopy, held: Held) -> Held:
-    """Return the operand reshaped, with an axis of size 1 wherever it is broadcast."""
+    """Reshape the operand to the result's rank, with size 1 on axes to broadcast."""
     shape = i.results[0].type.shape
     dimensions = i.parameters[0]
     # Put the axes in the result's order: StableHLO's dimensions need not ascend.
@@ -108,7 +108,7 @@ def _(i: Im2col | LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> list[Held]:
-    """Move the elements of the operands `data`; the other operands are indices."""
+    """Move elements of the operands with numbers in `data`; the others are indices."""
     plain = [h.values for h in x]
 
     def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -121,7 +121,7 @@ def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> lis
 
 
 def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:
-    """Move elements of several operands into one array, with their errors."""
+    """Return the array into which `mover` moves elements of `x`, with their errors."""
     value = np.asarray(mover([h.values for h in x]))
     if not any(isinstance(h.x, Tracked) for h in x):
         return Held(value, value.shape)

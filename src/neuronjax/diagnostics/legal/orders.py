@@ -1,6 +1,6 @@
-"""Rules that propagate values and errors through instructions that sort by size.
+"""Rules that propagate values and errors through instructions that sort or rank.
 
-Where two numbers differ by less than their error bounds, either may come first.
+If two numbers differ by less than their error bounds, either may come first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neuronjax.ir.instruction_set import Sort, TopK
 
 @legal.register
 def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Sort; the k-th sorted number is off by at most the largest error of all."""
+    """Sort; every sorted number has at most the largest error along the axis."""
     keys, axis = x[: len(i.descending)], i.dimension
     if all(h.is_exact for h in x):
         return of_exact(i, x, at)
@@ -41,7 +41,7 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
         if i.descending[0]:
             by_key = np.flip(by_key, axis)
         places = neighbours(by_key, reach, axis)
-        if len(keys) > 1:  # other keys decide if the first are equal
+        if len(keys) > 1:  # where first keys are equal, other keys decide
             places = np.broadcast_to(places.any(axis=axis, keepdims=True), places.shape)
     results = []
     for number, (values, view) in enumerate(zip(sorted_, i.results, strict=True)):
@@ -74,8 +74,8 @@ def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Reduce with a block of scalars. With inexact operands only argmax and argmin have
-    a known result; all other results are doubtful."""
+    """Reduce with a block of scalar instructions. If operands are inexact, results are
+    doubtful (may be wrong), except those of argmax and argmin."""
     if all(h.is_exact for h in x):
         return of_exact(i, x, at)
     results = in_float64(i, [h.values for h in x], at)

@@ -1,4 +1,4 @@
-"""Legal results of a program, and the comparison of a run with them."""
+"""Legal results of a program, and the comparison of outputs with them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
 class BoundArray(np.ndarray):
     """Error bounds that `np.testing.assert_allclose` accepts as `atol`.
 
-    NumPy formats `atol` as one number and adds it to a flat array. If NumPy has
-    removed NaN or Inf from that array, the sum fails; use `LegalResults.check` then.
+    NumPy formats `atol` as one number and adds it to a flat array. The addition fails
+    if outputs have NaN or Inf, which NumPy removes first: use `LegalResults.check`.
     """
 
     def __format__(self, spec: str) -> str:
@@ -46,12 +46,12 @@ class LegalOutput:
     """The legal values of one output.
 
     Attributes:
-        path: path in the pytree of the outputs, "grads/w"; "the result" for one array.
+        path: path in the pytree, such as "grads/w"; "the result" for one array.
         dtype: the dtype that the program declares.
         tolerance: reference and bounds; the next three fields are parts of it.
         expected: the reference, float64; integers and booleans in their dtype.
         atol: absolute bound of every element's error, float64. 0 where only the bits of
-            the reference are legal. Inf where nothing is known: the number may
+            the reference are legal. Inf where no bound is known: the number may
             overflow, or depends on numbers that differ by less than their bounds.
         l2: bound of the L2 norm of all errors.
     """
@@ -68,7 +68,7 @@ class LegalOutput:
     def power(self) -> float:
         """Return the smallest relative error that is refused if all numbers have it.
 
-        If it is 1 or more, zeros in place of all numbers pass: the bounds are useless.
+        If it is 1 or more, the bounds are useless: zeros in place of all numbers pass.
         """
         values = np.abs(self.expected.astype(np.float64))
         known = np.isfinite(values) & np.isfinite(self.atol) & (values > 0)
@@ -117,8 +117,8 @@ class CheckedOutput:
     Attributes:
         judged: counts of elements, and the norm of all errors with its bound.
         indices: row-major indices of elements beyond their bounds, int64 [n, rank].
-        excess: absolute error minus bound of each such element, float64 [n]; Inf for an
-            Inf or a NaN in place of a number.
+        excess: absolute error minus bound of the elements in `indices`, float64 [n];
+            Inf for an Inf or a NaN in place of a number.
         index: index of the element whose error is the largest multiple of its bound;
             None for an empty output.
         value, expected, allowed: the value, reference and bound at `index`.
@@ -225,15 +225,15 @@ class LegalResults(Displayed):
         return bool(self.check(outputs))
 
     def check(self, outputs: Any) -> LegalCheck:
-        """Return which elements of outputs exceed their bounds, and by how much.
+        """Return which elements of `outputs` exceed their bounds, and by how much.
 
-        An Inf or a NaN is legal where the reference has the same, or where the bound is
-        Inf; a finite number in its place is not legal. The L2 norm of all errors has a
-        bound too, which is sharper than the bounds of single elements. `outputs` have
-        the structure that the function returns, and any dtypes.
+        Any number is legal where the bound is Inf. Elsewhere, Inf and NaN are legal
+        only where the reference has the same. The L2 norm of all errors has a bound
+        too, which is sharper than the bounds of single elements. `outputs` have the
+        structure that the function returns, and any dtypes.
 
         Raises:
-            InvalidProgramError: another number of outputs, or another shape.
+            InvalidProgramError: `outputs` have another number or another shape.
         """
         leaves = jax.tree.leaves(outputs)
         if len(leaves) != len(self.outputs):
@@ -246,7 +246,8 @@ class LegalResults(Displayed):
         return LegalCheck(outputs=tuple(o.check(x) for o, x in pairs))
 
     def table(self) -> Table:
-        """Return a table: shape, size of the reference and bounds of every output."""
+        """Return a table: type, root mean square, error bounds and power of every
+        output."""
         return new_table(
             f"{self.name} on {self.setting}:\nmedian and largest error bounds",
             {
@@ -287,7 +288,6 @@ class LegalResults(Displayed):
 
 
 def _figures(output: LegalOutput) -> dict[str, Any]:
-    """Return figures of an output; None for bounds if no element has a known bound."""
     values = output.expected.astype(np.float64)
     finite = values[np.isfinite(values)]
     known = output.atol[np.isfinite(output.atol)]
@@ -319,7 +319,7 @@ def _row(output: LegalOutput) -> Sequence[str]:
 def legal_output(
     held: Held, path: str, dtype: np.dtype, model: ErrorModel
 ) -> LegalOutput:
-    """Return the legal values of an output from its value at the end of a walk."""
+    """Return the legal values of the output `path`, whose value in a walk is `held`."""
     whole = held.tracked(model)
     with np.errstate(all="ignore"):
         tolerance = tolerance_of(whole)

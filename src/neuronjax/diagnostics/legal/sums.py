@@ -1,7 +1,7 @@
 """Rules that propagate values and errors through sums and products of many terms.
 
-The terms may come from sliding windows or from a scatter. The bounds hold for every
-order of addition; see `diagnostics.tolerance.contraction`.
+The terms may come from sliding windows or from a scatter. The bounds are valid for
+every order of addition; see `diagnostics.tolerance.contraction`.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def _(i: TensorReduce, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def folded(op: str, x: Tracked, axes: tuple[int, ...]) -> Tracked:
-    """Reduce over axes, starting from the neutral element of `op`."""
+    """Reduce `x` by `op` over `axes`, starting from the neutral element of `op`."""
     folds = {"add": total, "multiply": _product, "maximum": largest}
     return folds.get(op, smallest)(x, axes)
 
 
 def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Reduce integers; a doubtful element makes its result doubtful."""
+    """Reduce integers; results are marked where an element of `x` may be wrong."""
     [values] = in_float64(i, [h.values for h in x], at)
     if not any(map(is_doubtful, x)):
         return [Held(values, values.shape)]
@@ -148,7 +148,7 @@ def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return elements times scales, as `nc_matmul_mx` takes them, and the scales."""
+    """Return (elements times scales, scales); the rule of `NcMatmulMx` skips scales."""
     elements, scales = exactly(i, [x[0].values], at)
     axis, shape = i.axis, x[0].shape
     exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)
@@ -182,8 +182,8 @@ _Fold = Callable[..., np.ndarray]
 def _added_up(
     fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
 ) -> Tracked:
-    """Return the sums of an instruction that adds the elements of `parts`, with errors.
-    `fold` adds up arrays of the parts' shapes; every sum has `counts` terms."""
+    """Return the sums that `fold` makes of elements of `parts`, with errors. `fold`
+    takes an array for each part; every sum has `counts` terms."""
     value = fold(*(p.value for p in parts))
     squares = fold(*(np.square(p.value) for p in parts))
     sizes = fold(*(np.abs(p.value) for p in parts))

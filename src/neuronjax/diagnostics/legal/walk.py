@@ -26,7 +26,7 @@ from neuronjax.errors import NeuronJaxError, UnsupportedError
 from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.program import Op, Value
 
-#: Receives the results of every op; may return values that replace them.
+#: A function that gets the results of an op, and may return values to replace them.
 Made = Callable[
     [OpPath, tuple[int, ...], Mapping[Value, Held]], Mapping[Value, Held] | None
 ]
@@ -35,8 +35,8 @@ Made = Callable[
 class LegalWalk(OpWalk):
     """One walk through a program on values with errors.
 
-    `made` is called after every op outside of scalar blocks and meshes. `draw` draws
-    the errors of this run; None means that values carry the scales of errors."""
+    `made` is called after every op outside of scalar blocks and meshes. `draw` adds
+    random errors to values; without `draw`, values carry the scales of errors."""
 
     def __init__(
         self,
@@ -115,11 +115,12 @@ class LegalWalk(OpWalk):
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Held]
     ) -> None:
-        """Record that devices hold the same error: their errors are correlated."""
+        """Treat devices' errors as correlated if `values` that devices share have
+        errors."""
         self._are_joint |= any(not held.is_exact for held in values)
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
-        """Call `made` with the results of an op, and store what it returns."""
+        """Call `made` with the results of an op, and store what `made` returns."""
         if self._made is None or self.on_mesh:
             return
         [lane], known = lanes, views[self._side]
@@ -132,14 +133,14 @@ class LegalWalk(OpWalk):
             lane.arrays[at[value]] = held
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return the number that decides a branch or loop; raise if it is doubtful."""
+        """Return the number that decides a branch or loop; raise if it may be wrong."""
         [held] = lane.read([view])
         if is_doubtful(held) and not held.is_exact:
             raise UnsupportedError(
                 f"{what} depends on numbers that differ by less than their bounds",
                 op=op.name,
                 location=OpPath(self.calls, op).source or None,
-                remedy="pass only the part of the program before or after this op",
+                remedy="pass a function that ends before this op, or starts after it",
             )
         return int(held.values)
 

@@ -3,7 +3,7 @@
 `error_bounds(forward, inputs)` runs a NumPy reference on arrays that carry the scale of
 every element's error beside its value (`tracked.py`). Rules propagate errors through
 functions (`elementwise.py`, `contraction.py`, `reductions.py`, `movement.py`).
-`model.py` has the rounding of a correct kernel, `judged.py` the verdict on a result.
+`model.py` describes a correct kernel's roundings, `judged.py` checks results.
 """
 
 from neuronjax.diagnostics.tolerance.bounds import error_bounds as error_bounds

@@ -23,11 +23,11 @@ from neuronjax.diagnostics.tolerance.model import SHARED_SPREAD, ErrorModel, err
 from neuronjax.diagnostics.tolerance.runs import of_run
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
-#: Factor on bounds from drawn errors of the reference. A kernel may use another
-#: algorithm than its reference, with chunks or other sums.
+#: Factor on bounds from random errors, since a kernel may use another algorithm than
+#: its reference, with chunks or other sums.
 _OTHER_WAYS = 2.0
-#: Default number of runs with drawn errors: half of `drawn.SAMPLES`, since a judge has
-#: several seeds. With fewer runs Student's t gives wider bounds.
+#: Default number of runs with random errors: half of `drawn.SAMPLES`, since a judge
+#: tries several seeds. With fewer runs bounds are wider.
 SAMPLES = 16
 
 
@@ -45,7 +45,7 @@ def error_bounds(
 ) -> Any:
     """Run a NumPy reference and return its results with error bounds for kernels.
 
-    Three kinds of statements make up the bounds. Rigorous: an error propagates by the
+    The bounds rest on statements of three kinds. Rigorous: an error propagates by the
     largest slope over all values of an operand, and any outcome of a comparison, an
     index or a `where` that the errors can cause is allowed. Probabilistic: roundings to
     nearest are independent and symmetric; an element of a correct kernel then exceeds
@@ -64,9 +64,8 @@ def error_bounds(
     4,096 products of normally distributed numbers.
 
     Args:
-        forward: the reference, called once; its NumPy functions need rules. Names of
-            its module that mean NumPy are replaced while it runs, so that arrays which
-            it makes and fills are tracked as well.
+        forward: the reference, whose NumPy functions need rules. NumPy is replaced in
+            its module while it runs, so that arrays which it makes carry errors.
         inputs: arrays and numbers, as the reference takes them. The only error of float
             arrays is their rounding to `precision`.
         precision: the format to which every result is rounded: "fp32", "bf16", "fp16",
@@ -78,9 +77,9 @@ def error_bounds(
             chips; "emulated", for kernels on this emulator; or a mapping by name
             ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: probability that one correct element is refused.
-        samples: number of runs with drawn errors that narrow the bounds, see
-            `drawn.py`. None: `usual` runs if a bound from slopes alone exceeds 1/128 of
-            the result, as in long loops, else none.
+        samples: number of runs with random errors that narrow the bounds, see
+            `drawn.py`. None means `usual` runs if a bound without such runs exceeds
+            1/128 of the result, as after long loops, else 0.
         usual: number of runs that `samples=None` makes.
 
     Returns:
@@ -88,8 +87,8 @@ def error_bounds(
 
     Raises:
         UnimplementedError: a function of the reference has no rule.
-        InvalidProgramError: an unknown precision, or the reference uses a number of its
-            arrays without the error, such as `float(x[0])`.
+        InvalidProgramError: an unknown precision, or the reference takes a number from
+            an array without its error, as in `float(x[0])`.
 
     Memory: 12 to 16 bytes for every element that the reference holds; none for large
     results of element-wise functions, which are computed in parts (`pending.py`). Time:
@@ -121,14 +120,14 @@ def error_bounds(
 
 
 def _entered(x: Any, model: ErrorModel) -> Any:
-    """Track a float array; return a copy of any other array, and numbers unchanged."""
+    """Track a float array; copy any other array; return any other value unchanged."""
     if not isinstance(x, np.ndarray):
         return x
     return x.copy() if x.dtype.kind in "iubOSU" else as_tracked(x, model)
 
 
 def tolerance_of(x: Tracked) -> Tolerance:
-    """Return the error bounds of a tracked array, per element and of the norm."""
+    """Return the error bounds of `x`, per element and for the norm of all errors."""
     x = x.passed()
     is_stored = not x.functions
     value = (

@@ -1,18 +1,18 @@
 """Rules of matmul, dot, tensordot and einsum.
 
 A sum of n products has n roundings, each relative to the partial sum that it makes. The
-kernel chooses the order of addition: TensorE adds down 128 rows and PSUM adds the
-tiles, VectorE folds. The scale of the error of any of these orders is taken as at most
+kernel chooses the order of addition: TensorE adds 128 rows, PSUM adds tiles, VectorE
+adds elements. The scale of the error in any of these orders is taken as at most
 
     scale^2 = n u^2 / 3 (G^2 + Q)
 
-where G is the largest partial sum in the order of the indices, one for every `CHUNK` of
-them, and Q the sum of the squares of the products. In an order that is independent of
+where u is the unit roundoff, G the largest of the partial sums after every `CHUNK`
+terms, and Q the sum of the squares of the products. In an order that is independent of
 the terms' signs, a partial sum is a share of the total plus a random walk of at most
 sqrt(Q). Only an order chosen for the given numbers, such as positive terms first,
 exceeds this. The bound of Higham and Mary, with the sum of magnitudes in place of G and
-Q, holds for such orders too but is sqrt(n) wider and would hide a dropped term. Where
-all terms have one value the roundings are not independent; the scale is n u G there.
+Q, holds for such orders too but is sqrt(n) wider and would hide a dropped term. If
+all terms have one value, the roundings are not independent and the scale is n u G.
 
 Values come from FP32 matmuls of `CHUNK` terms, in half the time of float64. The bound
 includes the roundings of these matmuls, as chains of `CHUNK` additions.
@@ -52,7 +52,7 @@ _DROPPED = 2.0**-58
 
 
 def matmul(a: Any, b: Any) -> Tracked:
-    """Return what `numpy.matmul` returns, for vectors and stacks too, with errors."""
+    """Return `numpy.matmul(a, b)` with errors, also for vectors and stacks."""
     model = model_of((a, b))
     dtype = declared(a, b)
     a, b = as_tracked(a, model), as_tracked(b, model)
@@ -65,14 +65,14 @@ def matmul(a: Any, b: Any) -> Tracked:
 
 
 def _with_stack(x: Tracked, stack: tuple[int, ...]) -> Tracked:
-    """Broadcast matrices to a stack; keep a pending array pending if possible."""
+    """Broadcast the matrices of `x` to `stack`; return `x` itself if possible."""
     if x.shape[:-2] == stack:
         return x
     return moved(lambda v: np.broadcast_to(v, (*stack, *v.shape[-2:])), x)
 
 
 def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
-    """Multiply [..., M, K] by [..., K, N] with equal stacks."""
+    """Multiply `a` [..., M, K] by `b` [..., K, N], which have the same leading axes."""
     shape, n = (*a.shape[:-1], b.shape[-1]), a.shape[-1]
     if a.is_batch:
         model.draw.need_room(math.prod(shape))
@@ -123,7 +123,8 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Return shared errors that a sum along an axis leaves unchanged, and the rest."""
+    """Split `shared` into errors that a sum along `axis` does not change, and
+    others."""
     views = {s: t.scale for s, t in shared.items() if t.is_relative}
     same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
     kept = {s: t for s, t in shared.items() if s in same}
@@ -131,7 +132,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return a factor's shared error for the product; it is equal along `axis`."""
+    """Return a factor's error `term`, equal along `axis`, in the product's shape."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 
@@ -160,8 +161,8 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return `x[stack]` as a factor, and a mask of constant lines along `axis`. Shared
-    errors in `loose` are treated as correlated."""
+    """Return `x[stack]` as a factor, and which lines along `axis` have one value.
+    Shared errors in `loose` are treated as correlated."""
     part = x.part(stack)
     value, own, joint = part.value, part.own, part.correlated(loose, stack)
     largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
@@ -176,7 +177,7 @@ def _factor(
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
-    """Return products, the scale of their roundings, and errors from the operands."""
+    """Return the product, the scale of its roundings, and the errors from operands."""
     n = a.scaled.shape[-1]
     unit = a.unit * b.unit
     sums = np.float32(model.of_sums(n + min(CHUNK, n)))
@@ -198,10 +199,9 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Return two errors of scaled values: the part (n u^2 / 3) * Q of the squared
-    rounding error (see the module), and the scale of propagated operand errors. If
-    operands have errors, the scale includes the rounding error, and the first result is
-    0; else the scale may be None."""
+    """Return (n u^2 / 3) Q, a term of the squared rounding error (see the module), and
+    the scale of the errors from operands, or None. If operands have errors, this scale
+    includes the first result, which is returned as 0."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
@@ -235,14 +235,13 @@ def _sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal(x: np.ndarray) -> np.ndarray:
-    """Return `x`, which are scales or their squares, with zeros in place of subnormal
-    numbers: one subnormal in twenty numbers makes a matrix product ten times as slow. A
-    product loses at most four square roots of 2^-124, which is below `_DROPPED`."""
+    """Return `x` with zeros for subnormal numbers: one subnormal in twenty numbers
+    makes a matrix product ten times as slow. `_DROPPED` bounds the loss."""
     return np.where(x < np.finfo(np.float32).tiny, np.float32(0.0), x)
 
 
 def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
-    """Return `numpy.einsum`; refuse an operand that repeats a letter."""
+    """Return `numpy.einsum` with errors; refuse an operand that repeats a letter."""
     model = model_of(operands)
     text = subscripts.replace(" ", "")
     inputs, _, output = text.partition("->")
@@ -267,7 +266,8 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
 
 
 def _pair(a: Any, p: str, b: Any, q: str, needed: set[str]) -> tuple[Any, str]:
-    """Multiply operands with letters `p`, `q`; return the product and its letters."""
+    """Multiply `a` with letters `p` by `b` with letters `q`, and sum over letters that
+    are not `needed`; return the product and its letters."""
     a, p = _only(a, p, needed | set(q))
     b, q = _only(b, q, needed | set(p))
     stack = [c for c in p if c in q and c in needed]
@@ -291,7 +291,7 @@ def _only(x: Any, name: str, kept: set[str]) -> tuple[Any, str]:
 
 
 def grouped(x: Any, groups: Iterable[Iterable[int]]) -> Any:
-    """Return `x` with its axes in the order of the groups, each group as one axis."""
+    """Return `x` with its axes in the order of `groups`, every group as one axis."""
     axes = [[*group] for group in groups]
     order = [n for group in axes for n in group]
     shape = [math.prod(x.shape[n] for n in group) for group in axes]
@@ -314,7 +314,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def dot(a: Any, b: Any) -> Any:
-    """Return `numpy.dot`: contract the last axis with the second to last axis."""
+    """Return `numpy.dot(a, b)`: contract the last axis with the last but one."""
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return np.multiply(a, b)
     return tensordot(a, b, ([np.ndim(a) - 1], [max(0, np.ndim(b) - 2)]))

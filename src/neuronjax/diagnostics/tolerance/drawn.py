@@ -1,13 +1,14 @@
-"""Bounds from runs whose roundings are drawn at random, for deep programs.
+"""Bounds from runs with random errors, for deep programs.
 
-Slopes add up the largest possible errors of operands. After a few layers or iterations,
-in which errors cancel as often as they add, such a bound is far from any run. A sampled
-run adds random errors at the scales that the rules give (of a rounding, an order or a
-table) and continues with the wrong numbers: Monte Carlo arithmetic. So its errors have
-the correlations and cancellations of the program. The distance of a legal run from the
-reference, in units of the sampled distances, then follows Student's t distribution,
-which says how far a bound must exceed them. Errors are drawn `AMPLITUDE` times too
-large and distances divided by it, so that a nearby kink (`relu`) is noticed.
+A rule multiplies the largest possible errors of operands by slopes. After a few layers
+or iterations, in which errors cancel as often as they add, such a bound is far larger
+than the error of any run. A *sampled run* adds random errors at the scales that the
+rules give (of a rounding, an order or a table) and continues with the changed numbers:
+Monte Carlo arithmetic. So its errors correlate and cancel as they do in the program.
+The distance of a legal run from the reference, in units of the sampled distances,
+follows Student's t distribution, which gives the factor between bound and sampled
+distances. Random errors are `AMPLITUDE` times too large and distances are divided by
+`AMPLITUDE`, so that a nearby kink (`relu`) is noticed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Key = TypeVar("Key")
 class Draw:
     """The random errors of one run or of several; a run's number determines them.
 
-    `count` runs are packed into a value (`runs.py`); 0 means a single run."""
+    A value packs the numbers of `count` runs (`runs.py`); 0 means one unpacked run."""
 
     def __init__(self, samples: int, number: int, count: int = 0) -> None:
         self._samples, self._number, self.count = samples, number, count
@@ -58,20 +59,20 @@ class Draw:
         """Check that an array of `size` elements may be stored for all runs together.
 
         Raises:
-            RunsApartError: it may be stored for fewer runs only.
+            RunsApartError: the array may be stored for fewer runs only.
         """
         if self.count > 1 and self.count * size > _MOST_HELD:
             raise RunsApartError(max(1, _MOST_HELD // size))
 
     def held(self, value: np.ndarray) -> np.ndarray:
-        """Return an array that is equal in all runs, packed with a copy per run."""
+        """Return `value`, packed with an equal copy for each run."""
         if not self.count:
             return value
         self.need_room(value.size)
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return a value plus one draw of its errors, as a value without errors."""
+        """Return `x` with random errors of its scales in the values, and no scales."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -108,15 +109,15 @@ class Draw:
         return np.moveaxis(draws, 0, -1) if self.count else draws[0]
 
     def _of(self, cause: str) -> Any:
-        """Return a drawn error. Every use of one `cause` (a table, or "constants") gets
-        the same error; every use of the cause "" gets a new error."""
+        """Return a random error: the same in every call with one `cause` (a table, or
+        "constants"), a new error if `cause` is ""."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]
 
 
 class Spread:
-    """Distances of `count` sampled runs from a reference, element by element."""
+    """Distances of `count` runs with random errors from a reference, per element."""
 
     def __init__(self, expected: np.ndarray) -> None:
         self._expected = expected.astype(np.float64)
@@ -136,13 +137,14 @@ class Spread:
         self.count += 1
 
     def is_no_help(self, found: Tolerance, quantile: float) -> bool:
-        """Return whether several runs give no smaller norm bound than `found`."""
+        """Return whether sampled runs bound the norm no better than `found` does."""
         norm = quantile * math.sqrt(self._norm / max(1, self.count))
         return self.count > 1 and norm >= found.l2_bound
 
     def narrowed(self, found: Tolerance, quantile: float) -> Tolerance:
-        """Return `found`, a tolerance from slopes, with bounds from the sampled runs
-        where they are smaller. `quantile`: the largest error over the sampled rms."""
+        """Return `found` with the bounds from sampled runs where these are smaller. A
+        bound from sampled runs is `quantile` times the root mean square of their
+        distances."""
         if found.bound is None or found.value.dtype.kind in "iub":
             return found
         scale = np.sqrt(self._squares / self.count)
@@ -164,7 +166,7 @@ class Spread:
 
 
 def is_wide(found: Tolerance) -> bool:
-    """Return whether the bounds from slopes are too wide to be useful."""
+    """Return whether the bounds in `found` are too wide to be useful."""
     value = found.value[np.isfinite(found.value)]
     if found.bound is None or value.dtype.kind in "iub" or not value.size:
         return False
@@ -185,15 +187,15 @@ def sharpened(
     """Return tolerances narrowed by sampled runs.
 
     Args:
-        found: the tolerances from slopes.
-        run: executes the runs of a draw, and returns the values that have tolerances.
+        found: the tolerances to narrow.
+        run: executes the runs of a draw, and returns values by key of `found`.
         samples: number of runs; None means `usual` if a tolerance is wide, else 0.
         failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.
         ways: factor by which the errors of another algorithm for the same result may
             exceed those of this algorithm.
         is_batched: whether `run` executes several runs together. With `samples=None`,
-            if a part of the runs narrows no norm's bound, later parts are left out.
+            sampling ends if the first runs narrow the bound of no norm.
     """
     is_asked = samples is not None
     if samples is None:

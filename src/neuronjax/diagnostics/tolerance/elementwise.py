@@ -2,8 +2,8 @@
 
 An operand's error is multiplied by the function's steepest slope over all values that
 the operand may have. Errors of the operands of one element may be correlated, so they
-add linearly. The result is rounded once, or has the error of an elementary function;
-half of that is a bias common to all elements, which cancels in a softmax.
+add linearly. The result is rounded once, or has the error of an elementary function.
+Half of the latter is a bias common to all elements, which cancels in a softmax.
 """
 
 from __future__ import annotations
@@ -193,9 +193,7 @@ def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
 
 @dataclasses.dataclass
 class _Operand:
-    """An operand broadcast to the result's shape, with errors sorted for propagation.
-
-    `shared` are shared errors that become `joint`."""
+    """An operand broadcast to the result's shape; errors in `shared` become `joint`."""
 
     array: Tracked
     shared: Sequence[Shared] = ()
@@ -205,7 +203,7 @@ class _Operand:
         return self.array.has_joint or bool(self.shared)
 
     def of(self, block: Any, dtype: Any) -> ErrorParts:
-        """Return one block, with its values in the dtype of the computation."""
+        """Return one block, with values in `dtype` and shared errors in `joint`."""
         value, own, joint = self.array.part(block)
         if value.dtype.kind == "f":
             value = value.astype(dtype, copy=False)
@@ -258,7 +256,7 @@ def _split(
 
 
 def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
-    """Apply a NumPy function to values and its rule to errors, block by block."""
+    """Apply `function` to values and `rule` to errors of `inputs`, block by block."""
     model = model_of(inputs)
     given = [as_tracked(x, model) for x in inputs]
     dtype = declared(*inputs)
@@ -269,7 +267,7 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
         error += 2.0**-22 if bias else 2.0**-24
     step = _Step(function, rule, error, model.spread, model.of_result(dtype))
     shared = Shared(True, np.broadcast_to(np.float32(bias), shape), rule.error)
-    if model.draw is not None:  # drawn operands carry no errors
+    if model.draw is not None:  # operands carry no scales of errors
         model.draw.need_room(math.prod(shape))
         value, own, _ = step.taken([_exact(of_run(x.value, 0), carrier) for x in given])
         own = _of_shape(own, shape) if error else None
@@ -314,7 +312,7 @@ def _of_shape(error: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """One function on one block.
+    """A function that is applied to one block of elements.
 
     Attributes:
         error: the relative error that the function adds.
@@ -345,7 +343,7 @@ class _Step:
             divisor, *errors = x[-1]
             beyond = np.abs(divisor) > self.stored.largest
             if beyond.any():
-                # A divisor that overflows makes the quotient 0, whatever its error is.
+                # A divisor that overflows makes the quotient 0 in spite of errors.
                 none = np.float32(0.0)
                 errors = (e if e is None else np.where(beyond, none, e) for e in errors)
                 x = [*x[:-1], ErrorParts(divisor, *errors)]
@@ -378,7 +376,7 @@ def _rounding(
     model: ErrorModel,
     dtype: Any,
 ) -> tuple[float, float]:
-    """Return the relative error that a function adds: independent and common part."""
+    """Return the relative error that a function adds: independent part, common part."""
     unit = model.of_result(dtype).unit
     name = rule.error
     if function is np.power:
@@ -400,7 +398,8 @@ for _of, _rule in RULES.items():
 
 
 def select(condition: Any, a: Any, b: Any) -> Tracked:
-    """Return `numpy.where(condition, a, b)`; a doubtful condition allows `a` or `b`."""
+    """Return `numpy.where`; both `a` and `b` are right where `condition` may be
+    wrong."""
     return elementwise(np.where, _SELECT, condition, a, b)
 
 

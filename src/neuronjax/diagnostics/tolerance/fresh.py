@@ -1,7 +1,7 @@
 """Tracking of arrays that a reference makes itself: `np.zeros(...)`, then assignments.
 
 NumPy's protocols do not cover these arrays. So while the reference runs, `np` in its
-module is replaced by a stand-in whose array-making functions return tracked arrays.
+module is replaced by a stand-in whose functions return arrays with errors (`Tracked`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NumpyStandIn:
 
 
 def replaced(thing: Any, model: ErrorModel) -> Any:
-    """Return `thing`, wrapped to track its results if it makes arrays."""
+    """Return `thing`; if it makes arrays, wrap it so that the arrays are tracked."""
     if not callable(thing) or not any(thing is maker for maker in _MAKERS):
         return thing
 
@@ -80,9 +80,9 @@ def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:
 
 
 def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]:
-    """Return replacements for the names of a function's module that mean NumPy.
+    """Return replacements for the names that mean NumPy in the module of `function`.
 
-    A callable without globals gets no replacement, and is called unchanged.
+    A callable without globals has no such names, and is called unchanged.
     """
     whole, changed = NumpyStandIn(model), {}
     for name, thing in getattr(function, "__globals__", {}).items():
@@ -96,7 +96,7 @@ def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]
 def names_changed(
     function: Callable[..., Any], names: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Replace names in a function's module within the context."""
+    """Replace `names` in the module of `function` during the `with` block."""
     home = getattr(function, "__globals__", {})
     before = {name: home[name] for name in names if name in home}
     home.update(names)

@@ -18,19 +18,19 @@ _BLOCK_ELEMENTS = 1 << 14
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A result compared with its tolerance; true if the result is right.
+    """The comparison of a result with its tolerance; true if the result is right.
 
     Attributes:
         refused: number of elements beyond their bound, or not finite where the
             reference is.
-        non_finite: number of refused elements that are Inf or NaN on one side only.
+        non_finite: number of refused elements with Inf or NaN in result or reference.
         undecided: number of elements with an infinite bound: they may overflow, or
             depend on numbers that differ by less than their bounds.
         worst: index of the element whose error is the largest multiple of its bound;
             None for an empty result.
         times_bound: the error at `worst` over its bound.
         furthest: index of the element with the largest error, whatever its bound.
-        relative_l2: norm of errors over norm of the reference, of bounded elements.
+        relative_l2: L2 error of elements with a bound, over the reference's norm.
         relative_l2_bound: bound of `relative_l2`.
         distance: relative L2 error of all elements against the reference in FP32.
         is_within: whether the norm of the errors is within its bound.
@@ -60,7 +60,7 @@ class Tolerance:
         value: the reference, float64 (FP32 where it is large).
         bound: absolute bound per element; None if only the norm has a bound.
         l2_bound: bound of the L2 norm of all errors.
-        runs: number of runs with drawn errors that narrowed the bounds.
+        runs: number of runs with random errors that narrowed the bounds.
     """
 
     value: np.ndarray
@@ -70,13 +70,14 @@ class Tolerance:
 
     @classmethod
     def of_norm(cls, value: np.ndarray, relative: float) -> Tolerance:
-        """Return a tolerance of a relative L2 error; absolute for a zero reference."""
+        """Return a tolerance of the L2 error, relative to the norm of `value` if not
+        0."""
         norm = cls(value, None, 0.0)._norm
         return cls(value, None, relative * norm if norm else relative)
 
     @property
     def relative_l2_bound(self) -> float:
-        """Return the bound of the norm over the norm of the reference."""
+        """Return the bound of the errors' norm over the norm of the reference."""
         return ratio(self.l2_bound, self._norm)
 
     @property
@@ -94,7 +95,7 @@ class Tolerance:
         )
 
     def catches(self, wrong: np.ndarray) -> bool:
-        """Return whether a result is refused; stop at the first block that decides."""
+        """Return whether `wrong` is refused; this is faster than `check`."""
         flat = wrong.reshape(-1)
         blocks = () if self.bound is None else flat_blocks(flat.size)
         found = any((self._beside(flat, block).times > 1).any() for block in blocks)
@@ -136,7 +137,8 @@ class Tolerance:
 
     @functools.cached_property
     def _squares(self) -> tuple[float, float]:
-        """Return sums of squares of finite elements: with bound, and without."""
+        """Return sums of squares of finite elements: with a bound, and without a
+        bound."""
         value, sums = self.value.reshape(-1), [0.0, 0.0]
         for block in flat_blocks(value.size):
             bound = None if self.bound is None else self.bound.reshape(-1)[block]
@@ -179,7 +181,7 @@ class Tolerance:
 
 
 def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return absolute errors: infinite where only one side has a NaN or an Inf."""
+    """Return absolute errors; infinite where only one array has an Inf or a NaN."""
     a, b = (x.astype(np.float64, copy=False) for x in (actual, value))
     with np.errstate(all="ignore"):
         off = np.asarray(np.abs(a - b))
@@ -228,7 +230,7 @@ class _Tally:
 
 
 def flat_blocks(elements: int) -> Iterator[slice]:
-    """Yield slices of blocks whose intermediate results fit the cache."""
+    """Yield slices that cut `elements` elements into blocks that fit the cache."""
     for start in range(0, elements, _BLOCK_ELEMENTS):
         yield slice(start, start + _BLOCK_ELEMENTS)
 

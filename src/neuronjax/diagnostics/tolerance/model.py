@@ -1,11 +1,11 @@
 """The rounding errors that a correct kernel may make, and their scale.
 
-A rounding changes a number by at most the format's unit roundoff u. Arrays carry the
-*scale* of an error: for one rounding of f it is u |f|, and scales of independent errors
-add in squares. Roundings to nearest are symmetric, so an error exceeds `spread` times
-its scale with a probability of at most 2 exp(-spread^2 / 2) (Hoeffding's inequality;
-Higham and Mary, SIAM J. Sci. Comput. 41, 2019, use it for sums). `failure` is that
-probability, for one element.
+A rounding changes a number f by at most u |f|, where u is the format's unit roundoff.
+Arrays carry the *scale* of an error: u |f| for one rounding. Scales of independent
+errors add in squares. Roundings to nearest are symmetric, so an error exceeds `spread`
+times its scale with a probability of at most 2 exp(-spread^2 / 2) (Hoeffding's
+inequality; Higham and Mary, SIAM J. Sci. Comput. 41, 2019, use it for sums). `failure`
+is this probability for one element.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FORMATS, get_format
 
-#: Largest error that many elements share, as a multiple of its scale: it does not
-#: average out in a norm.
+#: Largest error that many elements share, as a multiple of its scale. Such an error
+#: does not average out in a norm.
 SHARED_SPREAD = 3.0
 
-#: Terms of a sum count as one value if nonzero magnitudes differ by less than this.
+#: Nonzero terms of a sum count as one value if the relative difference of their
+#: magnitudes is at most this.
 ONE_VALUE = 2.0**-10
 
 _FEW = 16  # numbers that are compared first, since they mostly differ
@@ -49,8 +50,8 @@ SILICON: Mapping[str, float] = MappingProxyType(
     }
 )
 
-#: Two ULPs of FP32: `numerics/elementary.MAX_ULP` is smaller for the functions here, as
-#: are the errors of NumPy's and XLA's libraries.
+#: Two ULPs of FP32. The errors of the emulator (`numerics/elementary.MAX_ULP`), of
+#: NumPy and of XLA are smaller for these functions.
 EMULATED: Mapping[str, float] = MappingProxyType(
     {"reciprocal": 1.2e-7, "other": 2.4e-7}
 )
@@ -102,9 +103,9 @@ def roundoff(precision: Any) -> Roundoff:
 
 
 def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
-    """Return whether numbers along an axis are all v, -v or zero, for one v.
+    """Return whether numbers along `axis` are all v, -v or zero, for one v.
 
-    Roundings of their sum are correlated: each adds the same number on the same grid.
+    If they are, the roundings in their sum are correlated.
     """
     few = np.moveaxis(np.moveaxis(x, axis, 0)[:_FEW], 0, axis)
     is_one_value, largest = _alike(few, axis)
@@ -114,7 +115,7 @@ def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return whether nonzero magnitudes along an axis are equal, and the largest."""
+    """Return whether nonzero magnitudes along `axis` are equal, and the largest."""
     size = np.abs(x)
     largest = np.max(size, axis=axis, initial=0.0)
     least = np.min(size, axis=axis, initial=np.inf, where=size > 0)
@@ -143,7 +144,7 @@ class ErrorModel:
 
     @functools.cached_property
     def alone(self) -> ErrorModel:
-        """Return the model without a draw."""
+        """Return the model with a `draw` of None."""
         return dataclasses.replace(self, draw=None)
 
     @functools.cached_property
@@ -154,7 +155,7 @@ class ErrorModel:
     def of_sums(self, n: int) -> float:
         """Return the squared scale of n additions' error, relative to partial sums.
 
-        A rounding is taken as uniform: its variance is a third of the squared unit.
+        The error of a rounding is taken as uniform, with a variance of unit^2 / 3.
         """
         return n * self.sums.unit**2 / 3
 
@@ -180,7 +181,7 @@ def error_model(
     functions: str | Mapping[str, float],
     failure: float,
 ) -> ErrorModel:
-    """Return an `ErrorModel` from names, after checking them.
+    """Return an `ErrorModel` from names of formats and tables.
 
     Raises:
         InvalidProgramError: an unknown format or table, or `failure` outside (0, 1).

@@ -26,7 +26,7 @@ _OF_ONE = [
     "ravel flip fliplr flipud roll rot90 repeat tile broadcast_to tril triu diag "
     "diagonal take copy".split()
 ]
-# In NumPy these may return views. A reference that assigns to their results is refused.
+# In NumPy these may return views, so assignments to their results are refused.
 _REARRANGED = (np.reshape, np.transpose, np.swapaxes, np.moveaxis, np.ravel)
 _OF_MANY = (np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack)
 _TO_MANY = (np.split, np.array_split, np.hsplit, np.vsplit)
@@ -42,7 +42,7 @@ def _of_one(function: Any) -> Any:
 
 
 def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
-    """Return several arrays as one; shared errors become correlated errors."""
+    """Join arrays by `function`; their shared errors become correlated errors."""
     arrays = list(arrays)
     model = model_of(arrays)
     parts = [as_tracked(x, model) for x in arrays]
@@ -52,8 +52,8 @@ def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
 
 
 def moved_errors(move: Any, parts: Sequence[Tracked]) -> Iterator[Any]:
-    """Yield the independent errors, then the correlated errors, of the arrays `parts`
-    that `move` combines. Yield None if no array has such errors."""
+    """Yield the independent errors of `parts`, combined by `move`, then the correlated
+    errors. Yield None in place of errors that no array has."""
     for errors in ([p.own for p in parts], [p.correlated() for p in parts]):
         whole = [
             np.broadcast_to(np.float32(0.0) if e is None else e, p.shape)
@@ -84,7 +84,7 @@ def _padded(x: Tracked, width: Any, mode: Any = "constant", **named: Any) -> Tra
 
 @run_by_run
 def _along(x: Tracked, indices: Any, axis: int) -> Tracked:
-    """Return `numpy.take_along_axis`, without a bound where the index is doubtful."""
+    """Return `numpy.take_along_axis`, without a bound where an index may be wrong."""
     plain = indices.value if isinstance(indices, Tracked) else indices
     result = moved(lambda v: np.take_along_axis(v, plain, axis), x)
     if isinstance(indices, Tracked):

@@ -1,9 +1,9 @@
-"""Results of element-wise functions that are computed in parts, when they are needed.
+"""Results of element-wise functions whose parts are computed when they are needed.
 
 A softmax of [16, 4096, 4096] goes through five arrays of that shape, each with its
 errors. Stored, they exceed the memory of most machines, and writing them takes longer
-than computing them. Any part of a pending result can be computed without storing it.
-The whole result is stored when `value`, `own` or `joint` is read.
+than computing them. Any part of a pending result can be computed alone. The whole
+result is stored when `value`, `own` or `joint` is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
     over_blocks,
 )
 
-#: Results of fewer elements are stored at once.
+#: Results with fewer elements than this are stored immediately.
 PENDING_ELEMENTS = 1 << 22
 
 #: A result is stored if more than `MOST_PASSES` passes are made over it, or if it takes
@@ -41,7 +41,7 @@ class Pending(Tracked):
 
     Args:
         shape, model, dtype, shared: see `Tracked`.
-        compute: computes the part of a block, see `tracked.blocks`.
+        compute: returns the values and errors of a block, see `tracked.blocks`.
         has: whether there are independent errors, and correlated ones.
     """
 
@@ -89,7 +89,7 @@ class Pending(Tracked):
         return ErrorParts(self.value, self.own, self.joint)
 
     def _filled(self, block: Any, shape: tuple[int, ...]) -> ErrorParts:
-        """Return a part of the given shape, computed in pieces that fit the cache."""
+        """Return `block`, of the given shape, computed in parts that fit the cache."""
         value = np.empty(shape, self.carrier)
         own, joint = (np.empty(shape, np.float32) if h else None for h in self._has)
 
@@ -118,7 +118,7 @@ class Pending(Tracked):
 
 
 def _within(block: Any, piece: Any) -> Any:
-    """Return the index, in an array, of a `piece` of its `block`; see `blocks`."""
+    """Return the index in an array of the part `piece` of the block `block`."""
     if block is ... or piece is ...:
         return piece if block is ... else block
     rest, places = list(piece), []

@@ -1,7 +1,7 @@
 """Rules of sums, means, variances, extremes, sorting and counting.
 
-A sum of n terms has the error of n products in `contraction`: its roundings are
-relative to partial sums, one for every `CHUNK` in the order of the indices.
+The error of a sum of n terms is that of n products in `contraction`, where G is the
+largest of the partial sums after every `CHUNK` terms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def _last(x: Any, axis: Axis) -> Any:
 
 
 def _lines(x: Tracked, axis: Axis) -> Tracked:
-    """Return `x` with the reduced axes last; keep `x` pending if they are last."""
+    """Return `x`, perhaps pending, if `axis` is its last axis, else `_last(x,
+    axis)`."""
     is_last = _axes(x.ndim, axis) == (x.ndim - 1,)
     return x if is_last else _last(x, axis)
 
@@ -58,7 +59,7 @@ def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
 def total(
     x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 ) -> Tracked:
-    """Return `numpy.sum`; additions round as `model.sums`, whatever `dtype` is."""
+    """Return `numpy.sum`; additions round to `model.sums`, whatever `dtype` is."""
     if x.is_batch:
         one = total(x.of_run(0), axis, dtype, keepdims)
         runs = unpacked(x.value).astype(np.float64, copy=False)
@@ -98,7 +99,7 @@ def total(
 
 
 def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
-    """Return sums over the last axis, scales of roundings, largest partial sums."""
+    """Return sums over the last axis, scales of their errors, largest partial sums."""
     n = v.shape[-1]
     value = v.sum(-1)
     if n <= 1:
@@ -126,7 +127,7 @@ def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
 
 
 def count(x: Tracked, axis: Axis) -> int:
-    """Return the number of elements that are reduced to one."""
+    """Return the number of elements of `x` that are reduced to one."""
     return math.prod(x.shape[i] for i in _axes(x.ndim, axis))
 
 
@@ -144,7 +145,7 @@ def variance(
     ddof: int = 0,
     keepdims: bool = False,
 ) -> Any:
-    """Return `numpy.var`; bounds hold for centred sums and for E[x^2] - E[x]^2."""
+    """Return `numpy.var`; the bounds also cover the formula E[x^2] - E[x]^2."""
     centred = x - np.mean(x, axis, keepdims=True)
     n = count(x, axis)
     result = np.sum(centred * centred, axis, keepdims=keepdims) / float(n - ddof)
@@ -188,8 +189,8 @@ def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
 
 
 def place_of(function: Any, sign: int) -> Any:
-    """Return the rule of `argmax` (`sign` 1) or `argmin` (-1): the result is doubtful
-    if several elements may be the extreme."""
+    """Return the rule of `argmax` (`sign` 1) or `argmin` (-1): the result may be
+    wrong if several elements may be the extreme."""
 
     @run_by_run
     def rule(x: Tracked, axis: int | None = None) -> Any:
@@ -205,7 +206,7 @@ def place_of(function: Any, sign: int) -> Any:
 
 
 def worst_along(x: Tracked, axis: int) -> np.ndarray:
-    """Return the largest error along an axis, for every element."""
+    """Return the largest error scale along `axis`, for every element of `x`."""
     scale = np.broadcast_to(np.asarray(x.scale(), np.float32), x.shape)
     return np.broadcast_to(np.max(scale, axis=axis, keepdims=True), x.shape)
 
@@ -218,8 +219,8 @@ def ordered(x: Tracked, axis: int = -1) -> Tracked:
 
 
 def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
-    """Return a mask of sorted numbers that may change places with a neighbour, if every
-    number is off by at most `reach`."""
+    """Return a mask of numbers in the sorted `key` that may change places with a
+    neighbour, if every number is off by at most `reach`."""
     v, r = np.moveaxis(key, axis, -1), np.moveaxis(reach, axis, -1)
     gap, both = np.abs(v[..., 1:] - v[..., :-1]), r[..., 1:] + r[..., :-1]
     close = (gap <= both) & (both > 0)
@@ -231,7 +232,7 @@ def neighbours(key: np.ndarray, reach: np.ndarray, axis: int) -> np.ndarray:
 
 @run_by_run
 def places_in_order(x: Tracked, axis: int = -1) -> Any:
-    """Return `numpy.argsort`, doubtful where neighbours are closer than their error."""
+    """Return `numpy.argsort`; elements closer than their errors may change places."""
     value = np.argsort(x.value, axis=axis, kind="stable")
     reach = x.model.spread * np.broadcast_to(np.asarray(x.scale()), x.shape)
     key, reach = (np.take_along_axis(v, value, axis) for v in (x.value, reach))

@@ -13,18 +13,18 @@ _FIELD = "runs"
 
 
 class RunsApartError(Exception):
-    """A signal that runs must be executed apart; the argument says how many fit."""
+    """A signal to execute fewer runs together; the argument is their number."""
 
 
 def packed(values: np.ndarray) -> np.ndarray:
-    """Return an array of structures, each with the numbers along the last axis."""
+    """Return an array of structures; each has the numbers along the last axis."""
     values = np.ascontiguousarray(values)
     structure = np.dtype([(_FIELD, values.dtype, values.shape[-1:])])
     return values.view(structure).reshape(values.shape[:-1])
 
 
 def unpacked(value: np.ndarray) -> np.ndarray:
-    """Return the numbers of all runs along a last axis; a plain array unchanged."""
+    """Return the numbers of runs along a last axis; return a plain array unchanged."""
     return value[_FIELD] if value.dtype.names else value
 
 

@@ -1,6 +1,6 @@
 """Rules of functions with steps: comparisons, roundings to integers, conversions.
 
-A result is doubtful where a step is within the error bound of an operand.
+A result may be wrong where a step is within the error bound of an operand.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
 
 @run_by_run
 def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
-    """Apply a step function; a jump within an operand's bound becomes the error."""
+    """Apply a step function; a jump within the bound of `x` becomes the error."""
     reach = x.model.spread * np.asarray(x.scale())
     low, high = function(x.value - reach), function(x.value + reach)
     jump = (high - low).astype(np.float32)
@@ -57,7 +57,7 @@ FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
 
 
 def _compared(function: Any, a: Any, b: Any) -> Any:
-    """Compare; return a plain array if the errors change no element of the result."""
+    """Compare; return a plain array if errors can change no element of the result."""
     model = model_of((a, b))
     return _between(function, as_tracked(a, model), as_tracked(b, model))
 

@@ -1,8 +1,8 @@
 """An array that carries, beside its values, the scale of the error of every element.
 
-NumPy leaves each function to such an array (`__array_ufunc__`, `__array_function__`),
-which applies the rules that other files register here. There are three kinds of error,
-since they add differently in a sum:
+NumPy lets such an array execute each function (`__array_ufunc__`,
+`__array_function__`), by the rules that other files register here. There are three
+kinds of error, since they add differently in a sum:
 
 - `own`: independent between elements, such as a rounding of each; adds in squares.
 - `joint`: with unknown correlations; adds linearly.
@@ -34,7 +34,7 @@ from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run, packed
 from neuronjax.errors import InvalidProgramError, UnimplementedError, user_line
 from neuronjax.numerics.float_format import get_format
 
-#: Arrays of more elements hold values in FP32; their rounding is in the error.
+#: Arrays with more elements than this have FP32 values; errors include the rounding.
 LARGE_ELEMENTS = 1 << 22
 
 #: Rules work on blocks of this many elements, which stay in a processor's cache.
@@ -49,7 +49,7 @@ _THREADS = min(8, os.cpu_count() or 1)
 #: A library of NumPy that links BLAS. If that is not OpenBLAS, `_blas` does nothing.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
 #: OpenBLAS's number of threads before each running call of `in_threads`. The last call
-#: to end restores the first number, in whichever order calls of several threads end.
+#: to end restores the first number, in whichever order calls end.
 _BEFORE: list[int] = []
 
 # The arrays that are not yet stored (`pending.Pending`), by their `source`.
@@ -65,7 +65,7 @@ class Shared:
     Attributes:
         is_relative: whether the error is `scale` times the value.
         scale: a view of the array's shape, of stride 0 where elements share it.
-        cause: the table, or "constants", whose error is equal at every use; or "".
+        cause: "constants", or the table, whose error is equal at every use; else "".
     """
 
     is_relative: bool
@@ -73,8 +73,7 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Return the absolute scale of the error of a part of the array, in FP32.
-        `value` has the values of this part."""
+        """Return the absolute scale of the error of a part with values `value`."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
@@ -91,7 +90,7 @@ class ErrorParts(NamedTuple):
     def correlated(
         self, shared: Mapping[int, Shared], block: Any = ...
     ) -> np.ndarray | None:
-        """Return the combined scale of `joint` and of the array's shared errors."""
+        """Return the combined scale of `joint` and of the errors in `shared`."""
         total = self.joint
         for term in shared.values():
             scale = term.of(self.value, block)
@@ -110,11 +109,11 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of values with the scales of their errors; see the module.
 
     Attributes:
-        value: float64, FP32 where it is large; bool or integer if such a result depends
-            on numbers that are closer than their bounds.
+        value: the numbers, float64 or (in a large array) FP32; bool or integer if
+            errors may change such a result.
         own: scale of independent errors, or None. FP32.
         joint: scale of correlated errors, or None. FP32.
-        shared: errors that elements share, by their source.
+        shared: errors that elements share, by the number of their source.
         dtype: the dtype that the reference declares.
         model: how a correct kernel rounds.
     """
@@ -143,7 +142,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     size = property(lambda self: self.value.size)
 
     carrier = property(lambda self: self.value.dtype)
-    functions = 0  # needed to compute a part; see `pending.Pending`
+    functions = 0  # executed to compute a part; see `pending.Pending`
     has_own = property(lambda self: self.own is not None)
     has_joint = property(lambda self: self.joint is not None)
 
@@ -157,7 +156,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return self.model.draw is not None and self.model.draw.count > 0
 
     def of_run(self, number: int) -> Tracked:
-        """Return the numbers of one run, under a model without a draw."""
+        """Return the numbers of run `number`; the `draw` of their model is None."""
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
@@ -166,12 +165,13 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(packed(runs), model, self.dtype, *errors)
 
     def wider(self, error: Any) -> Tracked:
-        """Return the same numbers with one more independent error per element."""
+        """Return this array with `error` as one more independent error per element."""
         own = np.asarray(error if self.own is None else self.own + error, np.float32)
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array, before a pass over its parts. `Pending` counts passes."""
+        """Return this array before all its parts are read; `Pending` counts the
+        calls."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
@@ -271,7 +271,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     T = property(lambda self: moved(np.transpose, self))
 
     def __getattr__(self, name: str) -> Any:
-        """Return the NumPy function of the same name as a method."""
+        """Return the NumPy function `name` as a method of this array."""
         function = getattr(np, name, None)
         if name.startswith("_") or function is None or function not in FUNCTIONS:
             raise _no_rule(f"numpy.ndarray.{name}")
@@ -288,7 +288,7 @@ def _flat(args: tuple[Any, ...]) -> Any:
 
 
 def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
-    """Return an index without errors, and a mask of its doubtful elements, or None."""
+    """Return a plain index, and a mask of its elements that may be wrong, or None."""
     if not isinstance(key, Tracked):
         return key, None
     doubt = np.broadcast_to(np.asarray(key.scale()) > 0, key.shape)
@@ -298,7 +298,7 @@ def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
 
 
 def moved(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
-    """Apply a function that only moves elements to values and errors."""
+    """Apply `function`, which only moves elements, to the values and errors of `x`."""
     if not isinstance(x, Tracked):
         return function(x)
 
@@ -323,7 +323,7 @@ def new_values(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def as_tracked(x: Any, model: ErrorModel) -> Tracked:
-    """Return an input or a constant tracked, with the error of storing it."""
+    """Return input or constant `x` as a tracked array, with the error of storing it."""
     if isinstance(x, Tracked):
         return x
     array = np.asarray(x)
@@ -343,7 +343,7 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
 
 
 def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None:
-    """Return the rounding errors of storing the values; None if there are none."""
+    """Return the rounding errors of storing `value`; None if there are no errors."""
     if given == np.float32 and model.stored.name == "float32":
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -354,7 +354,7 @@ def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None
 
 
 def exact(values: Any, model: ErrorModel) -> Tracked:
-    """Return numbers tracked without an error."""
+    """Return `values` as a tracked array without errors."""
     array = np.asarray(values)
     return Tracked(array.astype(carrier_of(array.shape)), model)
 
@@ -375,7 +375,7 @@ def doubtful(
 
 
 def declared(*operands: Any) -> np.dtype:
-    """Return the dtype of NumPy's result; Python numbers do not affect it."""
+    """Return the dtype of a result of `operands`; Python numbers do not affect it."""
     dtypes = [
         x.dtype for x in operands if isinstance(x, Tracked | np.ndarray | np.generic)
     ]
@@ -409,7 +409,7 @@ def over_blocks(
 def in_threads(
     work: Callable[[Any], Any], todo: Sequence[Any], fewest: int = 2
 ) -> list[Any]:
-    """Return results of `work` for all items in threads; NumPy releases the GIL."""
+    """Return `work` of each item in `todo`, in threads from `fewest` items on."""
     if len(todo) < fewest:
         return list(map(work, todo))
     # NumPy's error state is in the context of the caller, which a thread lacks.
@@ -424,8 +424,8 @@ def in_threads(
 
 
 def _blas(verb: str, *count: int) -> int:
-    """Get or set the number of OpenBLAS's threads, which wait in a busy loop and slow
-    other threads down. Do nothing for any other BLAS."""
+    """Call OpenBLAS to "get" or "set" its number of threads, which wait in a busy loop
+    and slow other threads down. Do nothing for any other BLAS."""
     name = f"scipy_openblas_{verb}_num_threads64_"
     return getattr(_BLAS, name, lambda *_: 0)(*count)
 
@@ -436,7 +436,7 @@ def model_of(operands: Any) -> ErrorModel:
 
 
 def run_by_run(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a rule that is called once per run, and whose results are joined."""
+    """Return a function that calls `rule` once per run, and joins the results."""
 
     @functools.wraps(rule)
     def asked(*args: Any, **named: Any) -> Any:
