@@ -1,4 +1,4 @@
-"""What 16 bits, 8 bits and whole numbers cost: at one op, in a loop and in a channel."""
+"""What 16 bits, 8 bits and whole numbers cost: in one op, a loop and a channel."""
 
 import jax
 import jax.numpy as jnp
