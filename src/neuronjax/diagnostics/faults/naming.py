@@ -14,7 +14,7 @@ from neuronjax.diagnostics.faults.flow import AMPLIFIES
 from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.search import Suspect
+from neuronjax.diagnostics.faults.search import NEAR_ONE, Suspect
 from neuronjax.diagnostics.faults.traits import buries, cast_limit, largest_operand
 from neuronjax.execution.probes.signs import (
     FEW,
@@ -63,6 +63,8 @@ INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.w
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
 ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or multiply only for the change "
 ONLY_THE_STEP += "of the state, and add the change in FP32"
+DISTANCE = "compute the distance from 1 itself; for an angle, use jnp.arctan2 of its "
+DISTANCE += "sine and cosine"
 KEEP_REMAINDERS = "add what the rounding left out to the next step"
 FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
@@ -331,6 +333,14 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     return FaultName("absorption", text)
 
 
+def _is_near_one(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    """Name the fault of numbers near 1 before a function that is singular at 1."""
+    if s.amplifier is None or s.amplifier.path.op.name not in NEAR_ONE:
+        return None
+    text = f"{_format(t)} keeps few digits of the distance of these numbers from 1"
+    return FaultName("coarse", f"{text}{_makes(s.amplifier)}", DISTANCE)
+
+
 def _is_in_loop(t: OpTrace) -> bool:
     return t.moment is not None and bool(t.moment[1])
 
@@ -385,6 +395,7 @@ _RULES = (
     _rounds_whole,
     _underflows,
     _narrows,
+    _is_near_one,
     _buries,
     _adds_up,
     _rounds,

@@ -82,7 +82,7 @@ OF_OFFSET = 1e-3
 #: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
 #: Functions that are singular at 1, so a number near 1 needs more digits.
-_NEAR_ONE = frozenset(f"chlo.{name}" for name in ("acos", "acosh", "asin", "atanh"))
+NEAR_ONE = frozenset(f"chlo.{name}" for name in ("acos", "acosh", "asin", "atanh"))
 #: A periodic function loses few digits of an operand up to this magnitude.
 FEW_PERIODS = 16.0
 
@@ -349,7 +349,7 @@ class FaultSearch:
         sum with a small addend, an op that rounds whole numbers, or an op that makes
         large numbers of which only the fraction or phase matters."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
-        if chain[0][0].path.op.name in _NEAR_ONE:
+        if chain[0][0].path.op.name in NEAR_ONE:
             before = (t for t, _ in chain[1:] if t.path.op.name not in BOUNDS)
             return next(before, None)
         is_own = evidence.own >= OWN * evidence.result.error
