@@ -90,7 +90,6 @@ def polygamma(n: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
     s = order + ONE
     exponent = _exponent(_smallest_base(x))
     total = _sum(s, x, exponent, zero)
-    # Each element takes one row of the table; the index is in range.
     row = order.astype(jnp.int32)
     size = seal(magnitude(total) * jnp.asarray(MANTISSAS)[row], zero)
     shift = jnp.clip(jnp.asarray(EXPONENTS)[row] - exponent * s, -300, 300)

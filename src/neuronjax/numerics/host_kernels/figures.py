@@ -9,7 +9,7 @@ class Told(IntEnum):
     """The settings of the kernel, FP64 numbers without sign.
 
     `SMALLEST` (normal) and `LARGEST` (finite) bound a format. `LOST` is the allowed
-    error relative to the magnitude of a number, or to `FLOOR` where that is larger.
+    error relative to the magnitude of a number, or to `FLOOR` if `FLOOR` is larger.
     `STEP` is the smallest normal number of the format in which errors are counted, and
     `PRECISION` is 2^n, where n is the number of its mantissa bits.
     """
