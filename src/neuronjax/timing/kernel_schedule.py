@@ -171,7 +171,7 @@ class _CoreState:
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
         self.array = array
-        self.held: int | None = None  # the stationary operand
+        self.held: int | None = None  # number of the loaded stationary operand
 
 
 class _Scheduling:
