@@ -116,7 +116,7 @@ def _special(s: jax.Array, q: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def _smallest_base(q: jax.Array) -> jax.Array:
-    """Return the smallest |q + k|, whose power is the largest term."""
+    """Return the smallest |q + k| over k; its power is the largest term."""
     fraction = q - jnp.floor(q)
     other = jnp.ceil(q) - q
     smallest = jnp.where(q > 0, q, jnp.minimum(fraction, other))

@@ -321,7 +321,7 @@ def _bracket_narrow_exponent(
     The significand counts from 2^mantissa_bits in normal values, so adding it to the
     exponent field (less one) yields the code, and a carry runs into the exponent.
     Magnitudes so small that more than `deepest` bits would drop are raised until
-    `deepest` bits drop. They still round to 0, and zero needs no other code.
+    `deepest` bits drop. They still round to 0, and zero is no special case.
     """
     lowest = FLOAT32.bias + fmt.min_exponent
     fewest = FLOAT32.mantissa_bits - fmt.mantissa_bits

@@ -1,14 +1,14 @@
 """Steps of collectives: the bytes between chips, and those in each rank.
 
 A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of its
-size, which is the larger of a rank's data before and after, as in nccom-test. The steps
-of a reduce-scatter follow its fold plan, except for mesh on trn1 (`Topology.mesh`),
-which needs one step; an all-gather has the corresponding steps in reverse order; an
-all-reduce has the steps of a reduce-scatter, then those of an all-gather. Sources of
-the algorithms: intranode- and internode-collective-comm.rst (IN, IX). DMA engines take
-time for the bytes of a copy, and for all bytes that an addition reads: an addition of
-two operands runs at half the copy rate (trainium3_arch.rst). Ranks of the same chip
-read data in place.
+size, the larger of a rank's data before and after the collective, as in nccom-test. The
+steps of a reduce-scatter follow its fold plan, except for mesh on trn1
+(`Topology.mesh`), which needs one step; an all-gather has the corresponding steps in
+reverse order; an all-reduce has the steps of a reduce-scatter, then those of an
+all-gather. Sources of the algorithms: intranode- and internode-collective-comm.rst (IN,
+IX). DMA engines take time for the bytes of a copy, and for all bytes that an addition
+reads: an addition of two operands runs at half the copy rate (trainium3_arch.rst).
+Ranks of the same chip read data in place.
 """
 
 from __future__ import annotations

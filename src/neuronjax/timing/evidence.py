@@ -26,8 +26,8 @@ Kind = Literal["program", "kernel"]
 #: the interval covers all gaps but two at each end.
 ROWS, COVERED = 19, 0.8
 #: How much a factor of ten in time, another LNC and another chip each add to the
-#: distance of two programs. A queue that is always busy in one and idle in the other
-#: adds 1.
+#: distance of two programs. A queue that is always busy in one program and idle in the
+#: other adds 1.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 
