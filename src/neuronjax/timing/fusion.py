@@ -112,7 +112,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False for scalars made of arguments alone, whose nodes come first."""
+        """Return a sort key: False (first) for scalars made from arguments alone."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:

@@ -113,7 +113,8 @@ class BoxMap:
             found[:] = [pair for pair in found if not contains(b, pair[0])]
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
-        """Choose the axis that has most cells of the size of the first box, `b`."""
+        """Choose the axis along which most boxes as large as the first box, `b`,
+        fit."""
         sizes = [last - first for first, last in b]
         axes = range(len(b))
         if self._shape:

@@ -50,8 +50,7 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Return the number of dimensions before the first of `excluded` with another size
-    than 1."""
+    """Count the dimensions before the first of `excluded` whose size is not 1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n
