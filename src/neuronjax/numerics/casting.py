@@ -64,9 +64,9 @@ def cast(
     value if an overflow gives the largest value (`overflow="saturate"`, "rtz", and
     always float4_e2m1fn). If an overflow gives Inf or NaN, its derivative is 1 too. In
     JAX the cotangent has the dtype of the result, float8 for a float8 result, so it
-    arrives rounded and is widened exactly. In forward mode JAX rounds a tangent to the
-    dtype of the result, by its own conversion. Use `fake_cast` for gradients that stay
-    in float32. Integer and float8_e8m0fnu results have no gradient.
+    arrives rounded and is widened exactly. In forward mode JAX's own conversion rounds
+    a tangent to the dtype of the result. Use `fake_cast` for gradients that stay in
+    float32. Integer and float8_e8m0fnu results have no gradient.
 
     Casts to float4_e2m1fn, and stochastic casts to 8 bits with a seed, may run as
     kernels compiled for this processor: to export them, use `nj.exportable()`.
@@ -183,7 +183,7 @@ def _to_float(
         if seed is not None and not how.seeded:
             random = neuronjax_random_bits(x.shape, random)
     if not (how.fmt.signed or how.widened):
-        # e8m0 could not hold a tangent: it has no zero.
+        # float8_e8m0fnu has no zero, which a tangent may need.
         return _rounded(jax.lax.stop_gradient(x), random, how)
     return _straight_through(x, random, how)
 

@@ -76,7 +76,7 @@ _BINARY = {
     "power": (logarithm.power, 0.75),
     "remainder": (root.remainder, 0.0),
 }
-# Functions f(order, argument). Their errors are larger: they sum many terms.
+# Functions f(order, argument). They sum many terms, so their errors are larger.
 _SPECIAL = {
     "polygamma": (zeta.polygamma, 12.0),
     "zeta": (zeta.zeta, 12.0),

@@ -55,7 +55,7 @@ def no_nan_payload(x: jax.Array) -> jax.Array:
 
 
 def truncate(x: jax.Array) -> jax.Array:
-    """Return `x` cut to 12 significant bits: products of two such numbers are exact.
+    """Return `x` truncated to 12 significant bits: a product of two results is exact.
 
     >>> float(truncate(jnp.float32(1 + 2**-20)))
     1.0
@@ -67,9 +67,9 @@ def quotient(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
     """Return IEEE float32 `a / b` of equal shapes, even if both are broadcasts.
 
     XLA moves elementwise operations, also seals, in front of a broadcast, and then
-    turns `a / broadcast(b)` into `a * (1 / b)`. So `b` is made to depend on the index
-    of the element, which is no broadcast, and on `a`: `vmap` may add a batch dimension
-    to `a` alone.
+    turns `a / broadcast(b)` into `a * (1 / b)`. To prevent this, `b` is made to depend
+    on each element's index, and also on `a`, since `vmap` may add a batch dimension to
+    `a` alone.
     """
     index = lax.iota(jnp.uint32, a.size).reshape(a.shape)
     return lax.div(a, float_of(bits_of(b) ^ ((bits_of(a) ^ index) & zero_bits(zero))))
@@ -84,8 +84,8 @@ def polynomial(
     coefficients: Sequence[float | jax.Array], x: jax.Array, zero: jax.Array
 ) -> jax.Array:
     """Return the polynomial of `x` with these coefficients, the lowest first. Products
-    are sealed. It is Estrin's scheme, which takes half the time of Horner's rule,
-    because more of its operations are independent."""
+    are sealed. Estrin's scheme takes half the time of Horner's rule, because more of
+    its operations are independent."""
     values = [c if isinstance(c, jax.Array) else np.float32(c) for c in coefficients]
     while len(values) > 1:
         pairs = zip(values[0::2], values[1::2], strict=False)
@@ -115,7 +115,7 @@ def power_of_two(n: jax.Array) -> jax.Array:
 
 def scale(x: jax.Array, n: jax.Array) -> jax.Array:
     """Return `x * 2^n` for positive normal `x` and integral float32 `n` in -300..300.
-    It overflows to infinity and underflows to zero, by integer arithmetic alone."""
+    Only integer arithmetic is used; the result may be zero or infinity."""
     mantissa_and_exponent = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (mantissa_and_exponent >> 23) + n.astype(jnp.int32)
     result = float_of(bits_of(x) + shifted_integer(n))

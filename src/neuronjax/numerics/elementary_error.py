@@ -95,7 +95,7 @@ ERF_INV_FAR = (
 def erf(x: jax.Array, zero: jax.Array) -> jax.Array:
     size = magnitude(x)
     small = size < ERF_SMALL
-    # Both polynomials have six coefficients: one evaluation serves both ranges.
+    # Both polynomials have six coefficients, so one evaluation serves both ranges.
     variable = jnp.where(small, seal(x * x, zero), jnp.where(size < 4, size, 4))
     p = polynomial(choose(small, ERF, LOG_ERFC), variable, zero)
     large = np.float32(1) - exp_in_range(variable * p, zero)

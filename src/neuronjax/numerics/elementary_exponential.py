@@ -110,10 +110,10 @@ def exp2(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def expm1_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return e^x - 1 for x in -30..EXP_MAX; it is inaccurate for |x| < TINY.
+    """Return e^x - 1 for x in -30..EXP_MAX, inaccurately for |x| < TINY.
 
-    With s = 2^(n-1) it is twice the sum of s - 1/2, s r and s r^2 P(r); a scale of 2^n
-    would overflow at n = 128. The rounding error of s - 1/2 + s r is added too."""
+    With s = 2^(n-1) the result is twice the sum of s - 1/2, s r and s r^2 P(r); 2^n
+    itself would overflow at n = 128. The rounding error of s - 1/2 + s r is added."""
     n, high, low = reduce_ln2(x)
     r = high - low
     r_error = (high - r) - low

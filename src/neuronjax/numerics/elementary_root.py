@@ -51,8 +51,8 @@ def reciprocal(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def divide(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the correctly rounded x / y. Without the seal, `no_nan_payload` would read
-    the quotient twice, and XLA fuses only a quotient that is read once."""
+    """Return the correctly rounded x / y. The seal lets XLA fuse the division: without
+    a seal, `no_nan_payload` would read the quotient twice."""
     return no_nan_payload(seal(quotient(x, y, zero), zero))
 
 
@@ -63,9 +63,9 @@ def remainder(x: jax.Array, y: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def cbrt(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the cube root. With |x| = 8^k a and a in 1/2..4, an approximation t of the
-    root of a gets one corrected Newton step. It has 12 bits, so t^2 is exact (fdlibm's
-    s_cbrt.c)."""
+    """Return the cube root. With |x| = 8^k a and a in 1/2..4, one corrected Newton step
+    improves an approximation t of the root of a. t has 12 bits, so t^2 is exact
+    (fdlibm's s_cbrt.c)."""
     x = flush(x)
     bits = bits_of(magnitude(x))
     exponent = bits >> 23

@@ -90,7 +90,6 @@ def polygamma(n: jax.Array, x: jax.Array, zero: jax.Array) -> jax.Array:
     s = order + ONE
     exponent = _exponent(_smallest_base(x))
     total = _sum(s, x, exponent, zero)
-    # Each element takes one row of the table; the index is in range.
     row = order.astype(jnp.int32)
     size = seal(magnitude(total) * jnp.asarray(MANTISSAS)[row], zero)
     shift = jnp.clip(jnp.asarray(EXPONENTS)[row] - exponent * s, -300, 300)
@@ -117,7 +116,7 @@ def _special(s: jax.Array, q: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def _smallest_base(q: jax.Array) -> jax.Array:
-    """Return the smallest |q + k|, whose power is the largest term."""
+    """Return the smallest |q + k| over k; its power is the largest term."""
     fraction = q - jnp.floor(q)
     other = jnp.ceil(q) - q
     smallest = jnp.where(q > 0, q, jnp.minimum(fraction, other))

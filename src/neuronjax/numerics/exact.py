@@ -72,8 +72,8 @@ def seal(x: jax.Array, zero: jax.Array) -> jax.Array:
 def product(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
     """Return float32 `a * b`, not sealed: rounded and then flushed, on every host.
     x86-64 does this. Other hosts flush a product below 2^-126 before they round it,
-    even if it would round to 2^-126. The product scaled by 2^64 shows that case; it
-    overflows only where the product itself is not one of the smallest numbers."""
+    even if it would round to 2^-126. The product scaled by 2^64 shows this case; the
+    scaled product overflows only where `a * b` is far above 2^-126."""
     plain = a * b
     if _rounds_first():
         return plain
@@ -88,7 +88,7 @@ def sealed_product(a: jax.Array, b: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _rounds_first() -> bool:
-    """Return whether the code traced now runs only on an x86-64."""
+    """Return whether the code that JAX traces now will run only on x86-64."""
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     return is_x86 and jax.default_backend() == "cpu" and not is_exportable()
 
@@ -108,7 +108,7 @@ def opaque(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def opaque_by(x: jax.Array, hidden: jax.Array) -> jax.Array:
-    """Return `opaque(x, zero)`, given `hidden`, the result of `zero_bits(zero)`."""
+    """Return `opaque(x, zero)`, given the result of `zero_bits(zero)` as `hidden`."""
     if x.dtype == jnp.bool_:
         return lax.bitwise_xor(x, lax.broadcast(hidden != 0, x.shape))
     word = jnp.dtype(f"uint{jax.dtypes.itemsize_bits(x.dtype)}")

@@ -119,9 +119,9 @@ class FloatFormat(Shown):
 
     @property
     def nan_code(self) -> int:
-        """Return the code of a NaN before its sign is xor-ed onto it: in IEEE formats
-        the quiet NaN with an empty payload. A format without NaN turns it into a zero
-        of the opposite sign, as ml_dtypes does (and XLA does not)."""
+        """Return the code onto which a NaN's sign is xor-ed: in IEEE formats the quiet
+        NaN without payload, in a format without NaN the code of -0. There a NaN
+        thus becomes a zero of the opposite sign, as in ml_dtypes (but not in XLA)."""
         if self.nan == "none":
             return 1 << (self.width - 1)
         quiet_bit = 1 << (self.mantissa_bits - 1) if self.nan == "ieee" else 0
@@ -190,8 +190,7 @@ def _format(
     nan: NanEncoding = "ieee",
     **more: bool,
 ) -> FloatFormat:
-    """Return a format of bias 2^(E-1) - 1. An IEEE format uses the top exponent for Inf
-    and NaN; any other has no Inf."""
+    """Return a format of bias 2^(exponent_bits - 1) - 1; IEEE formats have Inf."""
     return FloatFormat(
         name=name,
         exponent_bits=exponent_bits,

@@ -52,9 +52,9 @@ class XorwowState:
 
     @classmethod
     def from_seed(cls, seed: jax.Array, lanes: tuple[int, ...] = ()) -> XorwowState:
-        """Expand a uint32 scalar into one state per lane. ASSUMPTION: word j of lane i
-        is `random_bits((*lanes, 6), seed)[i, j]`; how `set_rng_seed` expands its seed
-        is not documented."""
+        """Return one state per lane, made from the uint32 scalar `seed`. ASSUMPTION:
+        word j of lane i is `random_bits((*lanes, 6), seed)[i, j]`; how `set_rng_seed`
+        expands its seed is not documented."""
         return cls(random_bits((*lanes, XORWOW_WORDS), seed))
 
 
@@ -151,7 +151,7 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
         InvalidProgramError: the bounds are not finite and in order.
     """
     start, end = np.float32(low), np.float32(high)
-    with np.errstate(over="ignore", invalid="ignore"):  # an error, below
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
         span = end - start
     if not (start <= end and np.isfinite(span)):
         raise InvalidProgramError(

@@ -84,7 +84,7 @@ MX_FORMATS: dict[str, MXFormat] = {
     )
 }
 
-# Inputs and outputs of the chip's own quantize_mx instruction (NKI, `nki.isa`): no
+# Inputs and outputs of the chip's instruction `nki.isa.quantize_mx`, which has no
 # float32 input and no FP4 output. MXFP4 operands are prepared off the device.
 ON_DEVICE_INPUTS = ("bfloat16", "float16")
 ON_DEVICE_FORMATS = ("mxfp8_e4m3", "mxfp8_e5m2")

@@ -23,7 +23,7 @@ PARTITIONS = 128
 QUADRANT = 32  # partitions; a tile has a multiple of 32
 SLOTS = 4  # elements of a word
 GROUP = BLOCK_SIZE // SLOTS  # partitions that share a scale
-SCALES = QUADRANT // GROUP  # scales of a quadrant, each on a partition of its own
+SCALES = QUADRANT // GROUP  # scales of a quadrant, one per partition
 SCALE_OFFSETS = (0, 4, 8, 12)  # partitions where scales may start, for 4 operands
 
 

@@ -65,8 +65,8 @@ def _row_major_index(shape: tuple[int, ...]) -> jax.Array:
 
 def _mix(x: jax.Array) -> jax.Array:
     """Map uint32 one to one, so that every input bit flips every output bit half of the
-    time. It has the shape of murmur3's finaliser, with the constants of Wellons'
-    hash-prospector (bias 0.107 against murmur3's 0.26)."""
+    time. The operations are those of murmur3's finaliser, with the constants of
+    Wellons' hash-prospector (bias 0.107; murmur3's is 0.26)."""
     for shift, factor in STEPS:
         x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
     return x ^ (x >> np.uint32(LAST_SHIFT))

@@ -37,9 +37,9 @@ _INF = np.uint32(0x7F80_0000)
 _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _HALF = np.uint32(0x8000_0000)  # 1/2 in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# The most bits that are dropped: in rounding to nearest, and in stochastic rounding.
-# More would change nothing: with 25, a 24-bit significand is below half a step; with
-# 56, it is below 2^-32 steps, the unit of fractions.
+# The most bits that rounding to nearest, and stochastic rounding, can drop. With 25
+# bits dropped, a 24-bit significand is below half a step; with 56, it is below 2^-32
+# steps, the unit of fractions. To drop more would change nothing.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)
@@ -240,7 +240,7 @@ def _converted(x: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 def _ceiling(fmt: FloatFormat, stops_at_max: bool = False) -> np.uint32:
     """Return the float32 bits to which larger magnitudes are clamped before rounding:
-    the largest value if nothing may overflow, else the next, with the overflow code."""
+    `fmt.max_finite` if overflows become this number, else the number one step above."""
     largest = np.float32(fmt.max_finite).view(np.uint32)
     if stops_at_max or fmt.overflow_code == fmt.max_code:
         return largest
@@ -254,8 +254,8 @@ def _keeps_exponent(fmt: FloatFormat) -> bool:
 
 
 def _nearest_even_same_exponent(x: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return codes with signs, in a third of the operations of `_bracket`. It adds half
-    a step, less one unit if the kept bits are even; a carry raises the exponent."""
+    """Return codes with signs, in a third of the operations of `_bracket`: add half a
+    step, less one unit if the kept bits are even. A carry raises the exponent."""
     bits = bits_of(x)
     drop = np.uint32(FLOAT32.mantissa_bits - fmt.mantissa_bits)
     half = (_ONE << (drop - _ONE)) - _ONE
@@ -306,8 +306,8 @@ def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
     return _Bracket(
         floor=magnitude >> drop,
         fraction=magnitude << (np.uint32(32) - drop),
-        # With the implicit bit: a one-digit significand (e8m0) is always odd, and its
-        # ties go up (IEEE 754-2019, 4.3.1).
+        # With its implicit bit, a one-digit significand (e8m0) is always odd, so ties
+        # go up (IEEE 754-2019, 4.3.1).
         odd=((magnitude | _IMPLICIT) >> drop) & _ONE,
     )
 
@@ -320,8 +320,8 @@ def _bracket_narrow_exponent(
 
     The significand counts from 2^mantissa_bits in normal values, so adding it to the
     exponent field (less one) yields the code, and a carry runs into the exponent.
-    Magnitudes so small that more than `deepest` bits would drop are raised until only
-    `deepest` do. They still round to 0, and a zero needs no branch.
+    Magnitudes so small that more than `deepest` bits would drop are raised until
+    `deepest` bits drop. They still round to 0, and zero is no special case.
     """
     lowest = FLOAT32.bias + fmt.min_exponent
     fewest = FLOAT32.mantissa_bits - fmt.mantissa_bits
@@ -359,8 +359,8 @@ def _specials(
 def _integer_bracket(
     magnitude: jax.Array, exponent: jax.Array
 ) -> tuple[_Bracket, jax.Array]:
-    """Return the bracket of a magnitude between two integers, and how far its result
-    must be shifted left, which is 0 below 2^24."""
+    """Return the bracket of a magnitude between two integers, and the number of bits by
+    which the rounded magnitude must be shifted left: 0 below 2^24."""
     unit = np.uint32(FLOAT32.bias + FLOAT32.mantissa_bits)  # where one ulp is 1
     drop = jnp.minimum(unit - jnp.minimum(exponent, unit), np.uint32(31))
     significand = (magnitude & MANTISSA) | _IMPLICIT

@@ -14,12 +14,12 @@ A function is data (tables/scalar_engine.json); one evaluator serves them all:
 1. Subnormal arguments are zeros. For odd and even functions |x| is looked up.
 2. `power`: x = m 2^2k with m in 1..4, or m 2^k with m in 1..2 for the reciprocal, and
    f(x) = f(m) times a power of two. `log`: x = m 2^k with m in 3/4..3/2, and
-   log(x) = log(m) + k ln 2. Nothing else is reduced.
+   log(x) = log(m) + k ln 2. Other functions look up x itself.
 3. Sign, exponent and leading bits of the mantissa choose the row, and with it the base.
 4. d = x - base, then ((c3 d + c2) d + c1) d + c0, every product and every sum rounded
    to FP32: the patent's circuits are separate.
-5. Limits, zeros and NaNs. Products and results below 2^-126 are zeros, so that
-   functions are inaccurate where they are below 2^-110.
+5. Limits, values at zero and NaNs are set. Products and results below 2^-126 are zeros,
+   so results below 2^-110 are inaccurate.
 
 Products are sealed, so the bits are the same in every context.
 """
@@ -75,7 +75,7 @@ class Octave:
 
 @dataclass(frozen=True)
 class Limit:
-    """The value of a function from some argument on, away from zero.
+    """The value of a function at `start` and at all arguments farther from zero.
 
     Attributes:
         start: the argument.
@@ -175,8 +175,7 @@ OF_PROGRAMS: Mapping[str, str] = MappingProxyType(
 )
 
 LN2 = np.float32(0.6931471805599453)
-# The argument of the logarithm is reduced to 3/4 <= m < 3/2.
-_LOG_START = np.uint32(0x3F400000)  # 3/4
+_LOG_START = np.uint32(0x3F400000)  # 3/4, the least m of the logarithm
 # Tables of at most this many rows become chains of selections, others are gathered:
 # in XLA's CPU code both take the same time with 8 rows; with 26 rows, selections take
 # twice as long.
@@ -201,8 +200,8 @@ def evaluate(table: PiecewiseCubic, x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def _place(table: PiecewiseCubic, x: jax.Array) -> jax.Array:
-    """Return 32 * row + n as uint16: the row of x, whose segment has 2^n float32
-    numbers. Where a limit applies, the result is arbitrary."""
+    """Return 32 * row + n as uint16, with the row of x in the table and 2^n the number
+    of float32 numbers in its segment. The result is arbitrary where a limit applies."""
     bits = bits_of(_reduced(table, x)[0])
     octave = _octave_of(table, bits >> 23)
     width_bits = octave & 31
@@ -261,7 +260,8 @@ def _base(
 
 
 def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
-    """Return 32 * first row + n (see `_place`), given sign and exponent bits."""
+    """Return 32 * row + n as `_place` does, for the first row of the octave that has
+    the sign and exponent bits `key`."""
     word = jnp.full_like(key, 23)
     for octave in table.octaves:
         own = np.uint32(octave.exponent + 127 + (256 if octave.sign < 0 else 0))
@@ -269,7 +269,7 @@ def _octave_of(table: PiecewiseCubic, key: jax.Array) -> jax.Array:
             key == own, np.uint32(octave.first * 32 + 23 - octave.bits), word
         )
     if table.reduction == "none" and table.above is None:
-        # Beyond the octaves the last segment applies; other tables have a limit there.
+        # Without a limit, the last segment applies to all larger arguments.
         last = np.uint32(table.octaves[-1].exponent + 127)
         word = jnp.where(key > last, np.uint32((table.rows - 1) * 32 + 23), word)
     return word
@@ -298,7 +298,7 @@ def _entries(column: np.ndarray, row: jax.Array) -> jax.Array:
 
 
 def _specials(table: PiecewiseCubic, x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return `result` with limits, sign (odd functions), values at zero and NaN set."""
+    """Return `result` with limits, signs (odd functions), and values at 0 or NaN."""
     argument = x if table.parity == "none" else magnitude(x)
     result = _limited(argument >= _start(table.above), table.above, argument, result)
     result = _limited(argument <= _start(table.below), table.below, argument, result)

@@ -109,7 +109,7 @@ def format_of(x: Array) -> FloatFormat:
 
 
 def negative(axis: int, ndim: int) -> int:
-    """Return the axis counted from the end."""
+    """Return `axis` counted from the end, a negative number."""
     if -ndim <= axis < ndim:
         return axis % ndim - ndim
     raise InvalidProgramError(
@@ -130,7 +130,7 @@ def _members(x: jax.Array, size: int, axis: int) -> Members:
 
 
 def _joined(members: Members, axis: int, length: int | None = None) -> jax.Array:
-    """Invert `_members`; without a length the zeros of the last group are kept."""
+    """Invert `_members`, and cut the axis to `length` (None: keep the padding)."""
     at = axis + members[0].ndim
     x = jnp.stack(members, axis=at + 1)
     x = x.reshape(*x.shape[:at], x.shape[at] * len(members), *x.shape[at + 2 :])
@@ -154,14 +154,14 @@ def _decoded(codes: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _magnitudes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return codes in the order of magnitudes: without sign, all NaNs equal."""
+    """Return the codes without sign, in the order of magnitudes; all NaNs are equal."""
     nan = fmt.overflow_code + fmt.has_inf  # the lowest code of a NaN
     return jnp.minimum(codes & ((1 << (fmt.width - 1)) - 1), nan)
 
 
 def _ranks(magnitudes: Members) -> Members:
-    """Return for each element how many of its group precede it: larger elements, and
-    equal elements before it."""
+    """Return, for each element, how many elements of its group are larger, or equal and
+    before it."""
     ranks = [jnp.zeros(magnitudes[0].shape, jnp.uint8) for _ in magnitudes]
     for late in range(len(magnitudes)):
         for early in range(late):

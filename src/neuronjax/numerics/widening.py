@@ -113,7 +113,7 @@ def decode(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def decode_words(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return `decode` of codes already widened to uint32, padding included."""
+    """Return `decode` of codes that were widened to uint32 with their padding."""
     if fmt.padding_bits:
         codes = codes >> np.uint32(fmt.padding_bits)
     magnitude = codes

@@ -2,8 +2,8 @@
 
 Reshapes, broadcasts, slices and widening casts move no data: an engine reads a tensor
 with up to four strides, and converts any dtype to FP32. `viewed` decides which
-instructions are access patterns, and computes the row counts that they keep. R is a row
-count of a tensor if R is the product of some of its leading dimensions; a chain of
+instructions are access patterns, and computes the row counts that each keeps. R is a
+row count of a tensor if R is the product of some of its leading dimensions; a chain of
 instructions that keeps R rows can be executed a few rows at a time.
 """
 
@@ -97,8 +97,8 @@ def viewed(
 
 
 def unchanged_carries(loop: Loop) -> frozenset[int]:
-    """Return the positions of those carries of a loop that no iteration changes, such
-    as a scan's inputs. Their tensors are not copied."""
+    """Return the positions of carries that no iteration of a loop changes, such as a
+    scan's inputs. The tensors of these carries are not copied."""
     sources = {b.number: n for n, b in enumerate(loop.body.arguments)}
     for i in loop.body.instructions:
         if isinstance(i, Loop):
@@ -142,8 +142,8 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which a row of the result is read from one row of the
-    operand, and whether a row of the result repeats one element; None if that depends
-    on the operand."""
+    operand, and whether a row of the result repeats one element (None: if a row of the
+    operand does)."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):
@@ -168,7 +168,7 @@ def _transpose(
     if order == sorted(order):
         return _view(before, rows_of(shape), before.is_scalar)
     rows = rows_of(shape, next(n for n, p in enumerate(permutation) if p != n))
-    if order[-1] == max(order):  # whole rows move, so only addresses change
+    if order[-1] == max(order):  # whole rows move: only their addresses change
         return _view(before, rows | {prod(shape[: order[-1]])}, before.is_scalar)
     if len(before.roots) == 1 and before.roots[0] in arguments:
         # The DMA engines can transpose while they load from HBM.

@@ -51,7 +51,7 @@ class Constant:
 
 
 def assumed(value: float, unit: str, source: str, fitted_to: str = "") -> Constant:
-    """Return a `Constant` that is not published."""
+    """Return a `Constant` whose value is not published."""
     return Constant(value, unit, source, is_assumption=True, fitted_to=fitted_to)
 
 

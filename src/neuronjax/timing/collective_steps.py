@@ -1,14 +1,14 @@
 """Steps of collectives: the bytes between chips, and those in each rank.
 
 A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of its
-size, which is the larger of a rank's data before and after, as in nccom-test. The steps
-of a reduce-scatter follow its fold plan, except for mesh on trn1 (`Topology.mesh`),
-which needs one step; an all-gather has the corresponding steps in reverse order; an
-all-reduce has the steps of a reduce-scatter, then those of an all-gather. Sources of
-the algorithms: intranode- and internode-collective-comm.rst (IN, IX). DMA engines take
-time for the bytes of a copy, and for all bytes that an addition reads: an addition of
-two operands runs at half the copy rate (trainium3_arch.rst). Ranks of the same chip
-read data in place.
+size, the larger of a rank's data before and after the collective, as in nccom-test. The
+steps of a reduce-scatter follow its fold plan, except for mesh on trn1
+(`Topology.mesh`), which needs one step; an all-gather has the corresponding steps in
+reverse order; an all-reduce has the steps of a reduce-scatter, then those of an
+all-gather. Sources of the algorithms: intranode- and internode-collective-comm.rst (IN,
+IX). DMA engines take time for the bytes of a copy, and for all bytes that an addition
+reads: an addition of two operands runs at half the copy rate (trainium3_arch.rst).
+Ranks of the same chip read data in place.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class CollectiveStep:
             nodes.
         senders: by chip, the number of ranks that take part.
         channels: the number of DMA rings of each rank, which work in parallel.
-        is_sliced: whether it works on one slice of the data while other steps work on
-            other slices.
+        is_sliced: whether it works on one slice of the data while the other steps of
+            the collective work on other slices.
     """
 
     count: int
@@ -59,7 +59,7 @@ def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, 
 
 
 def at_once(steps: Sequence[CollectiveStep]) -> CollectiveStep:
-    """Return one step that replaces sliced `steps`, which work at the same time."""
+    """Return one step for all the sliced `steps`, which work at the same time."""
     dma = sum(step.count * step.dma for step in steps)
     flows = _all_flows((step, step.count) for step in steps)
     return replace(steps[0], count=1, dma=dma, flows=flows)
@@ -103,10 +103,10 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 
 
 class _GroupSite:
-    """A group of ranks, with the facts about its chips that algorithms use.
+    """A group of ranks, with the properties of its chips that algorithms use.
 
     If `first_only` is set, flows are only those that leave the first chip, since over
-    EFA all chips send the same."""
+    EFA all chips send equally many bytes."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -224,8 +224,8 @@ def _repeated(step: CollectiveStep) -> Steps:
 
 
 def _rdh_scatter(site: _GroupSite) -> Steps:
-    """Return steps that add the data of the ranks of each chip, then repeatedly send
-    half of the sums to another chip."""
+    """Return a step that adds the data of each chip's ranks, then steps that send half
+    of the remaining sums to another chip."""
     steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
     for number in range(_bits(site)):
         part = 2.0 ** -(number + 1) / site.per_chip
@@ -244,7 +244,7 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
     """Return `steps`, marked as sliced if the group is within one node. Sliced steps
-    work at the same time; over EFA a rank has one peer at a time [IX]."""
+    work at the same time; over EFA a rank sends to one rank at a time [IX]."""
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 
@@ -350,7 +350,7 @@ _WHOLE: Mapping[str, _Algorithm] = MappingProxyType(
 def steps_of(
     op: str, algorithm: str, groups: tuple[Group, ...], topology: Topology
 ) -> tuple[CollectiveStep, ...]:
-    """Return the steps of a collective over groups of one size, which run at once.
+    """Return the steps of a collective over groups of one size, which run together.
 
     The algorithm is one of `collectives.algorithms.ALGORITHMS` that the groups can run;
     for "all_to_all" it is "mesh"."""
@@ -396,8 +396,8 @@ def _over_nodes(
 def _joined(
     op: str, inside: str, inner: Sequence[Group], topology: Topology, over: Steps
 ) -> Steps:
-    """Return `over`, the steps between nodes, with the steps within nodes before them,
-    after them, or both, as `op` needs [IX]."""
+    """Return the steps between nodes, `over`, with the steps within nodes before or
+    after them, or both, depending on `op` [IX]."""
 
     def within(op: str) -> Steps:
         if inner[0].size == 1:

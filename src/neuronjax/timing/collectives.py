@@ -163,7 +163,7 @@ def time_over_nodes(
 
 @dataclass(frozen=True)
 class _Found:
-    """The collective that the hardware runs. A broadcast runs as an all-gather."""
+    """The collective that the hardware runs: for a broadcast, an all-gather."""
 
     op: str
     size_bytes: float
@@ -225,11 +225,11 @@ def _algorithm(
 
 @dataclass(frozen=True)
 class CollectivePrice:
-    """The time of steps, for all bytes or (in `_rates`) for one byte.
+    """The time of a collective's steps, for all bytes or (in `_rates`) for one byte.
 
     Attributes:
-        by_resource: by "link", "dma" and "efa", the time of the steps in which it is
-            the slowest.
+        by_resource: by "link", "dma" and "efa", the time of the steps in which this
+            resource is the slowest.
         filling: extra time of the first slice of the data, by resource, during which
             later steps are idle.
     """
@@ -276,8 +276,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return, by resource, the seconds per byte of the steps in which it is the
-    slowest."""
+    """Return the seconds per byte of `steps`, summed by the slowest resource of a
+    step."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)
@@ -353,9 +353,9 @@ def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) ->
     """Return the extra time of a call that follows another call of the same program.
 
     Decoded tokens and training steps follow each other in this way. The runtime
-    prepares the next launch, with its wait for all ranks, while the program runs, so
-    that only a launch that takes longer than the program delays it: on 32 ranks of trn1
-    a call takes about as long with twelve exchanges of 8 MB (4.7 ms) as with one
+    prepares the next launch, with its wait for all ranks, while the program runs, so a
+    launch adds only the time by which it is longer than the program: on 32 ranks of
+    trn1 a call takes about as long with twelve exchanges of 8 MB (4.7 ms) as with one
     exchange (5.3 ms) [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -1,9 +1,8 @@
-"""The cost of an instruction: the legal ways (`work.Way`) to execute it, from its
-shapes alone.
+"""The cost of an instruction: the ways (`work.Way`) to execute it, from shapes alone.
 
-The rules list the legal ways, in one file per engine; `cost_rules` places tensors on
-the lanes. The times of engines are in `engines`, from the vendor's guides; figures that
-are not facts of a chip are in `assumptions`. `schedule` and `collectives` price control
+The rules list the ways, in one file per engine; `cost_rules` places tensors on the
+lanes. The times of engines are in `engines`, from the vendor's guides; figures that are
+not facts of a chip are in `assumptions`. `schedule` and `collectives` price control
 flow and collectives.
 """
 
@@ -39,8 +38,8 @@ RULES = (
 def own_seconds(way: Way) -> float:
     """Return the seconds of a way on an idle core if all operands are ready.
 
-    The works of the way stream tiles to each other as in a pipeline: the time is that
-    of the longest work, plus the first tile of every other work, plus all latencies."""
+    In a way, works of engines pass tiles on like a pipeline. The time is that of the
+    longest work, plus the first tile of every other work, plus all latencies."""
     if not way:
         return 0.0
     longest = max(way, key=lambda work: work.seconds)
@@ -52,10 +51,8 @@ def own_seconds(way: Way) -> float:
 def ways(
     instruction: Instruction, core: Core, reading: Reading = PLAIN
 ) -> tuple[Way, ...]:
-    """Return the legal ways to execute an instruction, the quickest first.
-
-    The order is that of `own_seconds`; the result is `((),)` if the instruction is
-    free."""
+    """Return the ways to execute an instruction, the quickest first; the result is
+    `((),)` if the instruction is free."""
     found = rule(instruction, core, reading)
     if core.chip.lacks:
         found = tuple(way for way in found if own_seconds(way) < inf)

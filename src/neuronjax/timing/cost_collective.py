@@ -31,8 +31,8 @@ from neuronjax.timing.cost_rules import KernelPrice, prices
 from neuronjax.timing.kernel_operands import operand
 from neuronjax.timing.work import Core, Work
 
-#: By collective of programs or kernels, the collective of `timing.collectives` that
-#: moves as many bytes.
+#: Name of a collective of programs or kernels -> the collective of `timing.collectives`
+#: that moves as many bytes.
 OPS: Mapping[str, str] = MappingProxyType(
     {name: name for name in collectives.OPS}
     | {

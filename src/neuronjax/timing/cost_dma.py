@@ -264,7 +264,7 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the smallest number of contiguous bytes of any of `sides`. A side on chip
+    """Return the smallest number of contiguous bytes of any access. An access on chip
     counts only if a partition's elements are not contiguous."""
     pieces = []
     for side in sides:
@@ -297,8 +297,8 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Return the bytes that the busiest of `count` engines moves. If a side is in SBUF
-    or PSUM, an engine moves whole partitions."""
+    """Return the bytes that the busiest of `count` engines moves. To or from SBUF or
+    PSUM, an engine moves whole partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions
@@ -337,8 +337,8 @@ def _direction(m: _Move) -> str:
 
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
-    """Return the queue that issues a transfer: GpSimdE, a generator of descriptors, or
-    if descriptors are prebuilt, the queue of the transfer's direction."""
+    """Return the queue that issues a transfer: GpSimdE, a generator of descriptors, or,
+    if descriptors are prebuilt, the queue of loads or of stores."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":
@@ -351,7 +351,7 @@ def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
 
 @prices("dma_copy", "dma_transpose", "dma_compute", "sendrecv")
 def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
-    if i.attributes.get("dge_engine") == "tensor":  # the older compiler's broadcast
+    if i.attributes.get("dge_engine") == "tensor":  # a broadcast, in the older style
         return over_partitions(i, core)
     m = _move(i)
     mode = _mode(i, m, core)

@@ -114,7 +114,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
     wide = dtype.kind in "iu" and dtype.itemsize >= 4 and i.op not in BITWISE
     if i.engine == "gpsimd" and wide and i.integer_path == "exact":
         return (software(core, i, elements),)
-    if elements == results:  # only the initial value is combined
+    if elements == results:  # each element is combined only with the initial value
         return one_stream(core, i, reading, "tensor_scalar", on_scalar=True)
     lanes = core.spec.partitions
     first = min(i.axes, default=len(shape))
@@ -157,7 +157,7 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass with a fold: on VectorE one instruction, or a pass and a reduction.
+    """Price a pass and its fold: on VectorE one instruction, or a pass and a reduction.
 
     The one instruction takes N + 64 cycles [V26] for each row of a lane (N for an
     abs-max of 16 bits [RMQ, picture]). ScalarE folds sums too, and with `activate2`

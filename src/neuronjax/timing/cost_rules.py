@@ -1,7 +1,7 @@
 """The registry of cost rules, and the layout of programs' tensors on lanes.
 
 Rules of programs register by instruction class (functools.singledispatch, `rule`) and
-return the legal ways; rules of kernels register by the name of the nki.isa function
+return ways (`work.Way`); rules of kernels register by the name of the nki.isa function
 (`prices`). Both are in one file per engine, use shapes and dtypes only, and describe
 work; `engines` computes its time.
 
@@ -45,7 +45,7 @@ def columns(shape: tuple[int, ...], core: Core) -> int:
 
 
 def tiles_of(per_lane: int, limit: float | None = None) -> int:
-    """Return the number of instructions for `per_lane` elements per lane."""
+    """Return how many instructions process `per_lane` elements of each lane."""
     return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))
 
 
@@ -74,7 +74,7 @@ PLAIN = Reading()
 
 @functools.singledispatch
 def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the legal ways to execute an instruction, in any order.
+    """Return the ways to execute an instruction, in any order.
 
     Raises:
         InternalError: the class has no rule, as control flow and collectives.

@@ -55,7 +55,7 @@ from neuronjax.timing.work import Core, Queue, Way, Work
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A batch of [m, k] x [k, n] as the array executes it.
+    """A batch of products [m, k] x [k, n], as the array executes them.
 
     Attributes:
         batch, m, n, k: sizes; k counts the rows that the stationary operand stores.
@@ -86,11 +86,11 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTiling:
-    """A contraction as instructions.
+    """The instructions of a contraction.
 
     Attributes:
         task: the work of the array, on one physical core.
-        groups: banks of PSUM that are filled one after the other, on one core.
+        groups: the number of PSUM banks that one core fills one after the other.
         evacuated: elements per lane that leave PSUM, on one core.
         read_bytes: bytes read from SBUF.
     """
@@ -331,7 +331,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return the cycles of a moving column, fewer for FP32 zeros and ones."""
+    """Return the cycles of a moving column, fewer if FP32 operands are only 0 and 1."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):

@@ -110,7 +110,7 @@ def streams(
 
 
 def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
-    """Return whether VectorE's FP32 executes an integer operation exactly."""
+    """Return whether VectorE, computing in FP32, executes an integer `op` exactly."""
     if dtype.kind not in "iub" or op in BITWISE or dtype.kind == "b":
         return True
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")

@@ -21,13 +21,13 @@ from neuronjax.timing.work import QUEUES, Core
 
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
-#: The number of measured times that make an interval, and the probability that the
-#: interval covers another time: 19 times have 20 gaps between and beside them, and the
-#: interval covers all gaps but two at each end.
+#: The number of measured times from which an interval is made, and the probability that
+#: the interval contains a further time: 19 times bound 20 gaps (two of them open), and
+#: the interval covers all gaps but two at each end.
 ROWS, COVERED = 19, 0.8
 #: How much a factor of ten in time, another LNC and another chip each add to the
-#: distance of two programs. A queue that is always busy in one and idle in the other
-#: adds 1.
+#: distance of two programs. A queue that is always busy in one program and idle in the
+#: other adds 1.
 _DECADE, _OTHER_CORES, _OTHER_CHIP = 1.0, 0.5, 1.0
 
 

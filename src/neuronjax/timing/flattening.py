@@ -60,7 +60,7 @@ class Flattening:
     def add(
         self, block: Block, arguments: Sequence[int], call: Location | None = None
     ) -> tuple[int, ...]:
-        """Add a block's instructions, and return the values of its results.
+        """Add a block's instructions, and return the values that are its results.
 
         If the block is a callee, its instructions get the source location of `call`."""
         names: dict[int, int] = {}
@@ -127,8 +127,8 @@ def swap(
 ) -> None:
     """Exchange, in place, the operands of matmuls whose result is only read transposed.
 
-    A matmul changes only if its transposition moves the last axis, and the
-    transposition after the exchange does not."""
+    A matmul changes only if the transposition of its result moves the last axis before
+    the exchange, and not after the exchange."""
     for chain in _chains(nodes, results):
         first, last = chain[0], chain[-1]
         matmul, transpose = first.instruction, last.instruction
@@ -163,7 +163,7 @@ def swap(
 
 
 def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
-    """Return chains of a matmul, casts and a transposition in which each result has one
+    """Return chains of a matmul, casts and a transposition, each result with one
     reader."""
     made: dict[int, FlatNode] = {}  # results of matmuls and casts
     found: list[list[FlatNode]] = []

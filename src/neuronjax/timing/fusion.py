@@ -112,7 +112,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False for scalars computed from arguments alone: they come first."""
+        """Return a sort key: False (first) for scalars made from arguments alone."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -307,8 +307,8 @@ class _Fusion:
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return the instruction, form and free slots of the one activation that does
-        both steps, if they are a logistic function or SiLU; otherwise None."""
+        """Return the instruction, form and free slots of one activation for both steps,
+        if the steps together are a logistic function or SiLU; otherwise None."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}
@@ -360,8 +360,8 @@ class _Fusion:
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
-    """Return the instruction, form and free slots of the one pass that does both steps;
-    None if there is no such pass."""
+    """Return the instruction, form and free slots of one pass for both steps; None if
+    no pass can do both."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:

@@ -89,7 +89,7 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
 
 
 class _Temporary(NamedTuple):
-    """A tensor that a step computes, in HBM from unit `first` to unit `last`."""
+    """A computed tensor that is in HBM from unit (region) `first` to unit `last`."""
 
     first: int
     last: int

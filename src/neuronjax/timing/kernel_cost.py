@@ -33,12 +33,12 @@ from neuronjax.timing.work import Core, Work
 #: The modules of rules; importing them registers the rules.
 FILES = (cost_collective, cost_dma, cost_lanes, cost_tensor)
 
-#: The price of an instruction that the compiler removes.
+#: The price of an instruction that the compiler leaves out.
 _NOTHING = KernelPrice(work=Work(queue="tensor", seconds=0.0, opcode="NONE"))
 #: Engines that compute element by element.
 _LANES = frozenset({"vector", "scalar", "gpsimd"})
 _LOADS = frozenset({"dma_copy", "dma_transpose"})
-#: The name of an instruction that the compiler leaves out.
+#: The name of an instruction left out because its result is still in SBUF.
 _HELD = "held"
 RULES[_HELD] = lambda i, core: KernelPrice(
     work=Work(queue="sync", seconds=0.0, opcode="NONE")
@@ -146,7 +146,7 @@ def on_engines(
 
 
 def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
-    """Return the numbers of the entries that only fill PSUM with zeros for a sum. The
+    """Return the indices of `entries` that only fill PSUM with zeros for a sum. The
     compiler leaves them out, because the first product of the sum overwrites PSUM.
 
     The older style writes a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""

@@ -35,8 +35,8 @@ from neuronjax.timing.kernel_operands import (
     whole_pattern,
 )
 
-#: By entry, the entries for which it waits: each as its number * 2, plus 1 if the
-#: latency of its result does not count.
+#: For each entry, the entries for which it waits: twice an entry's number, plus 1 if
+#: the latency of that entry's result does not count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
 #: If an entry has more waits than this, they are joined into one. Otherwise each of
@@ -52,7 +52,7 @@ _Found = list[tuple[Box, int]]
 
 
 class BoxMap:
-    """A set of boxes of one storage, each with an entry, to be searched for overlaps.
+    """A searchable set of boxes of one storage, each with the entry that accesses it.
 
     `shape` is the storage's shape, or () if the boxes are in a whole memory. Boxes of
     the whole storage are stored separately, since most tiles are accessed whole."""
@@ -113,7 +113,8 @@ class BoxMap:
             found[:] = [pair for pair in found if not contains(b, pair[0])]
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
-        """Choose the axis that has the most cells of the first box's size."""
+        """Choose the axis along which most boxes as large as the first box, `b`,
+        fit."""
         sizes = [last - first for first, last in b]
         axes = range(len(b))
         if self._shape:
@@ -144,7 +145,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage for which later accesses may have to wait."""
+    """The earlier accesses to a storage for which a further access may have to wait."""
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 
@@ -184,7 +185,7 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """The bytes of one memory of one core that are free, or belong to dead storages."""
+    """The free bytes of one memory of a core, and those of storages not used again."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -192,7 +193,7 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate `size` bytes; return the last accesses of reused dead storages."""
+        """Allocate `size` bytes; return the last accesses to storages that had them."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()
@@ -273,14 +274,14 @@ class KernelDependencies:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Return the memories whose capacity the kernel exceeds, in upper case."""
+        """Return which of "SBUF" and "PSUM" are too small for the kernel."""
         return tuple(
             sorted({m.upper() for (m, _), p in self._pools.items() if p.is_short})
         )
 
     def _survey(self) -> None:
-        """Find the first and last access of storages on chip, and the storages in HBM
-        that are written and those that are read."""
+        """Find the first and last access to storages on chip, and which storages in HBM
+        are written or read."""
         first, last = self._first, self._last
         written, read = self._written, self._read_in_hbm
         for n, i in enumerate(self._entries):
@@ -391,8 +392,7 @@ class KernelDependencies:
         return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """Return `entries`, or one joined group of them if they are more than
-        `_FEW`."""
+        """Return `entries`, joined to one group if they are more than `_FEW`."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))

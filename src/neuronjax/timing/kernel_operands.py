@@ -110,9 +110,9 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
-    """Return the ranges of a box. A range from `low` to `low + more` that ends outside
-    its dimension becomes the whole dimension, and extends the range of the dimension
-    before."""
+    """Return the ranges of a box. If a range from `low` to `low + more` ends outside
+    its dimension, it becomes the whole dimension, and the range of the preceding
+    dimension is extended."""
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]

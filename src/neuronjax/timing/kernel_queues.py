@@ -20,7 +20,7 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that issue in the kernel's order. In the older style TensorE's queue does not.
+#: Queues that issue in the kernel's order; TensorE's does not in the older style.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.
@@ -39,7 +39,7 @@ class IssueQueue:
         free: the time at which it can issue again.
         wake: the time at which the scheduler visits it next.
         last: the entry that it issued last.
-        window: how many next entries can be issued out of order.
+        window: how many of the next entries can be issued out of order.
     """
 
     __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")
@@ -59,8 +59,8 @@ class IssueQueues:
 
     Attributes:
         queue_of: the number of each entry's queue.
-        pause: by entry that is the first of a queue in an iteration of a device loop,
-            the seconds of the loop's comparison and branch.
+        pause: the seconds of a device loop's comparison and branch, by the first entry
+            of a queue in an iteration.
     """
 
     def __init__(

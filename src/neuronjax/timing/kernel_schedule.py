@@ -171,7 +171,7 @@ class _CoreState:
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
         self.array = array
-        self.held: int | None = None  # the stationary operand
+        self.held: int | None = None  # number of the loaded stationary operand
 
 
 class _Scheduling:
@@ -308,8 +308,8 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return an entry after the window's first that can start now, and `now`; if
-        there is none, -1 and the earliest time at which one can start, at most `wake`.
+        """Return (entry, `now`) if an entry after the window's first can start now,
+        else (-1, the earliest time at which an entry can start, or `wake` if earlier).
         """
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base

@@ -231,7 +231,7 @@ def bottleneck(
     """Return (queue, op, share) of the largest part of the critical path; None if the
     path takes no time.
 
-    `numbers` is the index of each entry's op."""
+    `numbers` has the index of each entry's op."""
     if numbers is None:
         _, numbers = _ops(s.stream.entries)
     spent: dict[tuple[Queue, int], float] = defaultdict(float)

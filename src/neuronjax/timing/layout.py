@@ -42,8 +42,8 @@ def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
 
 
 def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
-    """Return whether a matmul's operand has an axis before the contracted axes that is
-    neither contracted nor a batch axis."""
+    """Return whether an axis that is neither contracted nor a batch axis precedes the
+    contracted axes of a matmul's operand at `position`."""
     d = dimensions(step)
     batch = (d.lhs_batch, d.rhs_batch)[position]
     contract = (d.lhs_contract, d.rhs_contract)[position]
@@ -99,7 +99,7 @@ def block_bytes(
         passes_by = region.steps[final].form in _BY_BLOCKS
         if value in cut or (first == final and passes_by):
             size = min(size, block)
-        elif passes_by:  # the last reader overwrites it
+        elif passes_by:  # the last reader overwrites the value
             final -= 1
         spans.append((first, final, size))
     for n, step in enumerate(region.steps):
@@ -162,7 +162,7 @@ def replaces_slice(
 
 def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
     """Return the tensor in memory of a loop's operand at `position` if the loop only
-    updates slices of it, so that the loop can carry it in place; -1 otherwise."""
+    updates slices of this tensor, and so can carry it in place; -1 otherwise."""
     (step,) = unit.region.steps
     if not isinstance(step.instruction, Loop):
         return -1

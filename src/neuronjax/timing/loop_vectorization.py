@@ -90,7 +90,7 @@ class LoopVectorization:
         self.given = [v.buffer for v in loop.operands] + list(outside)
         self.known: dict[int, _VectorizedValue] = {}
         self.out: list[Instruction] = []
-        #: Constant integer scalars of the body.
+        #: The constant integer scalars of the loop's body.
         self.constants = {
             node.results[0]
             for node in self.nodes
@@ -138,8 +138,8 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Return, by carry of which each iteration only writes its own slice, the node
-        that writes the slice."""
+        """Return the carries of which an iteration only writes its own slice, each with
+        the node that writes the slice."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -182,7 +182,7 @@ class LoopVectorization:
         return states
 
     def _done(self, node: FlatNode) -> bool:
-        """Compute a node if its operands are known; return whether it is known."""
+        """Compute a node if its operands are known; return whether it is computed."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True

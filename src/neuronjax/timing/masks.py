@@ -107,7 +107,7 @@ class Masks:
         return np.broadcast_to(np.asarray(visible, bool), size)
 
     def _range(self, value: int, frame: _Frame) -> _Range:
-        """Return the range of a constant's elements whose indices are in a frame."""
+        """Return the range of `value` in all blocks, given the blocks' index ranges."""
         node = self._made.get(value)
         if node is None:
             return self._unknown(value)
@@ -130,8 +130,8 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame of a movement's operand, given that of its result, or
-        None."""
+        """Return the frame (index ranges) of a movement's operand, given the result's
+        `frame`; None if it is not known."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":

@@ -109,11 +109,11 @@ class _Planner:
         share: float = 1.0,
         call: Location | None = None,
     ) -> BlockPlan:
-        """Return a block's plan in a `share` of SBUF, with arguments at `resident`
-        positions in SBUF.
+        """Return the plan of a block in a `share` of SBUF, where the arguments at
+        `resident` positions already are.
 
-        `call` is the location of a callee's only call: the callee's instructions get
-        it."""
+        `call` is the location of a callee's only call; the callee's instructions get
+        this location."""
         fused = fuse(block, self.program.functions, self.core, call)
         regions = group(fused, self.core)
         capacity = int(self.capacity * share)

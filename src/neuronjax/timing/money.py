@@ -219,7 +219,7 @@ class TrainingCost:
 
     @property
     def dollars_per_batch(self) -> float:
-        """Return the price of one copy's batch in a step, at full utilization."""
+        """Return the price of one replica's batch in a step, at full utilization."""
         hours = rented_hours(self.step_seconds, 1.0)
         return hours * self.price.usd_per_hour / self.copies
 

@@ -40,7 +40,7 @@ class PricedStep:
     """A step with the way in which it is executed.
 
     Attributes:
-        way: its works.
+        way: the works of engines that execute it.
         reads: values in memory that it reads.
         is_barrier: whether its readers have to wait for its last tile.
     """
@@ -70,7 +70,7 @@ class PricedMove:
 
 @dataclass(slots=True, eq=False)
 class PricedUnit:
-    """A unit with prices.
+    """A unit (a region and its transfers) with prices.
 
     Attributes:
         pieces: the number of consecutive tiles.
@@ -232,8 +232,8 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the load of the busiest queue once `way` is added, plus a share (1 /
-        `pieces`) of the seconds that one tile needs for the way."""
+        """Return the load of the busiest queue once `way` is added, plus 1 / `pieces`
+        of the seconds that one tile needs for the way."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -287,7 +287,7 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return which share of `masked` scores a step computes or reads, otherwise 1."""
+    """Return the share of a step's work for blocks of scores that no mask hides."""
 
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)

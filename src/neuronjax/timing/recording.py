@@ -71,7 +71,7 @@ class EventRecorder:
 
     def once(self, first: int, last: int) -> None:
         """Count table loads in a range of events only once, since later iterations of
-        the loop need none."""
+        the loop need no table loads."""
         for n in range(first, last):
             if self.events[n].name == TABLE_LOAD:
                 self.events[n] = self.events[n]._replace(count=self.count)

@@ -22,7 +22,7 @@ from neuronjax.ir.collectives.algorithms import closed_paths
 from neuronjax.ir.collectives.placement import Group
 
 Wire = tuple[int, int, int]
-#: Wires, and the part of a message on each.
+#: The wires of a message, each with the part of the message that takes the wire.
 Route = tuple[tuple[Wire, float], ...]
 _LARGEST_SEARCH = 16  # most chips for which a closed path is searched
 
@@ -180,7 +180,7 @@ def _through_planes(
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
     """Return the chips in the order of a closed path along wires; in the given order if
     no path is found."""
-    # Two colours alternate along a closed path, as on a chessboard, so both are as
+    # Along a closed path two colours alternate, as on a chessboard, so they are equally
     # frequent.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]
     is_even = 2 * sum(colours) == len(chips)
@@ -197,7 +197,7 @@ def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
 def _extended(
     path: tuple[int, ...], left: frozenset[int], beside: set[tuple[int, int]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the closed paths that continue `path` through all of `left`, in order."""
+    """Yield the closed paths that continue `path` through each chip of `left` once."""
     if not left and (path[-1], path[0]) in beside:
         yield path
     for chip in sorted(left):

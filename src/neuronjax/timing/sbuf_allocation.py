@@ -74,8 +74,7 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values that are read tile by tile as they are computed, and never exist as
-        #: a whole.
+        #: Values whose tiles are read as they are computed; no whole tensor is stored.
         self.passed_on: set[int] = set()
         #: Values that are written directly into a slice of a tensor in HBM. The update
         #: of this slice then moves nothing.
@@ -156,7 +155,7 @@ class SbufAllocation:
             blocks = ceil(region.lhs_bytes / rows)
             unit.passes = max(1, min(region.tiles(self.core), blocks))
         parts = parts_read(fused, region)
-        streams = n == 0 and region.is_lone_matmul  # nothing before it can hide a load
+        streams = n == 0 and region.is_lone_matmul  # no earlier region can hide a load
         for value in (*region.whole, *region.streamed):
             if value not in self.sbuf:
                 batches = region.batches.get(value, 1)

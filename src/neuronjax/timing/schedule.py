@@ -60,7 +60,7 @@ def schedule(
     return _Schedule(program, core, target, dict(trips or {}), plan, placement).run()
 
 
-#: By value, the seconds at which its first tile and all of it are ready.
+#: By value, the seconds at which its first tile and its last tile are ready.
 _Times = dict[int, tuple[float, float]]
 
 
@@ -146,7 +146,7 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule equal row blocks: one with events, another to find the period."""
+        """Schedule equal row blocks: one with events, and one to measure the period."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -162,7 +162,7 @@ class _Schedule:
         self.recorder.repeat(first, last, block.blocks, period, block.sources)
 
     def _one_block(self, block: PricedUnit, state: QueueState, times: _Times) -> float:
-        """Schedule one row block, and return when the next one can use its memory."""
+        """Schedule one row block, and return when the next block can use the memory."""
         self._steps(block, state, times)
         state.dma = max(state.dma, state.end)
         return state.dma
@@ -222,7 +222,7 @@ class _Schedule:
     def _tiled(
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
-        """Schedule one tile through all steps; other tiles follow at the interval."""
+        """Schedule a tile through all steps; other tiles follow at equal intervals."""
         pieces, interval = prices.pieces, prices.interval
         others = (pieces - 1) * interval
         inside: dict[int, float] = {}
@@ -277,7 +277,7 @@ class _Schedule:
                 found = arrived.get(value) or times.get(value)
                 if found is not None:
                     first, end = max(first, found[0]), max(end, found[1])
-            taken: dict[Queue, float] = {}  # works of a step share a queue
+            taken: dict[Queue, float] = {}  # several works of a step may use one queue
             for work in p.way:
                 before = taken.get(work.queue, free.get(work.queue, 0.0))
                 start = max(first, before)

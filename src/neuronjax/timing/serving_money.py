@@ -1,8 +1,8 @@
 """The cost of served tokens, from prefill and decode with a KV cache.
 
 A copy of the program, on its own cores, serves `batch` sequences at a time. Each call
-of prefill processes the prompts of `prefill_batch` sequences, and gives each its first
-token; one call of decode gives each of all sequences one more token. A full copy
+of prefill processes the prompts of `prefill_batch` sequences and makes the first token
+of each sequence; one call of decode makes one more token of all sequences. A full copy
 repeats all prefills of a batch of requests, then `output_tokens - 1` decodes
 (continuous batching changes the order, but not the sum). Queues and the host's work are
 left out.

@@ -50,8 +50,7 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Return how many dimensions precede the first of `excluded` whose size is not
-    1."""
+    """Count the dimensions before the first of `excluded` whose size is not 1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n
@@ -59,7 +58,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts into which a step can be tiled by itself."""
+    """Return the row counts (`rows_of`) into which a step can be tiled by itself."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -98,7 +97,7 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
 def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
-    """Return the row count that a matmul contracts; empty if it contracts no rows.
+    """Return the number of rows that a matmul contracts; empty if it contracts no rows.
 
     An operand in `inside` must begin with the batch axes, then the contracted axes."""
     d = dimensions(step)
@@ -177,8 +176,8 @@ class _Grouping:
             self.home[value] = place
 
     def _place(self, step: FusedStep) -> tuple[int, frozenset[int]] | None:
-        """Return the index of the region that a step can join, and the region's row
-        counts with it; None if it must start a region."""
+        """Return the index of the region that `step` can join, and the region's row
+        counts with the step; None if the step must start a region."""
         if step.form in ALONE or not self.regions:
             return None
         reads, home = self.fused.reads(step), self.home.get
@@ -192,8 +191,8 @@ class _Grouping:
         return None if rows is None else (place % len(self.regions), rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a step is a batched matmul whose result has the size of that
-        of a matmul in the region, as gradients of scores have the size of scores."""
+        """Return whether a step is a batched matmul whose result is as large as the
+        result of a matmul in the region: gradients of scores are as large as scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -207,7 +206,7 @@ class _Grouping:
         )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return a region's row counts with one more step; None if it cannot join."""
+        """Return a region's row counts with `step` in it; None if it cannot join."""
         first = region.steps[0].form
         if first in ALONE:
             return None
@@ -276,7 +275,7 @@ class _Grouping:
         return rows if region.rows in rows and small else None
 
     def _parts(self, region: TiledRegion, step: FusedStep) -> int:
-        """Return the number of parts into which the batch splits a whole operand."""
+        """Return the number of parts into which a matmul's batch splits an operand."""
         if step.form != "matmul":
             return 1
         batch = _batch(self.fused, step)

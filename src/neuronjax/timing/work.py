@@ -121,8 +121,8 @@ class Work:
 #: the instruction is free: an access pattern of its consumers (a reshape, a broadcast).
 Way = tuple[Work, ...]
 
-#: Why bytes move between HBM and SBUF. `weight` is an input that is a parameter.
-#: `update` is written in place into an argument and is not a result (an `output`).
+#: Why bytes move between HBM and SBUF. A `weight` is an input that is a parameter. An
+#: `update` is written into an argument in place; unlike an `output`, it is no result.
 Reason = Literal[
     "input",
     "weight",

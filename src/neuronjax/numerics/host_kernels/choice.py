@@ -1,7 +1,7 @@
 """The choice between a kernel of this processor and XLA, which give the same bits.
 
 Kernels are calls of addresses in this process, so a program for another machine, such
-as one from `jax.export`, cannot contain any. Inside `exportable` they are left out.
+as one from `jax.export`, cannot contain kernels. Inside `exportable` they are left out.
 Outside, an identity op precedes each kernel; lowering this op for `jax.export` is an
 error (`capture.host_calls`).
 """
@@ -63,7 +63,7 @@ batching.defvectorized(host_p)
 ad.deflinear2(host_p, lambda cotangent, _: [cotangent])
 
 
-# Without kernels, for comparisons of whole programs: NEURONJAX_HOST_KERNELS=0.
+# NEURONJAX_HOST_KERNELS=0 makes programs without kernels, for comparisons.
 enabled = os.environ.get("NEURONJAX_HOST_KERNELS", "1") != "0"
 
 
@@ -93,8 +93,8 @@ def _has_kernels() -> bool:
 def by_kernel(
     kernel: Callable[..., Any], otherwise: Callable[..., Any], *arrays: Any
 ) -> Any:
-    """Return the result of `kernel`, or the same bits by XLA (`otherwise`). JAX chooses
-    by platform when it lowers a program; a captured program has `otherwise`."""
+    """Return `kernel(*arrays)` on a CPU, else `otherwise(*arrays)`, with the same bits.
+    JAX chooses when it lowers a program; captured programs have `otherwise`."""
     if not usable():
         return otherwise(*arrays)
     return lax.platform_dependent(*arrays, cpu=kernel, default=otherwise)

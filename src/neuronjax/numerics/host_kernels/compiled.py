@@ -3,7 +3,7 @@ XLA.
 
 The code is kept in the user's cache folder, because compiling takes a second if a
 policy has many kernels. A file's name is a digest of the kernel's text, the processor
-and the version of LLVM; a file whose digest does not match its content is ignored.
+and the version of LLVM; a file with another content than its digest says is ignored.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Processor:
         lanes: pairs (floats in a vector, processor features needed), the widest first.
         read_mode, write_mode: LLVM's functions that read and write the arithmetic mode.
         mode_in_memory: whether these functions take an address instead of the mode.
-        flushing: the bits of the mode that flush subnormal results and operands to
+        flushing: the bits of the mode by which the processor flushes subnormals to
             zero.
         flushes_first: whether a result below 2^-126 becomes zero even if rounding would
             make it 2^-126.
-        by_lane: whether an instruction multiplies a vector by one lane of another;
-            factors are then read as vectors.
+        by_lane: whether an instruction multiplies a vector by one lane of another
+            vector, so that factors can be read as vectors.
         pause: LLVM's function for the body of a waiting loop, and its arguments.
     """
 
@@ -65,7 +65,7 @@ class Processor:
 
     @classmethod
     def of(cls, triple: str) -> Processor:
-        """Return the processor of an LLVM triple; without kernels it has no `lanes`."""
+        """Return the processor of an LLVM triple; with no kernels `lanes` is ()."""
         name = triple.split("-")[0]
         return next((x for x in PROCESSORS if name in x.triples), cls(name))
 
@@ -207,18 +207,18 @@ class Code(ir.IRBuilder):
         return cls(function.append_basic_block("entry"))
 
     def value(self, x: int | Value) -> Value:
-        """Return an index, which may be a Python integer, as an LLVM value."""
+        """Return `x`, an index that may be a Python integer, as an LLVM value."""
         return int64(x) if isinstance(x, int) else x
 
     @contextlib.contextmanager
     def loop(self, stop: int | Value, start: int | Value = 0) -> Iterator[Value]:
-        """Write a loop and yield its index, from start to stop."""
+        """Write a loop from `start` to `stop`, and yield its index."""
         with self._loop(self.value(start), self.value(stop), []) as (index, _, _):
             yield index
 
     def strips(self, count: Value, lanes: int) -> Iterator[tuple[Value, int]]:
-        """Yield (index, lanes) for whole vectors, and (index, 0) for the remaining
-        elements. The body is written once for each case."""
+        """Write two loops over `count` elements: yield (index, lanes) in the loop over
+        whole vectors, then (index, 0) in the loop over the remaining elements."""
         whole = self.sdiv(count, int64(lanes))
         with self.loop(whole) as n:
             yield self.mul(n, int64(lanes)), lanes
@@ -232,7 +232,7 @@ class Code(ir.IRBuilder):
         step: Callable[[Value, list[Value]], Sequence[Value]],
     ) -> list[Value]:
         """Write a loop of `stop` iterations, in which `step` maps the index and the
-        values so far, first `initial`, to new values; return the last values."""
+        values so far, `initial` at first, to new values; return the last values."""
         with self._loop(int64(0), self.value(stop), initial) as (index, carried, next_):
             next_ += step(index, carried)
         return self._after
@@ -294,7 +294,7 @@ class Code(ir.IRBuilder):
         return self.shuffled(one, one, [0] * lanes)
 
     def shuffled(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """Return a vector of these lanes; lanes of b are numbered after those of a."""
+        """Return the given lanes of a and b, where b's lanes are numbered after a's."""
         numbers = [int(n) for n in lanes]
         mask = ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
         return self.shuffle_vector(a, b, mask)

@@ -1,6 +1,6 @@
 """Distances of FP32 numbers from an FP64 reference, in one pass: sums and counts.
 
-A vector of lanes accumulates each figure, and the caller adds up the lanes. An Inf or
+A vector accumulates each sum, and the caller adds up the lanes of the vector. An Inf or
 NaN makes sums Inf or NaN; the caller then compares the arrays in another way.
 """
 
@@ -126,7 +126,7 @@ def _size(c: Code, x: Value) -> Value:
 
 
 def _steps(c: Code, size: Value, known: list[Value]) -> Value:
-    """Return the reciprocal of the format's step at a magnitude."""
+    """Return the reciprocal of the step that a format has at the magnitude `size`."""
     least = _larger(c, size, known[Told.STEP])
     power = c.and_(c.bitcast(least, c.like(size, 0).type), c.like(size, _EXPONENT))
     inverse = c.bitcast(c.sub(c.like(size, _RECIPROCAL), power), size.type)

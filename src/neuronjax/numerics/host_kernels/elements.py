@@ -68,7 +68,7 @@ def ceiling(fmt: FloatFormat, saturates: bool) -> int:
 
 
 def rounded(c: Code, fmt: FloatFormat, size: Value) -> Value:
-    """Return the codes, without sign, of FP32 magnitudes rounded to nearest even."""
+    """Return the codes of the FP32 magnitudes `size`, rounded to nearest even."""
     like = lambda x: c.like(size, x)  # noqa: E731
     shift = MANTISSA_BITS - fmt.mantissa_bits
     odd = c.and_(c.lshr(size, like(shift)), like(1))

@@ -6,10 +6,10 @@ from enum import IntEnum
 
 
 class Told(IntEnum):
-    """The settings of the kernel, FP64 numbers without sign.
+    """The settings of the distance kernel, FP64 numbers without sign.
 
     `SMALLEST` (normal) and `LARGEST` (finite) bound a format. `LOST` is the allowed
-    error relative to the magnitude of a number, or to `FLOOR` where that is larger.
+    error relative to the magnitude of a number, or to `FLOOR` if `FLOOR` is larger.
     `STEP` is the smallest normal number of the format in which errors are counted, and
     `PRECISION` is 2^n, where n is the number of its mantissa bits.
     """
@@ -23,8 +23,8 @@ class Told(IntEnum):
 
 
 class Distance(IntEnum):
-    """The results of the kernel: sums; `ULP_MOST` and `SIZE_MOST` are maxima, and the
-    entries from `DIFFERENT_BITS` on count numbers."""
+    """The results of the distance kernel: sums; `ULP_MOST` and `SIZE_MOST` are maxima,
+    and the entries from `DIFFERENT_BITS` on count numbers."""
 
     ERROR2 = 0
     REFERENCE2 = 1

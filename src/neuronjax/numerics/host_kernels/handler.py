@@ -3,8 +3,8 @@
 The layout of the structures is that of `xla/ffi/api/c_api.h`, version 0, which jaxlib
 ships (`jax.ffi.include_dir()`); later versions only append fields. The blocks of a call
 are numbered, and every thread takes the next one. The caller also works, so a call ends
-even if no other thread is free. Shared memory lives until the last requested thread has
-looked at it, which may be after the call.
+even if no other thread is free. The memory that threads share is freed by the last of
+them, maybe after the call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def words(
 
 
 def element_words(blocks: int, elements: int, *numbers: int) -> np.ndarray:
-    """Return `words` with all threads if there are more than FEW elements, else one."""
+    """Return the plan `words` for one thread, or for all if `elements` is above FEW."""
     return words(blocks, threads() if elements > FEW else 1, 128, numbers)
 
 
@@ -133,8 +133,8 @@ FRAME = {
     "attrs": 120,
 }
 FRAME_BYTES = 168
-#: Offsets in args, rets and attrs: COUNT of the number of entries; ARGUMENTS (args and
-#: rets) and ATTRIBUTES (attrs) of the pointer to the entries.
+#: Byte offsets in the structures: of the number of entries, and of the pointer to the
+#: entries (ARGUMENTS in args and rets, ATTRIBUTES in attrs).
 COUNT, ARGUMENTS, ATTRIBUTES = 16, 32, 40
 BUFFER_DTYPE, BUFFER_DATA, BUFFER_RANK, BUFFER_DIMS = 16, 24, 32, 40
 ARRAY_SIZE, ARRAY_DATA = 8, 16
@@ -143,7 +143,6 @@ METADATA_MAJOR, METADATA_MINOR = 24, 28
 API_MAJOR, API_MINOR = 0, 3
 API = {"major": 32, "minor": 36, "create": 48, "destroy": 64, "schedule": 136}
 SCHEDULE_ARGS_BYTES, ERROR_ARGS_BYTES, CREATE_ARGS_BYTES = 40, 24, 28
-#: The errors that a kernel reports to XLA, by code.
 OPERANDS, MEMORY, VERSION = 3, 8, 12
 ERRORS = {
     OPERANDS: "a kernel of neuronjax got operands that differ from the planned ones",
@@ -160,10 +159,10 @@ DTYPES = {
     **{"float8_e4m3": 28, "float8_e3m4": 29, "float4_e2m1fn": 32, "float8_e8m0fnu": 33},
 }
 
-# The memory that threads share, in words of 8 bytes: the number of threads that may
-# still use the memory, the next block, the number of finished blocks; the plan
-# (`words`, where `called` adds the dtypes and sizes that operands must have); the
-# operands' addresses.
+# Indices of 8-byte words in the memory that threads share: the number of threads that
+# may still use the memory, the next block, the number of finished blocks, the plan
+# (`words`, where `called` adds the dtypes and sizes that operands must have). The
+# addresses of the operands follow.
 USERS, NEXT, DONE, PLAN = range(4)
 BLOCKS, HELPERS, SCRATCH, OWN = range(PLAN, PLAN + 4)
 # Further words, which only the caller uses: the arguments of its calls of XLA.
@@ -387,8 +386,8 @@ def _atomic(c: Code, op: str, shared: Any, word: int, x: int | Any) -> Any:
 
 
 def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
-    """Stop blocks from being taken, and wait for those that were taken. Return the
-    number of taken blocks: all, unless the caller had no memory to take them."""
+    """Stop threads from taking blocks, and wait until the taken blocks are finished.
+    Return their number: all blocks, unless the caller had no memory for a block."""
     taken = c.smaller(_atomic(c, "xchg", shared, NEXT, blocks), blocks)
     look, spin, over = (c.append_basic_block(x) for x in ("look", "spin", "over"))
     c.branch(look)
@@ -404,7 +403,7 @@ def _wait(c: Code, shared: Any, blocks: Any, processor: Processor) -> Any:
 
 
 def _leave(c: Code, shared: Any) -> None:
-    """Free the shared memory if no other thread still uses it."""
+    """Free the shared memory if no other thread uses it."""
     users = _atomic(c, "sub", shared, USERS, 1)
     with c.if_then(c.icmp_signed("==", users, int64(1))):
         c.call(c.external("free", VOID, POINTER), [shared])

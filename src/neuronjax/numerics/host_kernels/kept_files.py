@@ -26,7 +26,7 @@ def cache_folder() -> Path:
         return Path(chosen)
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # no HOME, and no such user
+    except RuntimeError:  # HOME is not set, and the system does not know the user
         return _passing_folder()
     return base / "neuronjax"
 

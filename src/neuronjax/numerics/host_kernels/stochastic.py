@@ -162,7 +162,7 @@ class _StochasticPart:
             self._exactly(first, int64(CHUNK))
 
     def _likely(self, bits: Value, random: Value) -> tuple[Value, Value]:
-        """Return rounded codes, and whether each is sure to be right.
+        """Return rounded codes, and whether each code is certainly right.
 
         The code is the top of an integer sum: the FP32 bits of the magnitude, plus the
         top of `random`, after the mixer's last shift, which is applied here. For a

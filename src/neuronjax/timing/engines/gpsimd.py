@@ -47,7 +47,7 @@ def operations_cycles(core: Core, operations: float, moved_bytes: float) -> floa
 
 
 def gather_cycles(indices: float, elements: int, item_bytes: int) -> float:
-    """Return the cycles of local_gather on one processor, see `GATHER_INDEX`."""
+    """Return the cycles of local_gather on one processor (see `GATHER_INDEX`)."""
     return indices * (a.GATHER_INDEX.value + elements / max(1.0, 4 / item_bytes))
 
 

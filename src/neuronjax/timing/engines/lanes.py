@@ -25,7 +25,7 @@ _PACES: Mapping[Queue, Callable[[LaneTask, Core], Pace]] = MappingProxyType(
 )
 #: Instructions for which `pace` has a rule.
 PRICED = vector.RULES.keys() | scalar.ACTIVATIONS | gpsimd.NAMES
-#: The profiler's opcodes that differ from the names in nki.isa.
+#: Name in nki.isa -> the profiler's opcode, if this has another name.
 _OPCODES: Mapping[str, str] = MappingProxyType(
     {
         "nc_stream_shuffle": "SHUFFLE",
@@ -115,7 +115,7 @@ def engine_work(
 
 
 def latency_seconds(core: Core, queue: Queue) -> float:
-    """Return the time from an instruction's last element until it can be read."""
+    """Return the time from the end of an instruction until its result can be read."""
     hidden = 2 - a.VISIBLE_STARTS.value  # starts of one read and one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)

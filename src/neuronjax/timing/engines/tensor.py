@@ -61,8 +61,8 @@ def load_seconds(core: Core, task: ArrayTask) -> float:
     spec = core.spec
     least = max(a.MATMUL_MINIMUM.value, task.held) / a.FAST_LOAD.value
     cycles = least * max(1.0, task.column_cycles) + task.rows
-    # An access takes cycles of the base clock to start: one moving column takes 188 ns
-    # on trn1 [PG, picture].
+    # The start of an access takes cycles of the base clock: on trn1 one moving column
+    # takes 188 ns in all [PG, picture].
     return cycles / spec.tensor.clock_hz + spec.access_start_cycles / spec.sync.clock_hz
 
 

@@ -81,7 +81,7 @@ class Throttle:
         self._ramped = max(0.0, self._ramped - lost)
 
     def _rise(self, seconds: float, limit: float) -> float:
-        """Return how long `seconds` of full-rate work take while the limit rises."""
+        """Return how long `seconds` of full-rate work take as `limit` rises."""
         window = a.THROTTLE_SECONDS.value
         slope = (1 - a.THROTTLE_LIMIT.value) / window
         rest = window - self._ramped

@@ -186,4 +186,4 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "tensor_scalar_reduce": _plain(extra=a.REDUCE_IN_PASSING.value),
     }
 )
-"""Name of a function of nki.isa -> its rule; "pool" reads windows."""
+"""Name of a function of nki.isa -> the rule for its cycles."""
