@@ -20,7 +20,7 @@ class Compilations:
 
     @classmethod
     def so_far(cls) -> Compilations:
-        """Return the compilations since the first call in this process."""
+        """Return the compilations since this method was first called in the process."""
         total = _total()
         return cls(total.programs, total.seconds)
 

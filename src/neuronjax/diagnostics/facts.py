@@ -65,7 +65,7 @@ def is_integer(dtype: np.dtype) -> bool:
 
 
 def unknown(type: TensorType) -> Fact:
-    """Return the fact that follows from the dtype alone."""
+    """Return the fact that follows from the dtype of `type` alone."""
     dtype = type.dtype
     if not is_integer(dtype):
         return Fact(-np.inf, np.inf)
@@ -83,7 +83,8 @@ def known(value: np.ndarray) -> Fact:
 
 
 def bounded(type: TensorType, low: float, high: float) -> Fact:
-    """Return a fact with these bounds, or the dtype's if the result may wrap around."""
+    """Return a fact with bounds `low` and `high`, or the dtype's bounds if these do not
+    fit it: the result may then wrap around."""
     widest = unknown(type)
     return Fact(low, high) if Fact(low, high).within(*_pair(widest)) else widest
 
@@ -217,7 +218,7 @@ def _clamp(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
-    """Return the rule of a function that is monotone in each operand."""
+    """Return the rule that bounds `function`, which is monotone in each operand."""
 
     def rule(op: Op, facts: Sequence[Fact]) -> Fact:
         a, b = facts

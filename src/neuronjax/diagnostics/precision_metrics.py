@@ -96,7 +96,7 @@ def worst(found: Iterable[OutputError]) -> OutputError:
 
 
 def _named(path: Any) -> str:
-    """Return the path of a leaf, as the argument `outputs` takes it."""
+    """Return the path of a leaf as text, such as "1/loss"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
@@ -128,7 +128,7 @@ def on_host(outputs: Any, chosen: Chooser) -> Any:
     leaves ("1/loss"), a function of the outputs, or None for all.
 
     Raises:
-        InvalidProgramError: nothing is left to measure.
+        InvalidProgramError: there is nothing to measure.
     """
     if isinstance(chosen, str):
         found = chosen_by(chosen, outputs)

@@ -3,8 +3,8 @@
 Writing a value would round it to its declared format, so the run keeps it twice: in the
 declared format, which the actual instructions read, and in the reference's. An op that
 is not replaced keeps its own error and passes on the change of its operands: its result
-is the actual one, plus the reference's result on wide operands, minus the reference's
-result on rounded operands.
+is the actual result, plus the reference's result on wide operands, minus the
+reference's result on rounded operands.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class ProgramComparison(Displayed):
         pairs: number of pairs of ops in the alignment.
         compared: number of ops of `against` whose values the function computes too.
         edits: in the order of `against`, removed ops last.
-        is_edit: whether most ops are the same in both, so that the others are edits.
+        is_edit: whether most ops are the same in both, so that the other ops are edits.
         first: the first difference; None where no compared value differs.
         differing: number of compared ops whose values differ.
         outputs: the outputs, in the order of the function's results.
