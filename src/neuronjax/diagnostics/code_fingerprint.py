@@ -19,8 +19,8 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# `_CodeWriter` writes these in full each time, because Python's compiler may make one
-# object of equal values.
+# `_CodeWriter` writes objects of these types in full each time, because Python's
+# compiler may make one object of equal values.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
 

@@ -173,13 +173,13 @@ def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
 
 
 class _First(NamedTuple):
-    """The first divergence; if `alone`, also on the reference's operands."""
+    """The first execution of an op whose error exceeds the tolerance."""
 
     path: OpPath
     iterations: tuple[int, ...]
     device: int
     errors: Errors
-    alone: bool
+    alone: bool  # whether the op also diverges on the reference's operands
 
 
 class ErrorRecorder:
@@ -366,7 +366,7 @@ def compare_sides(
     sides = (reference, baseline) if baseline else (reference,)
     wide = [s.executor for s in sides if isinstance(s.executor, Reference64)]
     kept = ", ".join(sorted({name for each in wide for name in each.kept_in_float32}))
-    note = f"the reference computes in FP32 too, and cannot show the error of: {kept}"
+    note = f"errors of {kept} are not shown: the reference executes them in FP32 too"
     return Comparison(
         ops=tuple(records.values()),
         first_divergence=divergence,

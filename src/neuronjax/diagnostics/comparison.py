@@ -185,7 +185,7 @@ class Comparison(Displayed):
         """
         if not self.baseline:
             raise InvalidProgramError(
-                "this comparison has no baseline beside its reference",
+                "this comparison has no baseline",
                 remedy='compare(..., reference="bf16", baseline="float32")',
             )
         return Records(
@@ -333,7 +333,6 @@ class Comparison(Displayed):
         return lines
 
     def _outliers(self) -> Iterator[Text]:
-        """Yield lines on the worst outliers that the first divergence does not name."""
         first = self.first_divergence
         named = () if first is None else (first.record, *first.causes)
         worth = _WORTH_A_LINE * (self.tolerance or 0.0)
@@ -346,7 +345,7 @@ class Comparison(Displayed):
             error = short(r.isolation.relative_l2)
             yield Text(
                 f"outlier of its kind: op {r.number}, {r.short_op}, {r.label}, "
-                f"{r.line}: {error}",
+                f"{r.line}: relative L2 {error}",
                 style="yellow",
             )
         if len(found) > _SHOWN_OUTLIERS:

@@ -64,8 +64,8 @@ def figures(
     Args:
         actual: array of the declared dtype.
         reference: array of the same or a wider dtype.
-        setting: parameters by name, see `Told`; a figure whose parameter is missing is
-            not computed. If `PRECISION` is missing, a ULP is 1, as for integers.
+        setting: parameters by name, see `Told`; a distance whose parameter is missing
+            is not computed. If `PRECISION` is missing, a ULP is 1, as for integers.
     """
 
     def part(a: np.ndarray, r: np.ndarray) -> Figures:
@@ -76,7 +76,7 @@ def figures(
             return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
     def measured_now() -> Figures:
-        # No figure depends on the order, so arrays are read in the order of memory.
+        # No distance depends on the order, so arrays are read in the order of memory.
         order = sorted(range(actual.ndim), key=lambda n: -actual.strides[n])
         parts = in_parts(part, actual.transpose(order), reference.transpose(order))
         return parts[0] if len(parts) == 1 else _total(parts)
@@ -98,8 +98,8 @@ def figures(
     return found
 
 
-#: Ids of two large arrays -> figures for several settings, and weak references to both
-#: arrays. None outside of `remembering`.
+#: Ids of two large arrays -> their distances, for several settings, and weak references
+#: to both arrays. None outside of `remembering`.
 _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar(
     "known", default=None
 )

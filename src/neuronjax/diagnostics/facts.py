@@ -83,8 +83,8 @@ def known(value: np.ndarray) -> Fact:
 
 
 def bounded(type: TensorType, low: float, high: float) -> Fact:
-    """Return a fact with bounds `low` and `high`, or the dtype's bounds if these do not
-    fit it: the result may then wrap around."""
+    """Return a fact with bounds `low` and `high`, or with those of the dtype if it
+    cannot hold them, since the result may then wrap around."""
     widest = unknown(type)
     return Fact(low, high) if Fact(low, high).within(*_pair(widest)) else widest
 

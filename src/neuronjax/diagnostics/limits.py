@@ -203,7 +203,6 @@ def _batches(subject: Subject) -> Iterator[Change]:
 
 
 def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
-    """Return the time with `factor` times the batch; None if no such program exists."""
     assert subject.with_batch is not None
     instructions = subject.with_batch(factor)
     if instructions is None:

@@ -118,7 +118,7 @@ def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
 
 
 class _Walker:
-    """A walk through functions, which caches the results."""
+    """A walk through functions that caches the results of each function."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
         self.settings, self.rules = settings, rules

@@ -106,8 +106,7 @@ class ParallelWalk(OpWalk):
         self._count = count_ops(actual, actual.program.main)
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
-        """Execute main on arrays of declared dtypes; return the actual lane's
-        results."""
+        """Execute main on arrays of declared dtypes; return results of `actual`."""
         lanes = [*self._lanes]
         for lane in lanes:
             enter = lane.side.executor.enter
@@ -318,8 +317,8 @@ class ParallelWalk(OpWalk):
     def _substitute(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
-        """Execute the actual instructions, then replace their results by values that
-        include the effect of the replaced ops."""
+        """Execute the actual program's instructions, then replace their results by
+        values that include the effect of the replaced ops."""
         op, actual, enter = path.op, self.actual, self.reference.executor.enter
         known, is_replaced = views[actual], path in self._replaced
         at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
@@ -365,8 +364,7 @@ class ParallelWalk(OpWalk):
         views: Views,
         keys: Keys,
     ) -> list[list[Any]]:
-        """Return the reference's results on `operands`, given for each lane of
-        `row`."""
+        """Return the reference's results on `operands`, given by lane of `row`."""
         side, others = self.reference, []
         known = views[side]
         for lane, given in zip(row, operands, strict=True):
@@ -385,7 +383,6 @@ class ParallelWalk(OpWalk):
         found: Compared,
         repeats: bool,
     ) -> None:
-        """Pass an op to `witness`, if both reference and actual lane executed it."""
         if self._witness is None or not {bundle.reference, bundle.actual} <= {*lanes}:
             return
 

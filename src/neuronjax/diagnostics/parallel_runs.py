@@ -116,8 +116,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of operands, even where instructions read only a cast of
-    one."""
+    """Yield the buffers of operands, even of those that are read only as casts."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:

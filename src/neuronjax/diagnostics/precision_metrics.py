@@ -1,7 +1,7 @@
 """Metrics of outputs against those of the reference: one number, 0 if equal.
 
 Arrays of a pytree are measured one by one, and the worst error counts. An element that
-is finite on one side only has an infinite error; two NaNs are equal.
+is finite in only one of two arrays has an infinite error; two NaNs are equal.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def on_host(outputs: Any, chosen: Chooser) -> Any:
 
 
 def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
-    """Return the outputs, or their types, whose path matches a regular expression.
+    """Return the leaves of `outputs` whose path matches the regular expression.
 
     Raises:
         InvalidProgramError: no path matches.
@@ -154,7 +154,7 @@ def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
     found = {n: leaf for n, leaf in by_name.items() if re.search(pattern, n)}
     if not found:
         raise InvalidProgramError(
-            f"outputs={pattern!r} leaves nothing to measure: no output's path fits",
+            f"no path of an output matches outputs={pattern!r}",
             remedy=_choices([*by_name]),
         )
     return found
@@ -170,4 +170,4 @@ def _choices(names: Sequence[str]) -> str:
         return "omit outputs=: the function returns one array, which has no path"
     shown = ", ".join(names[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"give a regular expression of one of: {shown or 'nothing'}{more}"
+    return f"give a regular expression that matches one of: {shown or 'nothing'}{more}"

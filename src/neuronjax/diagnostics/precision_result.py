@@ -239,7 +239,6 @@ class PrecisionSearch(Displayed):
                 yield f"{which} {' and '.join(words)}: {figures}"
 
     def _judged(self) -> Iterator[str]:
-        """Yield notes on the data on which the error was measured."""
         seen = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         kept = "variations of it" if self.held_out_varied else "held-out batches"
         beside = ""

@@ -38,9 +38,9 @@ class Decision:
     """One step of a search.
 
     Attributes:
-        stage: "baseline", "uniform", "alone" (one group, to measure its sensitivity),
-            "together" (with all that was kept before), "best" (a change of one group
-            that is better than the kept steps) or "held out".
+        stage: "baseline", "uniform" (all groups), "alone" (one group, to measure its
+            sensitivity), "together" (with all that was kept before), "best" (a change
+            of one group that is better than the kept steps) or "held out".
         groups: indices of the groups that were changed.
         candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
@@ -122,7 +122,7 @@ class Search:
                     f"the baseline itself has an error of {error:.3g}, more than the "
                     f"tolerance {self.goal.tolerance:.3g}",
                     remedy="raise the tolerance, or end the candidates with a more "
-                    "precise one",
+                    "precise candidate",
                 )
             why = "where it begins"
             self._decide("baseline", self._everything, self.state, "kept", why)

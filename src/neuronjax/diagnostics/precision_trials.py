@@ -47,7 +47,7 @@ class PolicyTrials:
     Attributes:
         candidates, groups: an assignment is the index of a candidate for every group.
         price: lowers a policy's program and predicts its time.
-        outputs: runs a policy.
+        outputs: runs a policy's program and returns its outputs.
         error_of: returns the error of outputs, with the worst array.
         reference: known outputs, by `program` or, unless `by_program`, by policy.
         most: the largest number of programs to run.
@@ -85,7 +85,7 @@ class PolicyTrials:
         return self._price(assignment).seconds
 
     def program(self, assignment: Assignment) -> str:
-        """Return the identity of an assignment's instructions."""
+        """Return a hash of the instructions of the assignment's program."""
         return self._price(assignment).identity
 
     def error(self, assignment: Assignment) -> float:
@@ -111,7 +111,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return, by path of an array, how many refused programs err most in it."""
+        """Return, by path of an array, how many `refused` programs err most in it."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 

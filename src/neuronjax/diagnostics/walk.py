@@ -169,7 +169,7 @@ class OpWalk(abc.ABC):
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return lanes by the result of `decide`; all devices take the first one's."""
+        """Return lanes by the result of `decide` for their name on the first device."""
         first = {lane.name: lane for lane in reversed(lanes)}
         decided = {name: decide(lane) for name, lane in first.items()}
         groups: dict[int, list[Lane]] = {}
@@ -295,8 +295,7 @@ class OpWalk(abc.ABC):
         return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
 
     def own_key(self, lane: Lane, keys: Keys) -> RoundingKey:
-        """Return the key of `lane`, its device folded in if all devices run
-        together."""
+        """Return the key of `lane`, with its device folded in if all run together."""
         key = keys[lane.side]
         return self._folded(lane.side, key, lane.device) if self._is_joint else key
 
@@ -314,7 +313,6 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 
 
 def _control(span: Span) -> Instruction | None:
-    """Return the loop, branch, call or mesh that an op is, or None."""
     first, *others = (*span.instructions, None)
     is_control = len(others) == 1 and isinstance(first, tuple(_HANDLERS))
     return first if is_control else None

@@ -182,14 +182,14 @@ def _given(
     if tensor not in tensors:
         raise InvalidProgramError(
             f"names has {tensor!r}, which is not in the dump",
-            remedy=f"it has {_near(tensor, list(tensors))}",
+            remedy=f"the dump has {_near(tensor, list(tensors))}",
         )
     matching = [v for v in values if name in v.names]
     if not matching:
         known = [n for v in values for n in v.names]
         raise InvalidProgramError(
             f"names maps {tensor!r} to {name!r}, which is no value of the program",
-            remedy=f"it has {_near(name, known)}",
+            remedy=f"the program has {_near(name, known)}",
         )
     if not _fits(tensors[tensor], matching[0]):
         raise InvalidProgramError(

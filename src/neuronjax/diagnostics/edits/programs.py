@@ -121,7 +121,6 @@ class _Describing:
         pairs = [p for p in self._alignment.pairs if p.how != "same"]
         edited = self._edits(pairs, self._alignment.added)
         removed = self._edits(removed=self._alignment.removed)
-
         order = operator.attrgetter("op.number")
         return sorted(edited, key=order) + sorted(removed, key=order)
 

@@ -22,7 +22,7 @@ from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.execution.device_sharding import join_parts
 from neuronjax.ir.program import Value
 
-#: Ops whose result holds every element of the operand, moved or repeated.
+#: Ops whose result has every element of the operand, moved or repeated.
 _SHOWING = frozenset(
     f"stablehlo.{name}"
     for name in ("broadcast_in_dim", "optimization_barrier", "reshape", "transpose")
