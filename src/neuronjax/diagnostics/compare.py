@@ -122,7 +122,7 @@ class Setting:
 
 
 def label(reference: str | Policy) -> str:
-    """Return the name of `reference`, a word or a policy, in reports."""
+    """Return the name that reports use for `reference`, a word or a policy."""
     return reference if isinstance(reference, str) else policy_name(reference)
 
 

@@ -46,7 +46,7 @@ class Fact:
 
     @property
     def scalar(self) -> Any:
-        """Return the value that all elements surely have, or None."""
+        """Return the one value that all elements are known to have, or None."""
         if self.low == self.high:
             return np.asarray(self.low if self.value is None else self.value.flat[0])
         if self.value is None or not self.value.size:
@@ -55,7 +55,7 @@ class Fact:
         return np.asarray(first) if (self.value == first).all() else None
 
     def within(self, low: float, high: float) -> bool:
-        """Return whether every element is surely in [low, high]."""
+        """Return whether every element is known to be in [low, high]."""
         return low <= self.low and self.high <= high
 
 
@@ -229,7 +229,8 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison's result; they are equal if `facts` decide it."""
+    """Return bounds of a comparison's result, equal if `facts` decide the
+    comparison."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):

@@ -65,7 +65,7 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
 def carried(
     op: Op, index: int, initial: Sequence[Fact], functions: Functions, trips: int | None
 ) -> Fact:
-    """Return a fact that holds for carry `index` of a while in all trips."""
+    """Return a fact that is true of carry `index` of a while in all trips."""
     if invariant(op, index):
         return initial[index]
     type, first = op.operands[index].type, initial[index].scalar

@@ -81,7 +81,7 @@ class Goal:
     margin: float = 1.0
 
     def allows(self, error: float) -> bool:
-        """Return whether an error is within the tolerance, with the margin."""
+        """Return whether an error times the margin is within the tolerance."""
         return error * self.margin <= self.tolerance
 
     @property
@@ -300,8 +300,8 @@ class Search:
         self.state = baseline[1]
 
     def _holds(self, groups: tuple[int, ...], assignment: Assignment) -> bool:
-        """Make an assignment the state, and return whether it is within the tolerance
-        on held-out batches."""
+        """Set `state` to an assignment; return whether it is within the tolerance on
+        held-out batches."""
         self.state = assignment
         error = self.trials.held_out_error(assignment)
         if error is None or error <= self.goal.tolerance:
@@ -339,8 +339,8 @@ def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, .
     """Return the final outcome of each decision.
 
     The outcome is "kept" on the path to the result, "undone" if the assignment exceeded
-    the tolerance on held-out batches, "given up" if it was kept but an earlier state
-    was better; else "rejected" or "measured"."""
+    the tolerance on held-out batches, "given up" if it was kept but an earlier
+    assignment was better; else "rejected" or "measured"."""
     path = path_to(result, decisions)
     undone = {d.assignment for d in decisions if d.stage == "held out"}
 

@@ -96,7 +96,8 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the emulator's identity, with a mark if the instruction has floats."""
+        """Return what `Emulator.identity` returns, marked if the instruction has
+        floats."""
         identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
@@ -227,7 +228,7 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: Iota, x: Arrays) -> Sequence[Any]:
-    """Return every index exactly, even if the declared format cannot hold it."""
+    """Return every index exactly, even if the declared format cannot represent it."""
     shape = i.results[0].type.shape
     sizes = [s if n == i.dimension else 1 for n, s in enumerate(shape)]
     indices = np.arange(shape[i.dimension], dtype=np.float64)
