@@ -205,8 +205,8 @@ class ErrorRecorder:
             self.first = _First(path, iterations, found.device, errors, alone)
 
     def suspects(self, program: Program) -> list[OpPath]:
-        """Return possible causes of the first divergence: the op itself, then ancestors
-        with an error on the reference's operands, the worst first."""
+        """Return possible causes of the first divergence: the op and its ancestors, if
+        they have an error on the reference's operands; the op first, then the worst."""
         assert self.first is not None
         path = self.first.path
         behind = ancestors(program, path.op)
@@ -366,7 +366,7 @@ def compare_sides(
     sides = (reference, baseline) if baseline else (reference,)
     wide = [s.executor for s in sides if isinstance(s.executor, Reference64)]
     kept = ", ".join(sorted({name for each in wide for name in each.kept_in_float32}))
-    note = f"errors of {kept} are not shown: the reference executes them in FP32 too"
+    note = f"errors of {kept} are not shown: the reference runs these ops in FP32 too"
     return Comparison(
         ops=tuple(records.values()),
         first_divergence=divergence,

@@ -137,7 +137,7 @@ def group_table(
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the rows with more than the expected error, largest first."""
+    """Return a table of rows above `R_RATIO` times the expected error, worst first."""
     worse = [row for row in rows if row["ratio"] > R_RATIO]
     worse.sort(key=lambda row: row["actual_relative_l2"], reverse=True)
     cells = (

@@ -32,7 +32,6 @@ class Compilations:
 
 @functools.cache
 def _total() -> Compilations:
-    """Return this process's compilations, which a JAX listener keeps up to date."""
     total = Compilations()
 
     def heard(event: str, duration_secs: float, **kwargs: Any) -> None:

@@ -169,7 +169,7 @@ class OpWalk(abc.ABC):
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return lanes by the result of `decide` for their name on the first device."""
+        """Return lanes by what `decide` returns for the first device's leader."""
         first = {lane.name: lane for lane in reversed(lanes)}
         decided = {name: decide(lane) for name, lane in first.items()}
         groups: dict[int, list[Lane]] = {}

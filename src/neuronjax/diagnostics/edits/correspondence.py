@@ -195,6 +195,5 @@ class Correspondence:
 
 
 def _line(value: RunValue) -> Hashable:
-    """Return a key of the source line and the op that make a value."""
     assert value.op is not None
     return value.op.path.source or value, value.name, value.result
