@@ -154,7 +154,7 @@ def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
     found = {n: leaf for n, leaf in by_name.items() if re.search(pattern, n)}
     if not found:
         raise InvalidProgramError(
-            f"no path of an output matches outputs={pattern!r}",
+            f"nothing to measure: no path of an output matches outputs={pattern!r}",
             remedy=_choices([*by_name]),
         )
     return found
