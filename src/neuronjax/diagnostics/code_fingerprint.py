@@ -2,8 +2,8 @@
 
 The hash of a function covers its bytecode, defaults and closure, and every object of
 the same module that the function uses. Comments and layout do not count. Functions and
-classes of other modules count by name only. Bytecode makes the hash valid for one
-version of Python.
+classes of other modules count by name only. Bytecode depends on the version of Python,
+so a hash is valid for one version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# The writer repeats values of these types instead of numbering them, because Python's
+# `_CodeWriter` writes objects of these types in full each time, because Python's
 # compiler may make one object of equal values.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
@@ -36,7 +36,7 @@ def code_fingerprint(*things: Any) -> str:
 
 
 class _CodeWriter:
-    """A writer of objects as text; a repeated object is written as a number."""
+    """A writer of objects as text, which writes repeated objects as numbers."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, Any]] = {}
@@ -47,7 +47,7 @@ class _CodeWriter:
         if not isinstance(thing, _VALUES):
             if id(thing) in self._seen:
                 return f"<{self._seen[id(thing)][0]}>"
-            # The object is kept, so that no other object gets its id.
+            # The object is kept alive, so that no other object gets its id.
             self._seen[id(thing)] = (len(self._seen), thing)
         return f"{type(thing).__name__}({', '.join(self._parts(thing))})"
 

@@ -51,9 +51,9 @@ DEFAULT_TOLERANCE = 0.1
 def float32_policy(policy: Policy) -> Policy:
     """Return the policy of the "float32" reference: FP32, as JAX on a host.
 
-    The policy has only the program's casts; XLA chooses the order of sums; elementary
-    functions are the emulator's, in both runs. Settings that change no numbers (LNC,
-    host calls, algorithms of collectives) are those of `policy`.
+    Only the program's own casts are made, and XLA chooses the order of sums. Elementary
+    functions are the emulator's. Settings that change no numbers (LNC, host calls,
+    algorithms of collectives) are those of `policy`.
     """
     return dataclasses.replace(
         policy,
@@ -77,12 +77,12 @@ def float32_policy(policy: Policy) -> Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The program and machine that all sides of a comparison share.
+    """The program, machine and call that both runs of a comparison share.
 
     Attributes:
         program: captured StableHLO without complex numbers.
-        call_index: call index for stochastic rounding.
-        amax_history: history of delayed scaling; None for an empty history.
+        call_index: number of the call, for stochastic rounding.
+        amax_history: amax history for delayed scaling; None if it is empty.
     """
 
     program: Program
@@ -91,15 +91,15 @@ class Setting:
     amax_history: jax.Array | None = None
 
     def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
-        """Return the side that executes the program under a policy; `obeys_scopes` says
-        whether policies apply that the program sets for its parts."""
+        """Return the side that executes the program under `policy`. If `obeys_scopes`,
+        each `policy_scope` in the program overrides it."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
         return Side(program, regions, Emulator(program, context))
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:
-        """Return the side that executes the program in double precision, with results
-        rounded to their declared dtypes if `rounds`."""
+        """Return the side that executes the program in double precision. If `rounds`,
+        results are rounded to declared formats narrower than float32."""
         program, regions = self._lower(float32_policy(policy), False)
         return Side(program, regions, Reference64(program, rounds=rounds))
 
@@ -113,7 +113,7 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """Return the side of `reference`, with which `policy` is compared."""
+        """Return the side of `reference`, to be compared with the side of `policy`."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":
@@ -122,13 +122,13 @@ class Setting:
 
 
 def label(reference: str | Policy) -> str:
-    """Return the name of a policy or a reference in reports."""
+    """Return the name that reports use for `reference`, a word or a policy."""
     return reference if isinstance(reference, str) else policy_name(reference)
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
-    """Return 0 (every bit must agree) for equal policies, None against double precision
-    (the verdict derives tolerances), and `DEFAULT_TOLERANCE` in all other cases."""
+    """Return 0 (every bit must agree) if `reference` equals `policy`, None for double
+    precision (`verdict` derives tolerances), and otherwise `DEFAULT_TOLERANCE`."""
     if reference in DOUBLES:
         return None
     same = isinstance(reference, Policy) and reference == policy
@@ -161,8 +161,8 @@ def _errs(errors: Errors) -> bool:
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
     """Return whether `errors`, of the op at `path`, exceed the tolerance. Booleans and
-    casts of booleans exceed only a tolerance of 0: a wrong boolean shows in the numbers
-    that it selects."""
+    casts of booleans exceed only a tolerance of 0, since a wrong boolean shows in the
+    numbers that it selects."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -173,17 +173,17 @@ def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
 
 
 class _First(NamedTuple):
-    """The first divergence; `alone` says whether the op diverges in isolation too."""
+    """The first execution of an op whose error exceeds the tolerance."""
 
     path: OpPath
     iterations: tuple[int, ...]
     device: int
     errors: Errors
-    alone: bool
+    alone: bool  # whether the op also diverges on the reference's operands
 
 
 class ErrorRecorder:
-    """A recorder of a walk's errors, added up by op, and of the first divergence."""
+    """A recorder that adds up the errors of each op, and notes the first divergence."""
 
     def __init__(self, tolerance: float | None) -> None:
         self._tolerance = tolerance
@@ -205,8 +205,8 @@ class ErrorRecorder:
             self.first = _First(path, iterations, found.device, errors, alone)
 
     def suspects(self, program: Program) -> list[OpPath]:
-        """Return possible causes of the first divergence: the op itself, then the
-        ancestors that err in isolation, the worst first."""
+        """Return possible causes of the first divergence: the op and its ancestors, if
+        they have an error on the reference's operands; the op first, then the worst."""
         assert self.first is not None
         path = self.first.path
         behind = ancestors(program, path.op)
@@ -310,11 +310,11 @@ def compare_sides(
     results: Sequence[str] | None = (),
     names: Mapping[str, str],
 ) -> Comparison:
-    """Walk the sides, look for faults, and explain the first divergence.
+    """Compare two sides op by op, look for faults, and explain the first divergence.
 
     `tolerance` is a relative L2 error; 0 means that every bit must agree, None that no
     divergence is searched for. `results` are the names of main's results; None means
-    that no faults are searched for. `names` are descriptive fields of `Comparison`.
+    that no faults are searched for. `names` has further fields of `Comparison`.
     """
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
@@ -346,8 +346,8 @@ def compare_sides(
         causes = _explanation(recorder, setting, sides, arguments, tolerance)
         is_verified = bool(causes)
         if found is not None and found.amplifies(records[path]):
-            # An ordinary rounding is no cause: a rounding in any FP32 op has the same
-            # effect.
+            # An ordinary rounding is not named as a cause, since a rounding in any FP32
+            # op has the same effect.
             errors = {c: records[c].isolation.relative_l2 for c in causes}
             ordinary = [c for c, error in errors.items() if error <= ORDINARY]
             if ordinary or len(causes) > FEW_CAUSES:
@@ -366,7 +366,7 @@ def compare_sides(
     sides = (reference, baseline) if baseline else (reference,)
     wide = [s.executor for s in sides if isinstance(s.executor, Reference64)]
     kept = ", ".join(sorted({name for each in wide for name in each.kept_in_float32}))
-    note = f"the reference computes in FP32 too, and cannot show the error of: {kept}"
+    note = f"errors of {kept} are not shown: the reference runs these ops in FP32 too"
     return Comparison(
         ops=tuple(records.values()),
         first_divergence=divergence,
@@ -382,7 +382,7 @@ def compare_sides(
 def _drawn(
     reference: Side, arguments: Sequence[Any], witness: Recorder, number: int
 ) -> Sequence[Seen]:
-    """Return the reference's results on data with random perturbation `number`."""
+    """Return the results of `reference` on data perturbed with seed `number`."""
     kept = Witness(witness.contractions)
     walk = ParallelWalk(
         reference,

@@ -65,12 +65,12 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of the side with which reference and run are compared, or "".
+        baseline: name of a third run with which reference and run are compared, or "".
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are searched for instead.
         ops: records in program order.
         first_divergence: None if no op exceeds the tolerance.
-        verdict: what is wrong, and its cause; None between two policies.
+        verdict: what is wrong, and its cause; None if the reference is a policy.
         results: path of every result and the errors of its elements: "rel_l2", "p99"
             and "max", as shares of the reference's root mean square.
         notes: remarks for the reader of a report.
@@ -105,16 +105,17 @@ class Comparison(Displayed):
 
     @property
     def differing(self) -> tuple[OpRecord, ...]:
-        """Return the ops that differ in isolation, the worst first."""
+        """Return the ops with an error on the reference's operands, the worst first."""
         return _worst_first((r for r in self.ops if r.errs), "isolation")
 
     def sorted(self, sort: str = "isolation") -> tuple[OpRecord, ...]:
         """Return ops in the order of a table.
 
         Args:
-            sort: "isolation" returns ops that differ in isolation, "accumulation" ops
-                that differ in the run, both with the worst relative L2 first; "order"
-                returns ops that differ in the run, in program order.
+            sort: "isolation" returns ops with an error on the reference's operands,
+                "accumulation" ops with an error in the run, both with the worst
+                relative L2 first; "order" returns ops with an error in the run, in
+                program order.
 
         Raises:
             InvalidProgramError: `sort` is another word.
@@ -128,10 +129,10 @@ class Comparison(Displayed):
         return _worst_first(found, "accumulation")
 
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
-        """Return ops that err more in isolation than ops of the same name, worst first.
+        """Return ops whose error is large for ops of the same name, the worst first.
 
-        The relative L2 error of a returned op exceeds `factor` times the median of all
-        ops of its name."""
+        Their relative L2 error on the reference's operands exceeds `factor` times the
+        median of all ops of the same name."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)
@@ -145,14 +146,14 @@ class Comparison(Displayed):
         return tuple(sorted(found, key=excess, reverse=True))
 
     def table(self, sort: str = "isolation", rows: int = _SHOWN_ROWS) -> Table:
-        """Return the first `rows` ops of `sorted` as a Rich table, 80 columns wide."""
+        """Return the first `rows` ops of `self.sorted(sort)` as a Rich table."""
         found = self.sorted(sort)
         shown = found[:rows]
         count = f"{len(shown)} of {len(found)} shown"
         return op_table(f"ops with an error {SORTS[sort]} ({count})", shown)
 
     def by_module(self) -> Records:
-        """Return ops grouped by module and pass, the worst isolation error first."""
+        """Return the errors of each module and pass, the worst in isolation first."""
         rows = _grouped(self.ops, "label", lambda r: r.label)
         worst = [self.ops[row["worst"]] for row in rows]
         parts = [{"module": r.module, "phase": r.phase} for r in worst]
@@ -160,7 +161,7 @@ class Comparison(Displayed):
         return Records(found, partial(group_table, rows))
 
     def by_source(self) -> Records:
-        """Return ops grouped by source line, the worst isolation error first."""
+        """Return the errors of each source line, the worst in isolation first."""
         rows = _grouped(self.ops, "source", lambda r: r.source)
         shown = [row | {"source": place(row["source"])} for row in rows]
         return Records(rows, partial(group_table, shown, "source", "line"))
@@ -184,7 +185,7 @@ class Comparison(Displayed):
         """
         if not self.baseline:
             raise InvalidProgramError(
-                "this comparison has no baseline beside its reference",
+                "this comparison has no baseline",
                 remedy='compare(..., reference="bf16", baseline="float32")',
             )
         return Records(
@@ -332,7 +333,6 @@ class Comparison(Displayed):
         return lines
 
     def _outliers(self) -> Iterator[Text]:
-        """Yield lines on the worst outliers that the first divergence does not name."""
         first = self.first_divergence
         named = () if first is None else (first.record, *first.causes)
         worth = _WORTH_A_LINE * (self.tolerance or 0.0)
@@ -345,7 +345,7 @@ class Comparison(Displayed):
             error = short(r.isolation.relative_l2)
             yield Text(
                 f"outlier of its kind: op {r.number}, {r.short_op}, {r.label}, "
-                f"{r.line}: {error}",
+                f"{r.line}: relative L2 {error}",
                 style="yellow",
             )
         if len(found) > _SHOWN_OUTLIERS:
@@ -356,7 +356,7 @@ class Comparison(Displayed):
 
 # -- results ---------------------------------------------------------------------------
 
-#: Figures of the elements' errors, as shares of the reference's root mean square.
+#: Summaries of errors that are divided by the reference's root mean square.
 FIGURES: Mapping[str, Callable[[np.ndarray], Any]] = {
     "rel_l2": lambda errors: np.sqrt(np.mean(np.square(errors))),
     "p99": lambda errors: np.percentile(errors, 99),
@@ -365,7 +365,7 @@ FIGURES: Mapping[str, Callable[[np.ndarray], Any]] = {
 
 
 def result_errors(path: str, result: Seen) -> dict[str, Any]:
-    """Return the row of a result in `Comparison.results`."""
+    """Return the entry of `Comparison.results` for the result at `path`."""
     pair = result.actual, result.reference
     found, wanted = (np.asarray(x, np.float64) for x in pair)
     if not found.size:

@@ -28,13 +28,13 @@ def short(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as "0.78 %"."""
+    """Return a share of 1 in percent: "0.78 %" for 0.0078."""
     return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
 
 
 def part_of(record: OpRecord, width: int = _PART_WIDTH) -> str:
-    """Return the end of a module's path and the pass: for "params/layers/attn/out",
-    "…attn/out bwd". The whole path is in the table of modules."""
+    """Return the op's module and pass, cut to `width` at the left: "…attn/out bwd" for
+    the backward pass of "params/layers/attn/out"."""
     after = f" {SHORT_PHASES[record.phase]}" if record.phase else ""
     width -= len(after)
     kept = record.module
@@ -73,10 +73,10 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
-#: Source lines are shortened to this width before model parts are shortened, since only
-#: model parts tell layers apart.
+#: Least width of source lines. They are cut before model parts, since only model parts
+#: tell layers apart.
 _LEAST_LINE = 14
-#: Width that a table with three columns of figures has for names.
+#: Width of all columns of names, in a table that has three columns of figures.
 _NAMES_WIDTH = 47
 _LOOKS: dict[str, Look] = {
     "#": RIGHT,
@@ -88,8 +88,8 @@ _LOOKS: dict[str, Look] = {
 
 
 def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
-    """Return a table with one row per op. ULPs are omitted: a correct BF16 matmul is
-    off by millions of FP32 ULPs."""
+    """Return a table with one row per op. It has no ULPs, since a correct BF16 matmul
+    is off by millions of FP32 ULPs."""
     numbered = _longest(str(r.number) for r in ops)
     room = _NAMES_WIDTH - numbered - min(_OP_WIDTH, _longest(r.short_op for r in ops))
     parts = _longest(part_of(r, _NAMES_WIDTH) for r in ops)
@@ -121,7 +121,7 @@ def _longest(cells: Iterable[str]) -> int:
 def group_table(
     groups: Sequence[Mapping[str, Any]], key: str = "label", heading: str = "module"
 ) -> Table:
-    """Return a table with one row per module or source line."""
+    """Return a table with one row for each of `groups`: modules or source lines."""
     rows = (
         (
             g[key],
@@ -137,7 +137,7 @@ def group_table(
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the ops whose actual error exceeds the expected error, largest first."""
+    """Return a table of rows above `R_RATIO` times the expected error, worst first."""
     worse = [row for row in rows if row["ratio"] > R_RATIO]
     worse.sort(key=lambda row: row["actual_relative_l2"], reverse=True)
     cells = (

@@ -20,7 +20,7 @@ class Compilations:
 
     @classmethod
     def so_far(cls) -> Compilations:
-        """Return the compilations since the first call in this process."""
+        """Return the compilations since this method was first called in the process."""
         total = _total()
         return cls(total.programs, total.seconds)
 
@@ -32,7 +32,6 @@ class Compilations:
 
 @functools.cache
 def _total() -> Compilations:
-    """Return this process's compilations, which a JAX listener keeps up to date."""
     total = Compilations()
 
     def heard(event: str, duration_secs: float, **kwargs: Any) -> None:

@@ -1,8 +1,8 @@
 """Equality of two arrays, and their distance in steps of their format.
 
-A ULP is the distance between neighbouring numbers of the array's dtype, counted as
-steps between bit patterns; both zeros are one number. Equal infinities and NaNs at the
-same position are no difference; a NaN on one side only has an infinite distance.
+A step (ULP) leads from a number of the arrays' dtype to its neighbour; 0 and -0 are one
+number. Equal infinities, and NaNs at the same position, are no difference. The distance
+of a NaN from a number is infinite.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 def ratio(error: float, size: float) -> float:
     """Return an error divided by the size of the reference.
 
-    Return 0 if `error` is 0, and otherwise Inf if `size` is 0.
+    Return 0 if `error` is 0, and Inf if only `size` is 0.
     """
     if error == 0:
         return 0.0
@@ -36,7 +36,7 @@ def parts(array: np.ndarray) -> np.ndarray:
 
 
 def steps_apart(actual: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Return the distance of elements in steps of their format."""
+    """Return by how many steps of their format the elements of two arrays differ."""
     a, b = (np.asarray(x, np.float64) for x in (actual, reference))
     with np.errstate(invalid="ignore", over="ignore"):
         same, is_far = alike(a, b), ~np.isfinite(a - b)

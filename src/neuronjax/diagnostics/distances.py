@@ -1,8 +1,8 @@
 """Distances of numbers from their reference: sums, counts and maxima.
 
-A compiled kernel compares finite FP32 numbers in one pass, many times as fast as NumPy.
-NumPy compares all other numbers, and all numbers if there is no kernel, in blocks that
-fit a cache. Several threads work on one large array.
+Compiled code compares finite FP32 numbers in one pass, many times as fast as NumPy.
+Where it cannot be used, NumPy compares blocks that fit a cache. Several threads work on
+one large array.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
 class Broken(IntEnum):
-    """Counts of Inf and NaN. The sums of `Distance` leave these numbers out.
+    """Counts of Inf and NaN, which the sums of `Distance` leave out.
 
     `CHANGED` counts elements with an Inf or NaN that differs from the reference,
-    `CEASED` elements that are finite on one side only. `KNOWN2` is the sum of squares
-    of the reference wherever it is finite.
+    `CEASED` elements that are finite in only one of the arrays. `KNOWN2` is the sum of
+    squares of the reference wherever it is finite.
     """
 
     ACTUAL = len(Distance)
@@ -59,13 +59,13 @@ _ZEROS = (0.0,) * len(_TOLD)
 def figures(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return the figures that `setting` requests, for arrays of any dtype and size.
+    """Return the distances and counts that `setting` requests.
 
     Args:
         actual: array of the declared dtype.
         reference: array of the same or a wider dtype.
-        setting: parameters by name, see `Told`; a figure whose parameter is missing is
-            not computed. A ULP is 1 if `PRECISION` is missing, as for integers.
+        setting: parameters by name, see `Told`; a distance whose parameter is missing
+            is not computed. If `PRECISION` is missing, a ULP is 1, as for integers.
     """
 
     def part(a: np.ndarray, r: np.ndarray) -> Figures:
@@ -76,7 +76,7 @@ def figures(
             return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
     def measured_now() -> Figures:
-        # No figure depends on the order, so arrays are read in the order of memory.
+        # No distance depends on the order, so arrays are read in the order of memory.
         order = sorted(range(actual.ndim), key=lambda n: -actual.strides[n])
         parts = in_parts(part, actual.transpose(order), reference.transpose(order))
         return parts[0] if len(parts) == 1 else _total(parts)
@@ -86,7 +86,7 @@ def figures(
         return measured_now()
     pair = id(actual), id(reference)
     if pair not in known:
-        # The entry is removed when an array is freed, before another can get its id.
+        # The entry is removed when an array is freed, before another array gets its id.
         arrays, ended = (actual, reference), lambda _: known.pop(pair, None)
         known[pair] = [], [weakref.ref(x, ended) for x in arrays]
     measured, _ = known[pair]
@@ -98,8 +98,8 @@ def figures(
     return found
 
 
-#: Ids of two large arrays -> figures for several settings, and weak references to both
-#: arrays. None outside of `remembering`.
+#: Ids of two large arrays -> their distances, for several settings, and weak references
+#: to both arrays. None outside of `remembering`.
 _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar(
     "known", default=None
 )
@@ -108,7 +108,7 @@ _KNOWN: ContextVar[dict[tuple[int, int], tuple[list, list]] | None] = ContextVar
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Measure each pair of large arrays only once inside this context. Arrays must not
-    be written to inside the context. A loop gains from this, since it passes most
+    be written to inside the context. This saves time in a loop, which passes most
     arrays on to its next iteration."""
     before = _KNOWN.set({})
     try:
@@ -134,7 +134,7 @@ def _total(parts: Iterable[Figures]) -> Figures:
 def distances(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Mapping[Distance, float] | None:
-    """Return the distances of flat arrays by compiled code; None if it does not apply.
+    """Return the distances of flat arrays by compiled code; None if it cannot be used.
 
     A parameter that is missing in `setting` is 0."""
     if actual.dtype != np.float32 or reference.dtype.kind != "f":
@@ -206,9 +206,8 @@ def _of_block(
 def _finite(
     a: np.ndarray, r: np.ndarray, found: dict[Distance | Broken, float]
 ) -> tuple[np.ndarray, ...]:
-    """Count Inf and NaN in `a` and `r`, store the counts in `found`, and return four
-    arrays with zeros: `r`, with zeros where `r` is not finite; and `a`, `r` and their
-    difference, with zeros where `a` or `r` is not finite."""
+    """Store the counts of Inf and NaN in `found`. Return `r` with zeros where `r` is
+    not finite; then `a`, `r` and `a - r` with zeros where `a` or `r` is not finite."""
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
     counted = {
@@ -226,8 +225,8 @@ def _finite(
 def _different(
     actual: np.ndarray, reference: np.ndarray
 ) -> tuple[Distance, np.ndarray]:
-    """Return the `Distance` that counts elements whose bits differ, and their mask. If
-    the reference has another dtype, values are compared. Two NaNs are equal."""
+    """Return the `Distance` that counts differing elements, and their mask. Bits are
+    compared, or values if the dtypes differ. Two NaNs are equal."""
     if actual.dtype == reference.dtype:
         figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
     else:
@@ -238,9 +237,9 @@ def _different(
 
 
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
-    """Return the spacing of a format at the larger of two magnitudes. The spacing is
-    2^(exponent - mantissa_bits), but not less than at the smallest normal number.
-    Clearing sign and mantissa of a float64 number leaves a power of two."""
+    """Return the spacing of numbers of a format at the larger magnitude of `a` and `r`.
+    It is 2^(exponent - mantissa_bits), but not less than at the smallest normal number.
+    Clearing sign and mantissa of a float64 number leaves 2^exponent."""
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD
     power, other = power.view(np.float64), other.view(np.float64)
@@ -253,7 +252,7 @@ def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.
 def _range(
     a: np.ndarray, r: np.ndarray, size: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return the largest `size`, and counts of zeros and numbers outside the format."""
+    """Return the largest `size`, and counts of zeros and of numbers out of range."""
     is_zero, limit = a == 0, setting[Told.LARGEST]
     found: dict[Distance | Broken, float] = {
         Distance.SIZE_MOST: float(size.max(initial=0.0)),
@@ -291,7 +290,7 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
 
 
 def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
-    """Return the results of a function on flat parts of large arrays, in order.
+    """Return the results of `function` on parts of the flattened arrays, in order.
 
     Every thread sets the caller's NumPy error state, because threads do not inherit it.
     """
@@ -315,7 +314,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def blocks_of(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield parts of flat arrays of one size that fit the cache."""
+    """Yield parts of flat arrays of equal size; each part fits the cache."""
     for start in range(0, arrays[0].size, BLOCK_ELEMENTS):
         stop = start + BLOCK_ELEMENTS
         yield tuple(x[start:stop] for x in arrays)

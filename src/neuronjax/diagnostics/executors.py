@@ -1,10 +1,10 @@
 """Executors of the instructions of one side of a comparison.
 
 An executor runs instructions one at a time. Instructions with equal `identity` compute
-the same function, so that its result for the same arrays is computed once. `Emulator`
+the same function, so its result for the same arrays is computed once. `Emulator`
 executes with the chip's arithmetic; `reference64` has the executor in double precision.
-`enter` converts arrays of the declared dtype to the executor's (wider floats if
-`is_wide`), `leave` converts back.
+`enter` converts arrays of the declared dtype to the dtype that the executor uses (wider
+floats if `is_wide`); `leave` converts back.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from neuronjax.numerics.random_bits import fold
 
 
 class RoundingKey(NamedTuple):
-    """A key of stochastic rounding, uint32, and the numbers folded into it.
+    """A key of stochastic rounding, uint32, and the numbers folded into it, `path`.
 
-    Equal paths of numbers in equal programs give equal keys."""
+    Keys with equal paths in equal programs are equal."""
 
     array: Any
     path: tuple[int, ...] = ()
@@ -43,14 +43,14 @@ class RoundingKey(NamedTuple):
 
 
 def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return every operand as [devices, *local shape]."""
+    """Return each operand, stacked over the devices: [devices, *local shape]."""
     return [np.stack([*map(np.asarray, x)]) for x in zip(*operands, strict=True)]
 
 
 def by_device(
     i: Instruction, results: Sequence[Any], devices: int
 ) -> list[list[np.ndarray]]:
-    """Return every device's results; a result equal on all devices is one array."""
+    """Return the results by device; a result that is equal on all is one array."""
     arrays = [np.asarray(x) for x in results]
     if isinstance(i, Collective) and is_same_for_all(i, devices):
         return [[x[0, ...] for x in arrays]] * devices
@@ -59,7 +59,7 @@ def by_device(
 
 @dataclass
 class Position:
-    """The position of the walk: an op with the calls that lead to it, and the indices
+    """The position of a walk: an op with the calls that lead to it, and the iterations
     of the enclosing loops, the outermost first."""
 
     path: Hashable = None
@@ -81,7 +81,7 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature of `i`; if `i` draws numbers, also the key's path."""
+        """Return the signature of `i`, with the key's path if `i` draws random bits."""
         if i.blocks or isinstance(i, Call):  # the blocks of `i` belong to one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
@@ -104,14 +104,14 @@ class Emulator:
         key: RoundingKey,
         position: Position,
     ) -> list[list[Any]]:
-        """Return the results of a collective, or of a kernel with collectives, on every
-        device. `operands` are the operands on every device."""
+        """Return the results of `i`, a collective or a kernel with collectives, on
+        every device. `operands` has the operands of every device."""
         stacked = stacked_operands(operands)
         results = self._stepper.exchange(i, stacked, len(operands), key.array)
         return by_device(i, results, len(operands))
 
     def enter(self, array: Any) -> Any:
-        """Return the array: the emulator holds arrays in their declared dtype."""
+        """Return the array unchanged: the emulator computes with declared dtypes."""
         return array
 
     def leave(self, array: Any, dtype: Any) -> Any:

@@ -46,7 +46,7 @@ class Fact:
 
     @property
     def scalar(self) -> Any:
-        """Return the value that all elements surely have, or None."""
+        """Return the one value that all elements are known to have, or None."""
         if self.low == self.high:
             return np.asarray(self.low if self.value is None else self.value.flat[0])
         if self.value is None or not self.value.size:
@@ -55,7 +55,7 @@ class Fact:
         return np.asarray(first) if (self.value == first).all() else None
 
     def within(self, low: float, high: float) -> bool:
-        """Return whether every element is surely in [low, high]."""
+        """Return whether every element is known to be in [low, high]."""
         return low <= self.low and self.high <= high
 
 
@@ -65,7 +65,7 @@ def is_integer(dtype: np.dtype) -> bool:
 
 
 def unknown(type: TensorType) -> Fact:
-    """Return the fact that follows from the dtype alone."""
+    """Return the fact that follows from the dtype of `type` alone."""
     dtype = type.dtype
     if not is_integer(dtype):
         return Fact(-np.inf, np.inf)
@@ -83,7 +83,8 @@ def known(value: np.ndarray) -> Fact:
 
 
 def bounded(type: TensorType, low: float, high: float) -> Fact:
-    """Return a fact with these bounds, or the dtype's if the result may wrap around."""
+    """Return a fact with bounds `low` and `high`, or with those of the dtype if it
+    cannot hold them, since the result may then wrap around."""
     widest = unknown(type)
     return Fact(low, high) if Fact(low, high).within(*_pair(widest)) else widest
 
@@ -217,7 +218,7 @@ def _clamp(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
-    """Return the rule of a function that is monotone in each operand."""
+    """Return the rule that bounds `function`, which is monotone in each operand."""
 
     def rule(op: Op, facts: Sequence[Fact]) -> Fact:
         a, b = facts
@@ -228,7 +229,8 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison's result; they are equal if `facts` decide it."""
+    """Return bounds of a comparison's result, equal if `facts` decide the
+    comparison."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):

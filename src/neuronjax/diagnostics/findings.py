@@ -1,8 +1,8 @@
 """Findings of a portability check, and their report as text and as JSON.
 
 A finding says what is wrong, where, how bad it is, what to write instead, and which
-document says so. A source begins with a key of `DOCUMENTS`; documents that
-`hardware/chips.py` cites too have the same key there.
+document says so. The source of a finding begins with a key of `DOCUMENTS`. Documents
+that `hardware/chips.py` cites too have the same key there.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PortabilityReport(Displayed):
-    """The findings of what the real compiler would refuse or change in one program.
+    """The findings on what the chip's compiler would refuse or change in a program.
 
     Attributes:
         program: the name of the function or file.
@@ -90,7 +90,7 @@ class PortabilityReport(Displayed):
 
     @property
     def ok(self) -> bool:
-        """Return whether there is no error; warnings and infos do not count."""
+        """Return whether no finding is an error."""
         return not any(f.severity == "error" for f in self.findings)
 
     def count(self, severity: Severity) -> int:
@@ -137,7 +137,7 @@ class PortabilityReport(Displayed):
 
 
 def cited_keys(source: str) -> set[str]:
-    """Return the keys of `DOCUMENTS` that a source names."""
+    """Return the keys of `DOCUMENTS` that the text `source` names."""
     return set(re.findall(r"\b[A-Z][A-Z0-9]+(?:-[A-Z]+)?\b", source)) & set(DOCUMENTS)
 
 

@@ -1,10 +1,10 @@
 """A search for the ops that explain a divergence.
 
-The candidates are the ancestors of the diverged op, itself included, that err in
-isolation. A set of ops explains the divergence if no divergence is left once the
+The candidates are the diverged op and its ancestors, if they have an error on the
+reference's operands. A set of ops explains the divergence if it disappears when the
 reference executes them (see `reference_substitution`). The search is greedy: it takes
 as few of the worst candidates as suffice, then drops each that is not needed. Every
-trial is a run up to the op, so the number of trials is limited and a smaller set may
+trial is a run up to the diverged op, so their number is limited and a smaller set may
 exist.
 """
 
@@ -37,8 +37,8 @@ def smallest_set(
 ) -> tuple[Hashable, ...]:
     """Return a small set of candidates for which `explains` is true.
 
-    `candidates` begin with the most suspicious. If a set passes `explains`, all larger
-    sets are assumed to pass too. Return () if the set of all candidates fails.
+    `candidates` begin with the most suspicious. If a set passes `explains`, all sets
+    that contain it are assumed to pass. Return () if the set of all candidates fails.
     """
     left = itertools.count(MOST_TRIALS, -1)  # trials left; from 0 on, all fail
 
@@ -60,7 +60,7 @@ def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
     """Return the length of the shortest prefix of the candidates that passes `trial`.
-    Try 1, 4, 16, ... candidates, then bisect. Return None if all together fail."""
+    Try 1, 4, 16, ... candidates, then bisect. Return None if all fail together."""
     low, high = 0, 1
     while not trial(candidates[:high]):
         if high >= len(candidates):

@@ -1,7 +1,7 @@
-"""Limits of an NKI kernel, found by scheduling it again with parts that take no time.
+"""Limits of an NKI kernel, found by scheduling it again without some of its work.
 
-Precision, layout and order of a kernel are its author's choice. So each change gives
-the time that is left if some work takes no time: a bound that no kernel reaches.
+The author of a kernel chooses its precision, layout and order. So each change has the
+time that is left if some work takes no time: a bound that no kernel reaches.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def profiler(
     """Return the function that profiles a kernel, for `neuronjax.profile`.
 
     `make` makes the profile from its fields; `values` returns the values of arguments
-    that are arrays, and raises for types; `options` are target, lnc, trips and peak.
-    The policy must be None, since a kernel states its dtypes. The returned function
-    takes the kernel's arguments: arrays or ShapeDtypeStructs, and static values.
+    that are arrays, and raises for ShapeDtypeStructs; `options` are target, lnc, trips
+    and peak. `policy` must be None, since a kernel states its dtypes. The returned
+    function takes the kernel's arguments, or ShapeDtypeStructs for arrays.
 
     Raises:
-        InvalidProgramError: a policy was given; in the returned function, the kernel
-            does not fit PSUM; a run refuses it too.
+        InvalidProgramError: `policy` is not None. The returned function raises it if
+            the kernel does not fit PSUM, as a run does.
     """
     if policy is not None:
         raise InvalidProgramError(
@@ -94,7 +94,7 @@ def not_a_kernel(program: Program | None) -> Program:
 
 
 def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change, ...]:
-    """Return every change that gains something, the largest gain first."""
+    """Return every change that makes the kernel faster, the largest gain first."""
     seconds = what_if(schedule, _once(lambda p: _free(p) if p.ring else p))
     what = "reuse what is loaded, so that no transfer takes time"
     found = [

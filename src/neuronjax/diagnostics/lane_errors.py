@@ -1,9 +1,9 @@
-"""The lanes (runs) of a walk, compared value by value and given reference values.
+"""The errors between the lanes of a walk, which are runs of one program.
 
 Lanes with the same array have no error, and arrays with equal bits become one array. An
-op that only repeats all elements equally often has the errors of its operand. Against a
-wider reference, an op that changes no bit has no error in isolation, and is not
-executed in the lanes that get the reference's result.
+op that only repeats all elements equally often has the errors of its operand. If the
+reference has wider floats, an op that changes no bit has no error in isolation; lanes
+that continue with the reference's result do not execute it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from neuronjax.numerics.host_kernels.figures import Told
 
 Lanes = Sequence[Lane]
 Views = Mapping[Side, Mapping[Value, Any]]
-#: Ops whose result has every element of the operand equally often.
+#: Ops whose result repeats every element of the operand the same number of times.
 _REPEATS = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose")
 )
@@ -38,7 +38,8 @@ _REPEATS = frozenset(
 class Compared(NamedTuple):
     """The errors of one execution of an op on a device (0 outside of a mesh).
 
-    An error between two lanes is None if one of them did not run."""
+    `expected` has the errors of the reference against the baseline, `actual` those of
+    the run against it. Errors are None if one of the two lanes did not run."""
 
     isolation: Errors | None = None
     accumulation: Errors | None = None
@@ -58,8 +59,8 @@ class LaneErrors:
 
     Attributes:
         reference, actual: the lanes that are compared.
-        rounded: the reference on its own values rounded to the declared formats, with
-            which isolated ops are compared; only for a wider reference.
+        rounded: the reference on its values rounded to the declared formats; `isolated`
+            is compared with it. None unless the reference has wider floats.
         isolated: the actual program on the reference's values.
         baseline: the lane with which `reference` and `actual` are compared.
         perturbed: the reference on perturbed data.
@@ -74,11 +75,11 @@ class LaneErrors:
     perturbed: Lane | None = None
     memory: Memory = field(default_factory=Memory)
     _known: dict[Value, Compared] = field(default_factory=dict)
-    #: Distances of the current op's results, for the walk's `Witness`.
+    #: Distances of the current op's results, for the walk's observer.
     asked: dict[Value, Figures] = field(default_factory=dict)
 
     def on_device(self, device: int) -> LaneErrors:
-        """Return new lanes with the same purposes, on a device."""
+        """Return new lanes with the same purposes for `device`."""
         own = {
             f.name: lane and Lane(lane.name, lane.side, device=device)
             for f in fields(self)
@@ -87,15 +88,15 @@ class LaneErrors:
         return LaneErrors(**own, memory=self.memory)  # type: ignore[arg-type]
 
     def take(self, op: Op, other: LaneErrors) -> None:
-        """Copy the errors of an op from another device."""
+        """Copy the errors of `op` from `other`, the lanes of another device."""
         own = {v: other._known[v] for v in op.results if v in other._known}
         self._known.update(own)
 
     def __iter__(self) -> Iterator[Lane]:
         """Yield the lanes in the order of execution.
 
-        The reference comes first, since other lanes can share its results. A wider
-        reference comes later: NumPy computes it while XLA runs the other lanes.
+        The reference is first, since other lanes can use its results. A reference with
+        wider floats is later: NumPy computes it while XLA runs the lanes before it.
         """
         first, last = (self.reference, self.rounded), (self.isolated, self.actual)
         if self.reference.side.executor.is_wide:
@@ -128,7 +129,7 @@ class LaneErrors:
     def compare(
         self, op: Op, views: Views, lanes: Lanes, repeats: bool, moves: bool
     ) -> Compared:
-        """Return an op's errors, and store its reference results in the lanes."""
+        """Return an op's errors, and `_feed` the reference's results to the lanes."""
         total = Compared()
         self.asked.clear()
         executed = [x for x in lanes if x is not self.isolated] if moves else lanes
@@ -167,8 +168,8 @@ class LaneErrors:
             is_seen = is_pair and self.perturbed is not None
             return self._errors(left, right, views, value, is_seen)
 
-        # This is computed first: it may replace the reference's array by the baseline's
-        # equal array, so that the later comparisons find the same array.
+        # `base` comes first: `_errors` may replace the reference's array by the
+        # baseline's equal array, so that the later comparisons find the same array.
         base = errors(self.reference, self.baseline)
         return Compared(
             errors(self.isolated, self.rounded or self.reference),
@@ -207,8 +208,8 @@ class LaneErrors:
     def _errors(
         self, left: Lane, right: Lane, views: Views, value: Value, is_seen: bool
     ) -> Errors:
-        """Return the errors of a value in two lanes. If its bits are equal, both lanes
-        may then hold one array. If `is_seen`, also store the distances in `asked`."""
+        """Return the errors of a value in `left` against `right`. If bits are equal,
+        `left` may get the array of `right`. If `is_seen`, put distances in `asked`."""
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]
         theirs = right.arrays[views[right.side][value].buffer.number]
@@ -226,8 +227,8 @@ class LaneErrors:
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
-        """Return the arrays of a value in all lanes. Pass `value` for a result of the
-        current op, to include its distances."""
+        """Return a value's arrays in the lanes; `view` returns the view of it in a
+        lane. Pass `value` for a result of the current op, to include its distances."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:
@@ -249,7 +250,7 @@ class LaneErrors:
 def _measured(
     ours: Any, theirs: Any, executor: Executor, dtype: Any, is_seen: bool
 ) -> tuple[Errors | None, Figures | None]:
-    """Return errors (None for equal bits), and distances if `is_seen` (else None)."""
+    """Return the errors of `ours` (None for equal bits), and distances if `is_seen`."""
     if isinstance(ours, Substituted):
         return errors_of(ours.wide, np.asarray(theirs)), None
     a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)

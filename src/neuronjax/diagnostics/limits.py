@@ -1,9 +1,9 @@
 """Changes that would make a program faster, each with its predicted time.
 
-A change is priced by lowering or scheduling the changed program again. The time of an
-ideal that no program reaches (nothing spills; all queues overlap) is called a bound. A
-change of precision changes the numbers; `neuronjax run` and `jit` show whether the
-program still trains.
+The time after a change is found by lowering or scheduling the changed program again.
+The time of an ideal that no program reaches (nothing spills; all queues overlap) is
+called a bound. A change of precision changes the numbers; `neuronjax run` and `jit`
+show whether the program still trains.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Change:
         seconds: the program's time after the change; for a larger batch, the time of as
             much work as a batch has now.
         before_seconds: the program's time now.
-        basis: "bound" if no program reaches this time.
+        basis: "re-priced" for a predicted time, "bound" if no program reaches it.
     """
 
     kind: str
@@ -111,7 +111,7 @@ class Changes(Displayed, tuple[Change, ...]):
 
 
 def gaining(found: Iterable[Change]) -> list[Change]:
-    """Return the changes that gain something, the largest gain first."""
+    """Return the changes that gain over 0.1 % of the time, the largest gain first."""
     gains = (c for c in found if c.gain_seconds > 0.001 * c.before_seconds)
     return sorted(gains, key=lambda change: change.seconds)
 
@@ -203,7 +203,6 @@ def _batches(subject: Subject) -> Iterator[Change]:
 
 
 def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
-    """Return the time with `factor` times the batch; None if no such program exists."""
     assert subject.with_batch is not None
     instructions = subject.with_batch(factor)
     if instructions is None:

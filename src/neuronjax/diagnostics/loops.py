@@ -26,7 +26,7 @@ Functions = Mapping[str, Function]
 
 
 def invariant(op: Op, index: int) -> bool:
-    """Return whether the body of a while returns a carry unchanged."""
+    """Return whether the body of a while returns carry `index` unchanged."""
     body = op.regions[1]
     return body.results[index] is body.arguments[index]
 
@@ -34,8 +34,8 @@ def invariant(op: Op, index: int) -> bool:
 def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | None:
     """Return how often the body of a while runs, or None if the number is not static.
 
-    `initial` are facts of its operands; `functions` are the callees, which may compute
-    the counter.
+    `initial` are facts of its operands; `functions` are the program's functions, of
+    which the body may call one to compute the counter.
     """
     condition = op.regions[0]
     kept = {
@@ -65,7 +65,7 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
 def carried(
     op: Op, index: int, initial: Sequence[Fact], functions: Functions, trips: int | None
 ) -> Fact:
-    """Return a fact that holds for carry `index` of a while in all trips."""
+    """Return a fact that is true of carry `index` of a while in all trips."""
     if invariant(op, index):
         return initial[index]
     type, first = op.operands[index].type, initial[index].scalar
@@ -81,7 +81,7 @@ def _producer(region: Region, value: Value) -> Op | None:
 
 
 def _constant(region: Region, value: Value, kept: Mapping[Value, Fact]) -> Any:
-    """Return a scalar computed from constants of the region or from `kept`, or None."""
+    """Return `value` as a scalar if constants and `kept` determine it, else None."""
     if value in kept:
         return kept[value].scalar
     op = _producer(region, value)
@@ -132,8 +132,8 @@ _FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE"}
 
 
 def _trips(first: int, limit: int, step: int, direction: str) -> int | None:
-    """Return how often a loop runs while `counter direction limit`, as in "i LT n";
-    None if it does not end."""
+    """Return how often a loop runs whose condition is `counter direction limit`, such
+    as "i LT n"; None if it does not end."""
     if direction == "NE":
         trips, rest = divmod(limit - first, step)
         return trips if not rest and trips >= 0 else None

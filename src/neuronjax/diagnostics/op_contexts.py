@@ -3,7 +3,7 @@
 A function is walked once for each set of facts of its arguments. A call with facts that
 were seen before repeats the findings without another walk. All callers of a library
 function share one copy of it, whose ops have source lines of the first caller; findings
-on these ops get the line of the present call.
+on these ops get the line of the call that is being visited.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class OpContext:
         users: the ops that read each value.
         scope: the name stack, enclosing calls included.
         location: the user's line; "" if the caller's line applies.
-        trips: how often enclosing loops run it; 1 for a loop of unknown length.
+        trips: how often enclosing loops run the op; an unknown length counts as 1.
         in_generator: whether the op is inside a function of jax.random.
-        loop: the trip count of a `while`, if static.
+        loop: the op's own trip count, if it is a `while` with a static count.
     """
 
     op: Op
@@ -95,7 +95,7 @@ class OpContext:
         return op
 
 
-#: Yields the findings on one op; a finding without a location gets the caller's.
+#: A function that yields findings on one op; those without a line get the caller's.
 Rules = Callable[[OpContext], Iterator[Finding]]
 
 
@@ -118,7 +118,7 @@ def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
 
 
 class _Walker:
-    """A walk through functions, which caches the results."""
+    """A walk through functions that caches the results of each function."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
         self.settings, self.rules = settings, rules
@@ -158,7 +158,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Return the facts of a region's results; add its ops' facts to `facts`."""
+        """Return the facts of a region's results; add its values' facts to `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))
@@ -225,7 +225,7 @@ class _FunctionWalk:
 
 
 def branch_taken(op: Op, index: Fact) -> int | None:
-    """Return which region of a `case` or `if` a constant index selects, or None."""
+    """Return which region a `case` or `if` runs; None if `index` is not constant."""
     if index.scalar is None:
         return None
     if op.name == "stablehlo.if":

@@ -1,8 +1,8 @@
-"""Errors of an array against its reference, as sums over blocks and calls.
+"""Errors of arrays against their references.
 
-An `Errors` has sums and maxima, so that two `Errors` (of two results of an op, or of
-two iterations of a loop) can be added. Relative L2, cosine and SQNR follow from the
-sums. Elements that are finite on one side only are counted, and left out of the sums.
+An `Errors` has sums and maxima, so two `Errors` (of two results of an op, or of two
+iterations of a loop) can be added. Relative L2, cosine and SQNR follow from the sums.
+Elements with an Inf or NaN are counted, and left out of the sums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from neuronjax.numerics.host_kernels.figures import Distance, Told
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Errors:
-    """The errors of some elements.
+    """The errors of some elements against their reference.
 
     A ULP is the spacing of the declared format (1 for integers) at the larger of the
     two magnitudes. So a small number in place of a zero does not count as 2^100 ULPs.
@@ -33,9 +33,9 @@ class Errors:
             reference is rounded to the format, and values are compared. NaNs are equal.
         nonfinite: number of NaN and Inf among the actual numbers.
         nonfinite_reference: number of NaN and Inf in the reference.
-        nonfinite_changed: number of elements with a NaN or Inf that is on one side only
-            or differs from the reference.
-        max_ulp: largest error in ULPs; Inf if a NaN or Inf has changed.
+        nonfinite_changed: number of elements in which a NaN or Inf differs from the
+            reference.
+        max_ulp: largest error in ULPs; Inf if `nonfinite_changed` is not 0.
         sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: sums over the
             elements that are finite on both sides.
     """
@@ -69,7 +69,7 @@ class Errors:
 
     @property
     def is_finite(self) -> bool:
-        """Return whether all numbers are finite on both sides."""
+        """Return whether all numbers are finite in both arrays."""
         return not (self.nonfinite or self.nonfinite_reference)
 
     @property
@@ -80,7 +80,7 @@ class Errors:
     @property
     def relative_l2(self) -> float:
         """Return the norm of the error over the norm of the reference; Inf if an Inf or
-        NaN changed."""
+        NaN differs."""
         if self.nonfinite_changed:
             return math.inf
         return ratio(math.sqrt(self.sum_error2), math.sqrt(self.sum_reference2))
@@ -112,13 +112,13 @@ _REPORTED = (
 
 
 def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """Return the errors of an array in its declared format."""
+    """Return the errors of `actual`, which has the declared dtype."""
     found = figures(actual, reference, steps_of(actual.dtype))
     return errors_in(found, actual, reference)
 
 
 def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """Return the errors from the result of `figures(..., steps_of(dtype))`."""
+    """Return the errors from `found`, the result of `figures(..., steps_of(dtype))`."""
     has_bits = actual.dtype == reference.dtype
     different = Distance.DIFFERENT_BITS if has_bits else Distance.DIFFERENT
     changed = int(found[Broken.CHANGED])

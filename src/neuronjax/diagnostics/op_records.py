@@ -36,7 +36,7 @@ def figures(of: Any, *kinds: str) -> dict[str, Any]:
 class Iteration:
     """The errors of one execution of an op inside loops.
 
-    `index` has the indices of the enclosing loops, the outermost first, from 0."""
+    `index` has the iteration, from 0, of each enclosing loop, the outermost first."""
 
     index: tuple[int, ...]
     isolation: Errors | None
@@ -52,7 +52,7 @@ class OpRecord:
         op: name of the op, "stablehlo.dot_general".
         scope: the JAX name stack, after the name stacks of enclosing calls.
         source: `file:line`, or "".
-        module: the part of the model that it belongs to, as in every report.
+        module: the part of the model to which the op belongs.
         phase: "forward", "backward", "optimizer", or "" if not known.
         result: the types of its results.
         expected, actual: errors of reference and actual run against the baseline; None
@@ -111,7 +111,7 @@ class OpRecord:
 
     @property
     def ratio(self) -> float | None:
-        """Return `actual` over `expected` in relative L2, both against the baseline."""
+        """Return the relative L2 of `actual` over that of `expected`, if both exist."""
         if self.expected is None or self.actual is None:
             return None
         low = self.expected.relative_l2
@@ -132,13 +132,13 @@ class FirstDivergence:
     """The first op, in the order of execution, whose error exceeds the tolerance.
 
     Attributes:
-        iteration: indices of the enclosing loops; () outside of loops.
+        iteration: the iteration of each enclosing loop; () outside of loops.
         errors: errors in accumulation, of the execution that exceeds the tolerance.
-        causes: the op alone, if its error in isolation exceeds the tolerance too; else
-            the smallest set found of ops that bring the error within the tolerance if
-            the reference executes them; empty if no set was found. If the op amplifies
-            the errors of many ops or of ordinary roundings, also the op alone,
-            unverified.
+        causes: the op alone, if its error in isolation exceeds the tolerance too.
+            Otherwise the smallest set of ops that was found to bring the error within
+            the tolerance if the reference executes them; empty if none was found. The
+            op alone, unverified, if it amplifies ordinary roundings or the errors of
+            many ops.
         verified: whether a run has confirmed the causes.
     """
 

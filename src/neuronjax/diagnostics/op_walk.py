@@ -42,14 +42,14 @@ from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.instruction_set import NcMatmul
 from neuronjax.ir.program import Op, Value
 
-# Receives the errors of every op that any lane executed: (path, iterations, errors).
+# A function that receives the errors of every op: (path, iterations, errors).
 Heard = Callable[[OpPath, tuple[int, ...], Compared], None]
 _NONE = Errors()
 #: A cast with at least this roundoff hides the rounding to FP32: the roundoff of BF16
 #: and FP16 is 2^13 times FP32's or more, and tables show two digits.
 COARSE_CAST = 2.0**-11
 _FLOAT32 = 2.0**-24
-#: The lanes that get the reference's values, and follow its decisions.
+#: Lanes that take the reference's branches and repeat loops as often.
 _FED = frozenset({"rounded", "isolated", "perturbed"})
 
 
@@ -60,7 +60,7 @@ class ParallelWalk(OpWalk):
         reference, actual: the lowerings that are compared.
         baseline: a third lowering to compare both with, or None.
         heard: receives the errors of every op.
-        isolates: whether ops are also run on the reference's values.
+        isolates: whether the actual ops are also run on the reference's values.
         replaced: ops that the reference executes for the actual lane.
         witness: observes the values of both runs; with a wider reference, also the
             values of a run on perturbed data.
@@ -106,7 +106,7 @@ class ParallelWalk(OpWalk):
         self._count = count_ops(actual, actual.program.main)
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
-        """Execute main on arrays of the declared dtypes; return actual results."""
+        """Execute main on arrays of declared dtypes; return results of `actual`."""
         lanes = [*self._lanes]
         for lane in lanes:
             enter = lane.side.executor.enter
@@ -150,7 +150,7 @@ class ParallelWalk(OpWalk):
         return lanes
 
     def leader(self, name: str) -> str:
-        """Return "reference" if lane `name` follows the reference, otherwise `name`."""
+        """Return the name of the lane whose branches lane `name` takes."""
         return "reference" if name in _FED else name
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
@@ -215,7 +215,7 @@ class ParallelWalk(OpWalk):
     def _execute_row(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
-        """Execute an op in the lanes of one name, on one device or on all."""
+        """Execute an op in `row`: the lanes of one name, on one device or on all."""
         name, side, op = row[0].name, row[0].side, path.op
         if name == "rounded" and self._casts_coarsely(op):
             numbers = [views[side][value].buffer.number for value in op.results]
@@ -248,10 +248,10 @@ class ParallelWalk(OpWalk):
     def _moved_operands(
         self, cast: Cast | None, lane: Lane, i: Instruction, operands: list[Any]
     ) -> list[Any]:
-        """Perturb the operands of a contraction by the roundoff of the policy's cast.
-        Operands without a cast stay unchanged. Whole numbers stay too, since they count
-        as exact data; if the cast cannot represent them all, no operand is perturbed,
-        since the cast's errors are then not an uncertainty of the data."""
+        """Return the operands of `i`; those of a contraction are perturbed by the
+        roundoff of `cast`. Operands of whole numbers stay unchanged, since they count
+        as exact data. If the cast rounds some of these, no operand is perturbed, since
+        the cast's errors are then not an uncertainty of the data."""
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)
@@ -271,8 +271,8 @@ class ParallelWalk(OpWalk):
         keys: Keys,
         moves: Callable[..., list[Any]] | None = None,
     ) -> None:
-        """Execute instructions in a row of lanes: on one device, or on all of a mesh.
-        `moves` perturbs the operands of an instruction in a lane."""
+        """Execute instructions in a row of lanes, on one device or on all. `moves`
+        perturbs the operands of an instruction in a lane."""
         side = row[0].side
         for i in instructions:
             is_host = isinstance(i, HostCall)
@@ -303,7 +303,7 @@ class ParallelWalk(OpWalk):
     # -- explanations ------------------------------------------------------------------
 
     def _substitutes(self, op: Op, path: OpPath, views: Views, row: Lanes) -> bool:
-        """Return whether an op is replaced, or reads the result of a replaced op."""
+        """Return whether an op is replaced, or reads what a replaced op has changed."""
         if not self._replaced:
             return False
         known = views[self.actual]
@@ -317,8 +317,8 @@ class ParallelWalk(OpWalk):
     def _substitute(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
-        """Execute the actual instructions, then replace their results by values that
-        include the effect of the replaced ops."""
+        """Execute the actual program's instructions, then replace their results by
+        values that include the effect of the replaced ops."""
         op, actual, enter = path.op, self.actual, self.reference.executor.enter
         known, is_replaced = views[actual], path in self._replaced
         at = {v: known[v].buffer.number for v in (*op.operands, *op.results)}
@@ -340,7 +340,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # another value has this buffer
+                if at[value] not in written:  # this is another value's buffer
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:
@@ -364,7 +364,7 @@ class ParallelWalk(OpWalk):
         views: Views,
         keys: Keys,
     ) -> list[list[Any]]:
-        """Return the reference's results on given operands, for every lane of a row."""
+        """Return the reference's results on `operands`, given by lane of `row`."""
         side, others = self.reference, []
         known = views[side]
         for lane, given in zip(row, operands, strict=True):
@@ -383,7 +383,6 @@ class ParallelWalk(OpWalk):
         found: Compared,
         repeats: bool,
     ) -> None:
-        """Pass an op to `witness`, if both reference and actual lane executed it."""
         if self._witness is None or not {bundle.reference, bundle.actual} <= {*lanes}:
             return
 

@@ -4,8 +4,8 @@ The method is FPRev ("Revealing the order of floating-point summation", P. Xie e
 2024). Of n addends one is huge, another its negative, and all others are one unit. A
 unit is lost in a partial sum with only one of the two huge addends, and survives if it
 is added after both. So the sum counts the addends outside the smallest subtree with
-both. The tree follows from these counts. The implementation is a black box: an emulated
-chip, the host, or any function of an array.
+both huge addends. The tree follows from these counts. The implementation is a black
+box: an emulated chip, the host, or any function of an array.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 
 _PAIR = 2
-#: A leaf is the index of an addend; a node has its children, sorted by first leaf.
+#: A leaf is the index of an addend; a node is its children, sorted by first leaf.
 Node = int | tuple["Node", ...]
 
 
@@ -59,7 +59,7 @@ class SummationTree:
 
 
 def left_fold(nodes: Sequence[Node]) -> Node:
-    """Return ((a + b) + c) + ..."""
+    """Return the tree ((a + b) + c) + ... of the nodes a, b, c, ..."""
     total, *rest = nodes
     for node in rest:
         total = (total, node)
@@ -100,13 +100,13 @@ def reveal_order(
     """Return the summation tree of a function that adds the elements of an array.
 
     The number of calls is between `addends - 1` (for a left fold) and addends^2 / 2. A
-    dot works too: close over an operand of ones. Narrow operands whose products are
-    added in a wider format need another probe, such as `SummationProbe(240.0, 2.0**-9,
-    2**24)` for FP8 products in FP32.
+    dot product works too: let `function` multiply the array by ones. Narrow operands
+    whose products are added in a wider format need another probe, such as
+    `SummationProbe(240.0, 2.0**-9, 2**24)` for FP8 products in FP32.
 
-    A compensated sum has the tree of the plain sum. A further call with three addends
-    detects a compensated sum, if the tree has two consecutive additions that round to
-    nearest and the probe's `huge` is at least `unit * exact_units`.
+    A compensated sum has the tree of the plain sum. A further call with three nonzero
+    addends detects a compensated sum, if the tree has two consecutive additions that
+    round to nearest and the probe's `huge` is at least `unit * exact_units`.
 
     Args:
         function: takes a NumPy array float64 [addends], which it may cast to `dtype`
@@ -206,7 +206,7 @@ class _Prober:
 
 
 def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
-    """Return a leaf of a, of b and of c for any (a + b) + c in the tree, or None."""
+    """Return a leaf of a, of b and of c, if (a + b) + c is in the tree; else None."""
     waiting: list[tuple[Node, int | None]] = [(root, None)]
     while waiting:
         node, outside = waiting.pop()

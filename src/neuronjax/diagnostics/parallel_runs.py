@@ -22,14 +22,14 @@ Executor = Emulator | Reference64
 
 
 class OpPath(NamedTuple):
-    """An op, reached by one path of calls: call ops, the outermost first."""
+    """An op, and the call ops that lead to it, the outermost first."""
 
     calls: tuple[Op, ...]
     op: Op
 
     @property
     def location(self) -> Location:
-        """Return the op's location, with those of its calls."""
+        """Return the op's location, including the locations of its calls."""
         return functools.reduce(
             lambda inner, call: inner.inside(call.location),
             reversed(self.calls),
@@ -72,7 +72,7 @@ class Side:
         return {block: _split(block, r) for block, r in self.regions.items()}
 
     def spans(self, block: Block) -> Sequence[Span]:
-        """Return the instructions of a block by op."""
+        """Return the instructions of `block`, split by op."""
         return self._split[block].spans
 
     def results(self, block: Block) -> Sequence[int]:
@@ -116,7 +116,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of an op's operands, even if only a cast of them is read."""
+    """Yield the buffers of operands, even of those that are read only as casts."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:

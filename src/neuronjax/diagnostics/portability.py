@@ -154,7 +154,7 @@ def _lowering_findings(
 
 
 class _Kind(NamedTuple):
-    """A pattern of error messages of capture and lowering, and their finding."""
+    """A pattern of error messages, and the rule and source of their findings."""
 
     pattern: str
     rule: str

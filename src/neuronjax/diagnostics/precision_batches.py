@@ -1,10 +1,10 @@
 """Data of a precision search: batches that it sees, and held-out batches.
 
-Of many policies with an error near the tolerance, a search finds some that are within
-the tolerance only by luck on its batches. So the result is tried on batches that the
-search has not seen. If the user gives no such batches, they are variations of the first
-batch: floats change by less than a BF16 step, so that all roundings differ. This
-detects luck in the roundings, but is no substitute for other data.
+A search may find a policy that is within the tolerance only by luck on its batches. So
+the result is tried on held-out batches, which the search has not seen. If the user
+gives no held-out batches, they are variations of the first batch: floats change by less
+than a BF16 step, so that all roundings differ. This detects luck in the roundings, but
+is no substitute for other data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Batch = tuple[tuple, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedBatches:
-    """Positional and keyword arguments of every call.
+    """The batches of a search: positional and keyword arguments of the function.
 
     Attributes:
         seen: batches of the search; a policy's error is the worst of all batches.
@@ -44,8 +44,8 @@ class JudgedBatches:
         holdout: Sequence[tuple],
         variations: int,
     ) -> JudgedBatches:
-        """Return the batches `first` and `batches` as seen. The held-out batches are
-        `holdout`, or `variations` of `first`."""
+        """Return batches in which `first` and `batches` are seen. `holdout` is held
+        out; if it is empty, as many variations of `first` as `variations`."""
         keywords = first[1]
         varied: tuple[Batch, ...] = ()
         if not holdout and any(map(_is_float, jax.tree.leaves(first))):

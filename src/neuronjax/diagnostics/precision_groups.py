@@ -2,9 +2,9 @@
 
 The lowering reports the texts that rules match: an op's name, the parameter paths from
 which its operands derive, its name stack and source line. A group is a set of
-selectors. An op is in the last group that matches it, as in `Policy`, or else in the
-group `REST`, which gets the policy's fields. Layers stacked in one scan are one op and
-one group.
+selectors, patterns of these texts. An op is in the last group that matches it, as in
+`Policy`, or else in the group `REST`, which gets the policy's fields. Layers stacked in
+one scan are one op and one group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REST = "(others)"
 
 
 class HeardOp(NamedTuple):
-    """An op's texts, with which the selectors of rules are compared."""
+    """An op's texts, which the selectors of rules match."""
 
     op: str
     params: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ def _in_scope(name: str) -> str:
     return f"(?:^|[/(]){parts}[/)]"
 
 
-#: `by` -> functions from op to name of its group, and from name to pattern.
+#: `by` -> functions that return the group's name of an op, and the pattern of a name.
 _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
     "module": (lambda op: op.module, _whole),
     "param": (_param, _whole),
@@ -189,7 +189,7 @@ def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
 
 
 def explained(shown: Sequence[OpGroup], groups: Sequence[OpGroup]) -> Iterator[str]:
-    """Yield the caption's lines on groups whose names do not explain themselves."""
+    """Yield caption lines that explain names of `shown`, which are some of `groups`."""
     if shown and shown[0].selectors is None:
         yield f"{REST}: ops that are in none of the other groups"
     names = [group.name for group in groups]

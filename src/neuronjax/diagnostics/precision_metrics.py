@@ -1,7 +1,7 @@
 """Metrics of outputs against those of the reference: one number, 0 if equal.
 
 Arrays of a pytree are measured one by one, and the worst error counts. An element that
-is finite on one side only has an infinite error; two NaNs are equal.
+is finite in only one of two arrays has an infinite error; two NaNs are equal.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def worst(found: Iterable[OutputError]) -> OutputError:
 
 
 def _named(path: Any) -> str:
-    """Return the path of a leaf, as the argument `outputs` takes it."""
+    """Return the path of a leaf as text, such as "1/loss"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
@@ -128,7 +128,7 @@ def on_host(outputs: Any, chosen: Chooser) -> Any:
     leaves ("1/loss"), a function of the outputs, or None for all.
 
     Raises:
-        InvalidProgramError: nothing is left to measure.
+        InvalidProgramError: there is nothing to measure.
     """
     if isinstance(chosen, str):
         found = chosen_by(chosen, outputs)
@@ -144,7 +144,7 @@ def on_host(outputs: Any, chosen: Chooser) -> Any:
 
 
 def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
-    """Return the outputs, or their types, whose path matches a regular expression.
+    """Return the leaves of `outputs` whose path matches the regular expression.
 
     Raises:
         InvalidProgramError: no path matches.
@@ -154,7 +154,7 @@ def chosen_by(pattern: str, outputs: Any) -> dict[str, Any]:
     found = {n: leaf for n, leaf in by_name.items() if re.search(pattern, n)}
     if not found:
         raise InvalidProgramError(
-            f"outputs={pattern!r} leaves nothing to measure: no output's path fits",
+            f"nothing to measure: no path of an output matches outputs={pattern!r}",
             remedy=_choices([*by_name]),
         )
     return found
@@ -170,4 +170,4 @@ def _choices(names: Sequence[str]) -> str:
         return "omit outputs=: the function returns one array, which has no path"
     shown = ", ".join(names[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"give a regular expression of one of: {shown or 'nothing'}{more}"
+    return f"give a regular expression that matches one of: {shown or 'nothing'}{more}"

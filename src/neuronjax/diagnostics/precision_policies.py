@@ -1,8 +1,8 @@
 """Candidates of a precision search, and the policy of an assignment to groups.
 
 A candidate is a policy without rules. The policy of an assignment is the candidate of
-the group `REST` (or the most frequent candidate if there is no such group), with a rule
-for every group of another candidate. A rule has only the fields that differ.
+the group `REST` (without this group, the most frequent candidate), with a rule for
+every group that has another candidate. A rule sets only the fields that differ.
 """
 
 from __future__ import annotations

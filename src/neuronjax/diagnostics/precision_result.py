@@ -63,19 +63,19 @@ class PrecisionSearch(Displayed):
         candidates: names of the candidates, the baseline last.
         assignment: index of the candidate of every group.
         error, baseline_error: errors of the policy and of the baseline.
-        seconds, baseline_seconds: their predicted times.
+        seconds, baseline_seconds: predicted times of the policy and of the baseline.
         tried: all policies that were run.
         evaluations: number of programs that were run, including the reference's.
         budget_spent: whether `max_evaluations` ended the search.
-        margin: factor by which errors were multiplied before they were compared.
+        margin: factor by which errors were multiplied before `tolerance` was checked.
         batches: number of batches that the search saw.
         held_out: number of batches that the search did not see; variations of the first
             batch if `held_out_varied`.
         held_out_error: the policy's worst error on held-out batches, or None.
         elements: number of measured numbers per batch.
         worst_where: path of an output -> number of programs whose error exceeded the
-            tolerance and was largest in this output, in falling order; "" for a
-            function as metric.
+            tolerance and was largest in this output, in falling order; the path is ""
+            if the metric is a function.
         compilations, compile_seconds: XLA's compilations during the search.
     """
 
@@ -239,7 +239,6 @@ class PrecisionSearch(Displayed):
                 yield f"{which} {' and '.join(words)}: {figures}"
 
     def _judged(self) -> Iterator[str]:
-        """Yield notes on the data on which the error was measured."""
         seen = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         kept = "variations of it" if self.held_out_varied else "held-out batches"
         beside = ""

@@ -10,9 +10,9 @@ groups together are within the tolerance. Then it gives each candidate to groups
     bisection   to the groups in the order of their sensitivity, which is measured once:
                 to as many of the least sensitive as are within the tolerance together
 
-Every state that is kept has been run as a whole, since errors measured separately need
-not add up. At the end the states are run on held-out batches, from the last one
-backwards, until one is within the tolerance. Only `PolicyTrials` handles programs.
+Every assignment that is kept has been run as a whole, since errors measured separately
+need not add up. At the end these assignments are run on held-out batches, from the last
+one backwards, until one is within the tolerance. Only `PolicyTrials` handles programs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Decision:
     """One step of a search.
 
     Attributes:
-        stage: "baseline", "uniform", "alone" (one group, to measure its sensitivity),
-            "together" (with all that was kept before), "best" (an earlier state that is
-            better than the last) or "held out".
+        stage: "baseline", "uniform" (all groups), "alone" (one group, to measure its
+            sensitivity), "together" (with all that was kept before), "best" (a change
+            of one group that is better than the kept steps) or "held out".
         groups: indices of the groups that were changed.
         candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if the program could not be lowered.
-        kept_seconds: predicted time of the current state, after this decision.
+        kept_seconds: predicted time of what is kept after this decision.
         outcome: "kept", "rejected", or "measured" if only the error is used.
     """
 
@@ -81,7 +81,7 @@ class Goal:
     margin: float = 1.0
 
     def allows(self, error: float) -> bool:
-        """Return whether an error is within the tolerance, with the margin."""
+        """Return whether an error times the margin is within the tolerance."""
         return error * self.margin <= self.tolerance
 
     @property
@@ -122,7 +122,7 @@ class Search:
                     f"the baseline itself has an error of {error:.3g}, more than the "
                     f"tolerance {self.goal.tolerance:.3g}",
                     remedy="raise the tolerance, or end the candidates with a more "
-                    "precise one",
+                    "precise candidate",
                 )
             why = "where it begins"
             self._decide("baseline", self._everything, self.state, "kept", why)
@@ -169,7 +169,7 @@ class Search:
         moves = self._moves(candidate)
         self._alone(candidate, [g for g in moves if g not in self._sensitivity])
         known = {g: self.trials.known_error(self._with([g], candidate)) for g in moves}
-        # Groups for which the candidate has not been seen to exceed the tolerance.
+        # Groups with which the candidate is not known to exceed the tolerance.
         hopeful = [g for g, e in known.items() if e is None or self.goal.allows(e)]
         order = sorted(hopeful, key=lambda g: (self._sensitivity[g], g))
         kept, bound = 0, len(order) + 1
@@ -217,8 +217,8 @@ class Search:
     def _is_worth(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Return whether an assignment is worth a run; if not, record the reason. A
-        program is worth a run if it is legal, new and, if time is the goal, faster."""
+        """Return whether an assignment is worth a run; if not, record the reason. It is
+        worth a run if it is supported, new and, if time is the goal, faster."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -274,7 +274,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Set `state` to the best assignment that changes one group, if better."""
+        """Set `state` to the best change of one group, if better than `state`."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -283,8 +283,8 @@ class Search:
             self._decide("best", best.groups, best.assignment, "kept", why)
 
     def _confirm(self) -> None:
-        """Go back to the last kept state within the tolerance on held-out batches. If
-        only the baseline is left, try further uniform candidates."""
+        """Go back to the last kept assignment within the tolerance on held-out batches.
+        If that is the baseline, try further candidates for all groups."""
         baseline, *found = self._kept
         if any(self._holds(*state) for state in reversed(found)):
             return
@@ -300,8 +300,8 @@ class Search:
         self.state = baseline[1]
 
     def _holds(self, groups: tuple[int, ...], assignment: Assignment) -> bool:
-        """Make an assignment the state, and return whether it is within the tolerance
-        on held-out batches."""
+        """Set `state` to an assignment; return whether it is within the tolerance on
+        held-out batches."""
         self.state = assignment
         error = self.trials.held_out_error(assignment)
         if error is None or error <= self.goal.tolerance:
@@ -316,7 +316,7 @@ class Search:
 
 # -- the path to the result ------------------------------------------------------------
 #
-# Not every kept state is on the path: a search gives up steps if an earlier state is
+# Not every kept assignment is on the path: a search gives up steps if an earlier one is
 # better in the end, and undoes steps that exceed the tolerance on held-out batches.
 
 
@@ -339,8 +339,8 @@ def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, .
     """Return the final outcome of each decision.
 
     The outcome is "kept" on the path to the result, "undone" if the assignment exceeded
-    the tolerance on held-out batches, "given up" if it was kept but an earlier state
-    was better; else "rejected" or "measured"."""
+    the tolerance on held-out batches, "given up" if it was kept but an earlier
+    assignment was better; else "rejected" or "measured"."""
     path = path_to(result, decisions)
     undone = {d.assignment for d in decisions if d.stage == "held out"}
 

@@ -42,20 +42,20 @@ class PricedPolicy(NamedTuple):
 
 @dataclass(kw_only=True)
 class PolicyTrials:
-    """Results for assignments; each is lowered once, each program run once.
+    """The predicted times and errors of assignments, each computed once.
 
     Attributes:
-        candidates, groups: an assignment has the index of a candidate per group.
+        candidates, groups: an assignment is the index of a candidate for every group.
         price: lowers a policy's program and predicts its time.
-        outputs: runs a policy.
+        outputs: runs a policy's program and returns its outputs.
         error_of: returns the error of outputs, with the worst array.
-        reference: outputs that need no run, by `program` or policy; see `by_program`.
+        reference: known outputs, by `program` or, unless `by_program`, by policy.
         most: the largest number of programs to run.
         runs: the number of programs that were run.
         heard: called after every run with `runs`, the error and the predicted time.
-        by_program: False if equal programs may have unequal outputs.
-        held_out: returns a policy's error on held-out batches, or None. Such runs do
-            not count in `runs`.
+        by_program: whether equal programs have equal outputs.
+        held_out: returns a policy's error on held-out batches; None if there are none.
+            Its runs do not count in `runs`.
         elements: number of measured numbers per batch.
     """
 
@@ -85,7 +85,7 @@ class PolicyTrials:
         return self._price(assignment).seconds
 
     def program(self, assignment: Assignment) -> str:
-        """Return the identity of an assignment's instructions."""
+        """Return a hash of the instructions of the assignment's program."""
         return self._price(assignment).identity
 
     def error(self, assignment: Assignment) -> float:
@@ -111,7 +111,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return {path of an array: number of refused programs that err most in it}."""
+        """Return, by path of an array, how many `refused` programs err most in it."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 
@@ -151,7 +151,7 @@ class PolicyTrials:
 
 
 def program_identity(program: InstructionProgram) -> str:
-    """Return a hash, equal for equal instructions on the same buffers."""
+    """Return a hash of a program's instructions and the buffers that they use."""
     blocks = map(_ends, (program.main, *program.functions.values()))
     text = repr((program.seed, *blocks, *map(_described, program.walk())))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,11 +1,11 @@
 """The float64 reference: a core's instructions, executed in double precision.
 
-Every float is held as float64, whatever dtype the program declares, so the results are
-those of (nearly) real arithmetic. With `rounds`, results are rounded to the declared
-format if that is narrower than float32, so the casts of the program take effect.
-Arithmetic is NumPy's and SciPy's, so nothing is compiled for it; the engines' code
-moves elements. If an instruction has no rule in this module, the emulator executes it
-in FP32, and `kept_in_float32` records it. No chip computes like this.
+Every float is a float64, whatever dtype the program declares, so the results are those
+of (nearly) real arithmetic. With `rounds`, results are rounded to the declared format
+if that is narrower than float32, so the casts of the program take effect. Arithmetic is
+NumPy's and SciPy's, so nothing is compiled for it; elements are moved by the engines'
+code. If an instruction has no rule in this module, the emulator executes it in FP32,
+and `kept_in_float32` records it. No chip computes like this.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ Arrays = Sequence[np.ndarray]
 
 
 def is_float(dtype: Any) -> bool:
-    """Return whether a declared dtype is held as float64."""
+    """Return whether numbers of a declared dtype are computed as float64."""
     return np.dtype(dtype).kind not in "iub"
 
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert an array; elements that a broadcast repeats are converted once."""
+    """Return `x` as `dtype`; elements that a broadcast repeats are converted once."""
     return np.broadcast_to(unrepeated(x).astype(dtype), x.shape)
 
 
@@ -96,7 +96,8 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the emulator's identity, with a mark if the instruction has floats."""
+        """Return what `Emulator.identity` returns, marked if the instruction has
+        floats."""
         identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
@@ -144,7 +145,7 @@ class Reference64:
         return converted(x, np.dtype(np.float64)) if is_float(x.dtype) else array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """Return a float array rounded to nearest even in the dtype."""
+        """Return a float array rounded to nearest even in `dtype`."""
         if not is_float(dtype):
             return array
         with np.errstate(all="ignore"):
@@ -158,7 +159,7 @@ class Reference64:
         return x.astype(np.float64, copy=False)
 
     def _left(self, i: Instruction, operands: Sequence[Any]) -> list[Any]:
-        """Return the operands for the emulator, and record that `i` runs in FP32."""
+        """Return operands in declared dtypes; record that `i` runs in FP32."""
         if _has_floats(i.signed):
             self.kept_in_float32.add(i.name)
         pairs = zip(operands, i.operands, strict=True)
@@ -227,7 +228,7 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: Iota, x: Arrays) -> Sequence[Any]:
-    """Return every index exactly, even if the declared format cannot hold it."""
+    """Return every index exactly, even if the declared format cannot represent it."""
     shape = i.results[0].type.shape
     sizes = [s if n == i.dimension else 1 for n, s in enumerate(shape)]
     indices = np.arange(shape[i.dimension], dtype=np.float64)
@@ -399,7 +400,7 @@ def _stable_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     return np.flip(x.shape[axis] - 1 - backwards, axis)
 
 
-#: The operations of an instruction that have a rule.
+#: Class of an instruction -> those of its operations that have a rule.
 _TABLES: dict[type, Mapping[str, Any]] = {
     TensorTensor: BINARY,
     TensorScalar: BINARY,

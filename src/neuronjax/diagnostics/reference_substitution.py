@@ -1,10 +1,10 @@
 """Values of a run in which a reference with wider floats executes some ops.
 
 Writing a value would round it to its declared format, so the run keeps it twice: in the
-declared format, which the actual instructions read, and in the reference's. An op that
-is not replaced keeps its own error and passes on the change of its operands: its result
-is the actual one, plus the reference's result on wide operands, minus the reference's
-result on rounded operands.
+declared format, which the actual instructions read, and in the reference's format. An
+op that is not replaced keeps its own error and passes on the change of its operands:
+its result is the actual result, plus the reference's result on wide operands, minus the
+reference's result on rounded operands.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from neuronjax.ir.program import Op
 
 @dataclass(frozen=True)
 class Verdict:
-    """A predicate's answer that its rule applies.
+    """The answer of a predicate whose rule applies.
 
     Attributes:
         detail: added to the rule's title; "" for nothing.

@@ -1,7 +1,7 @@
-"""Results cached by the identity of arrays, within an op and up to its next iteration.
+"""A cache of results, by computation and identity of the arrays that it reads.
 
-A cached result keeps its arrays alive, so that their identities stay unique. In a loop,
-an op's results are cached for one more iteration, which may read the same arrays.
+Results are cached during their op and, in a loop, its next iteration, which may read
+the same arrays. They keep these arrays alive, so that identities stay unique.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Memory:
         self._now: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._before: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._moment: tuple[Any, ...] = ()
-        # Op -> results of its last iteration; None once an iteration reused nothing.
+        # Op -> results of its last iteration; None once an iteration reused none.
         self._turns: dict[OpPath, dict | None] = {}
         self._hits = 0
 
     def begin(self, path: OpPath, iterations: tuple[int, ...]) -> None:
-        """Begin an execution of an op, unless another device has begun it."""
+        """Begin an execution of an op, unless another device has begun it already."""
         if (path, iterations) == self._moment:
             return
         if self._moment and self._moment[1]:
@@ -49,7 +49,7 @@ class Memory:
     def once(
         self, key: Hashable, arrays: Sequence[Any], make: Callable[[], Any]
     ) -> Any:
-        """Return the result of computation `key` on `arrays`, cached or by `make`."""
+        """Return the result of computation `key` on `arrays`, cached or from `make`."""
         whole = (key, *map(id, arrays))
         found = self._now.get(whole)
         if found is None:

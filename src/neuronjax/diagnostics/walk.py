@@ -32,7 +32,7 @@ Blocks = Mapping[Side, Block]
 Keys = Mapping[Side, RoundingKey]
 Spans = Mapping[Side, Span]
 Views = Mapping[Side, Mapping[Any, View]]
-#: The loop, branch, call or mesh of an op, on every side.
+#: Side -> the loop, branch, call or mesh instruction of one op.
 Controls = Mapping[Side, Any]
 
 
@@ -70,11 +70,11 @@ class OpWalk(abc.ABC):
 
     @abc.abstractmethod
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return the number that decides a loop or a branch."""
+        """Return the number that decides loop or branch `op`; errors name it `what`."""
 
     @abc.abstractmethod
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of a value, with its errors."""
+        """Return a part of a value, with the errors of this part."""
 
     @abc.abstractmethod
     def joined(
@@ -87,7 +87,7 @@ class OpWalk(abc.ABC):
         """Return new lanes of a device, with the names of the program's lanes."""
 
     def leader(self, name: str) -> str:
-        """Return the name of the lane whose decisions a lane follows."""
+        """Return the name of the lane whose branches lane `name` takes."""
         return name
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
@@ -169,7 +169,7 @@ class OpWalk(abc.ABC):
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return lanes by what `decide` returns; devices follow the first device."""
+        """Return lanes by what `decide` returns for the first device's leader."""
         first = {lane.name: lane for lane in reversed(lanes)}
         decided = {name: decide(lane) for name, lane in first.items()}
         groups: dict[int, list[Lane]] = {}
@@ -295,7 +295,7 @@ class OpWalk(abc.ABC):
         return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
 
     def own_key(self, lane: Lane, keys: Keys) -> RoundingKey:
-        """Return the key for one device's instruction, from the `keys` of all sides."""
+        """Return the key of `lane`, with its device folded in if all run together."""
         key = keys[lane.side]
         return self._folded(lane.side, key, lane.device) if self._is_joint else key
 
@@ -313,7 +313,6 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 
 
 def _control(span: Span) -> Instruction | None:
-    """Return the loop, branch, call or mesh that an op is, or None."""
     first, *others = (*span.instructions, None)
     is_control = len(others) == 1 and isinstance(first, tuple(_HANDLERS))
     return first if is_control else None

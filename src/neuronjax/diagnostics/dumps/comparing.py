@@ -1,4 +1,4 @@
-"""The check whether saved tensors are values that a program may legally have.
+"""A check whether saved tensors are within the error bounds of a program's values.
 
 The program runs on values with error bounds. Each saved tensor is compared with the
 bounds of its value and then replaces the value, so later values are computed from the
@@ -122,7 +122,7 @@ class DumpWalk:
         return made
 
     def _noted(self, match: Match, held: Held, behind: _Origin) -> Held:
-        """Record the legal values of a match, and return the saved tensor."""
+        """Record a match's legal values and origin, and return the saved tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
         held = with_storage(held, array, dtype, self.model)
@@ -140,7 +140,7 @@ class DumpWalk:
 
 
 def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return a saved array, in `dtype` if NumPy read an unknown dtype as raw bytes."""
+    """Return a saved array, as `dtype` if NumPy read an unknown dtype as raw bytes."""
     if array.dtype.kind != "V" or array.dtype.name in FORMATS:
         return array
     if array.dtype.itemsize == dtype.itemsize:

@@ -46,7 +46,7 @@ class DumpedTensor:
 
     @property
     def is_legal(self) -> bool:
-        """Return whether the tensor has legal values."""
+        """Return whether the tensor is within its bounds."""
         return bool(self.checked)
 
 
@@ -84,7 +84,7 @@ class DumpComparison(Displayed):
 
     @property
     def is_legal(self) -> bool:
-        """Return whether something was compared, and all of it is legal."""
+        """Return whether at least one tensor was compared, and all are legal."""
         return bool(self.tensors) and not self.outside
 
     def table(self, rows: int = _SHOWN_ROWS) -> Table:

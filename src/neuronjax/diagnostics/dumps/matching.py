@@ -30,7 +30,7 @@ class NamedValue:
     Attributes:
         key: the value and the calls that lead to it.
         path: the op that makes it; None for an argument.
-        names: its names, the plainest first.
+        names: its names; reports show the first.
         computes: whether its op computes; False if the op only moves numbers.
     """
 
@@ -53,7 +53,7 @@ def normal(name: str) -> tuple[str, ...]:
 
 
 def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
-    """Return every value that runs once, in the order of execution, with its names.
+    """Return every value that is computed once, in order of execution, with its names.
 
     Arguments are named as in the program, outputs by their paths. Other values are
     named by module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second
@@ -182,14 +182,14 @@ def _given(
     if tensor not in tensors:
         raise InvalidProgramError(
             f"names has {tensor!r}, which is not in the dump",
-            remedy=f"it has {_near(tensor, list(tensors))}",
+            remedy=f"the dump has {_near(tensor, list(tensors))}",
         )
     matching = [v for v in values if name in v.names]
     if not matching:
         known = [n for v in values for n in v.names]
         raise InvalidProgramError(
             f"names maps {tensor!r} to {name!r}, which is no value of the program",
-            remedy=f"it has {_near(name, known)}",
+            remedy=f"the program has {_near(name, known)}",
         )
     if not _fits(tensors[tensor], matching[0]):
         raise InvalidProgramError(
@@ -268,7 +268,7 @@ def _once_each(
     pairs: Mapping[str, tuple[NamedValue, str]],
     reasons: dict[str, str],
 ) -> list[Match]:
-    """Return at most one match per value; any other tensor gets a reason."""
+    """Return at most one match per value; put its other tensors in `reasons`."""
     owners: dict[int, str] = {}
     matches = []
     for tensor, (value, how) in pairs.items():

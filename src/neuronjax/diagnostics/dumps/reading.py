@@ -21,7 +21,7 @@ _REMEDY = f"save arrays of numbers, without Python objects, as {_SEEN}"
 
 
 def read_dump(source: Dump) -> dict[str, np.ndarray]:
-    """Return tensors by name.
+    """Return the tensors of `source` by name.
 
     Args:
         source: a mapping from names to arrays; or the path of a file or a folder. A

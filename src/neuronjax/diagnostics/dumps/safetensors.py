@@ -45,7 +45,7 @@ _DTYPES: dict[str, Any] = {
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a file, mapped and not copied.
+    """Return the tensors of a file, mapped into memory and not copied.
 
     Raises:
         InvalidProgramError: the file is not what its header says.

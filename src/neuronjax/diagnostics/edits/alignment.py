@@ -1,4 +1,4 @@
-"""Pairs of the ops of two programs, and edits, which are the other ops.
+"""Pairs of the ops of two programs, and the ops without a partner.
 
 Each program is a list of ops with a fingerprint of what they compute; the body of a
 call or loop follows its op. The lists are aligned by the longest common subsequence of
@@ -145,7 +145,7 @@ class Alignment:
 
     @property
     def is_edit(self) -> bool:
-        """Return whether half or more of the smaller program's ops are in the other."""
+        """Return whether at least half of the smaller program's ops are in both."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")
@@ -160,8 +160,8 @@ def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
     of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
 
     def is_rewired(a: FlatOp, b: FlatOp) -> bool:
-        """Return whether two partners read values that do not correspond. A value of an
-        op without a partner does not count: that op is the edit."""
+        """Return whether two partners read values that do not correspond. Values made
+        by an op without a partner are ignored: that op is the edit."""
         for v, w in zip(a.op.operands, b.op.operands, strict=True):
             first = _origin(v, before, of_left)
             second = _origin(w, after, of_right)

@@ -1,9 +1,9 @@
 """The canonical text of programs and ops, which defines "the same program".
 
-The text lists op by op the names, types, attributes and the flow of values, without
-source lines, symbol names, argument names, positions of constants and what depends on
-the version of MLIR. The text is made from the decoded program, so two versions of
-jaxlib give the same text for one program.
+The text lists op by op the names, types, attributes and operands. It omits source
+lines, names of symbols and arguments, positions of constants and what depends on the
+version of MLIR. The text is made from the decoded program, so two versions of jaxlib
+give the same text for one program.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pairs of the values of two runs that should be equal.
 
 Two values correspond if both programs return them by the same name, if the same op
-reads values that correspond, if they are the same array, if the alignment of the
-programs pairs their ops, or if the same source line made both. The sum of all devices'
-partial sums corresponds to the sum over the whole array.
+makes them from corresponding values, if they are the same array, if the alignment of
+the programs pairs their ops, or if the same source line made both. The sum of all
+devices' partial sums corresponds to the sum over the whole array.
 """
 
 from __future__ import annotations
@@ -195,6 +195,5 @@ class Correspondence:
 
 
 def _line(value: RunValue) -> Hashable:
-    """Return a key of the source line and the op that make a value."""
     assert value.op is not None
     return value.op.path.source or value, value.name, value.result

@@ -155,7 +155,7 @@ class ProgramComparison(Displayed):
         pairs: number of pairs of ops in the alignment.
         compared: number of ops of `against` whose values the function computes too.
         edits: in the order of `against`, removed ops last.
-        is_edit: whether most ops are the same in both, so that the others are edits.
+        is_edit: whether most ops are the same in both, so that the other ops are edits.
         first: the first difference; None where no compared value differs.
         differing: number of compared ops whose values differ.
         outputs: the outputs, in the order of the function's results.
@@ -250,7 +250,7 @@ class ProgramComparison(Displayed):
         if not self.compared:
             return Text(
                 "no value of one program can be matched with a value of the other: no"
-                " results have equal names and types, none are made by the same line",
+                " results have equal names and types, and no line makes values in both",
                 style="bold red",
             )
         limit = "bit" if self.tolerance == 0 else "value"
@@ -258,7 +258,6 @@ class ProgramComparison(Displayed):
         return Text(what, style="green")
 
     def _edits(self) -> Iterator[Text]:
-        """Yield the edits, beginning with the causes of the first difference."""
         if not self.edits:
             return
         count = f"ops in both programs: {self.pairs}; edits: {len(self.edits)}"

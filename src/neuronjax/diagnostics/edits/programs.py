@@ -109,7 +109,7 @@ def edits_between(before: Program, after: Program) -> tuple[Edit, ...]:
 
 
 class _Describing:
-    """A description of an alignment and compared values, in a report's terms."""
+    """A description of aligned programs and compared values, as reports show it."""
 
     def __init__(
         self, alignment: Alignment, found: Mapping[FlatOp | None, ComparedValue]
@@ -121,7 +121,6 @@ class _Describing:
         pairs = [p for p in self._alignment.pairs if p.how != "same"]
         edited = self._edits(pairs, self._alignment.added)
         removed = self._edits(removed=self._alignment.removed)
-
         order = operator.attrgetter("op.number")
         return sorted(edited, key=order) + sorted(removed, key=order)
 
@@ -207,8 +206,8 @@ class _Describing:
 def _behind(
     value: RunValue, equal: Container[FlatOp | None]
 ) -> tuple[set[FlatOp | None], list[FlatOp]]:
-    """Return the ops from the last equal values to `value`, and the ops that make these
-    equal values, in the order of the program. `equal` are the ops with equal values."""
+    """Return the ops between the nearest equal values and `value`, and the ops that
+    make these equal values, in program order. `equal` are the ops with equal values."""
     way, ends = {value.op}, set[FlatOp]()  # None is the op of arguments
     values = dict.fromkeys(value.reads)
     left = [*values]

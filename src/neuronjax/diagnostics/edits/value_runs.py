@@ -22,7 +22,7 @@ from neuronjax.diagnostics.parallel_runs import OpPath, Side
 from neuronjax.execution.device_sharding import join_parts
 from neuronjax.ir.program import Value
 
-#: Ops whose result holds every element of the operand, moved or repeated.
+#: Ops whose result has every element of the operand, moved or repeated.
 _SHOWING = frozenset(
     f"stablehlo.{name}"
     for name in ("broadcast_in_dim", "optimization_barrier", "reshape", "transpose")
@@ -85,8 +85,8 @@ class RunValue:
 
     @property
     def is_distinctive(self) -> bool:
-        """Return whether an equal value probably means the same; False for a scalar
-        that is a whole number, and for an array of one repeated number."""
+        """Return whether a value with equal content is probably the same value. False
+        for a whole number, and for an array of one repeated number."""
         array = self.parts[0]
         if array.size == 1:
             return array.dtype.kind not in "biu" and array.item() % 1 != 0
@@ -94,10 +94,10 @@ class RunValue:
 
 
 def gathered(parts: Sequence[np.ndarray], shape: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield each array of this shape that may have been split over devices as `parts`.
+    """Yield each array of `shape` that may have been split over devices as `parts`.
 
-    Devices with the same part hold the same bits. Neighbours on an axis of the mesh are
-    a fixed number of devices apart."""
+    Devices with the same part must have equal bits. Neighbours on an axis of the mesh
+    are a fixed number of devices apart."""
     local, devices = parts[0].shape, len(parts)
     if len(local) != len(shape) or any(n % (k or 1) for n, k in zip(shape, local)):
         return
@@ -178,7 +178,7 @@ class ProgramRun(Witness):
         return self._holders[_at(array)][1]
 
     def hold(self, array: np.ndarray, value: RunValue) -> None:
-        """Record that `array` holds `value`, or a device's part of it."""
+        """Record that `array` is `value`, or a device's part of it."""
         self._holders[_at(array)] = (array, value)
 
     def saw(
@@ -214,7 +214,7 @@ class _GatheringWalk(ParallelWalk):
     """A walk that tracks values as they are split over a mesh and joined again."""
 
     def __init__(self, side: Side, run: ProgramRun) -> None:
-        # A walk of one program beside itself has no errors to report.
+        # Both sides are the same, so the walk has no errors to report.
         super().__init__(side, side, lambda *_: None, isolates=False, witness=run)
         self._run = run
 
