@@ -22,7 +22,8 @@ from neuronjax.numerics.elementary import MAX_ULP
 
 MEANINGS: dict[Label, str] = {
     "exact": "the number equals a published specification and a second, independent"
-    " program, bit for bit",
+    " program, bit for bit; where the specification leaves a choice, *source* names"
+    " ours",
     "modelled": "AWS does not document the number, and we chose a rule",
     "checked on silicon": "the number is modelled, and public measurements of a chip"
     " confirm our rule; the measurements may leave questions open",
@@ -154,8 +155,8 @@ modelled: contractions that are no matmul
 VectorE multiplies in FP32 and adds, and no auto-cast changes the operands, for:
 products without a contracted axis, contractions over an axis of length one, products of
 two vectors, and batches of 128 or more matmuls with up to 128 products each
-[XLA's algebraic simplifier, as jaxlib has it; the rule for batches is an ASSUMPTION of
-the time model]
+[XLA's algebraic simplifier, as jaxlib has it; the rule for batches is our assumption:
+by the time model, TensorE would take ten times as long]
 tests: lowering/test_products.py conformance/test_oracle_contraction.py
 
 modelled: FP32 operands in TensorE
@@ -164,8 +165,8 @@ by high, high by low, low by high and low by low, and PSUM adds their results; e
 makes a sum of every 32 rows and adds these sums in order, or makes one sum of all rows
 (fp32_4pass)
 [the fourfold cost and row groups of 32 are documented; the split and the sums are not,
-and were chosen to fit published distances; it is unknown whether narrower operands are
-also added by 32 rows]
+and were chosen to fit published differences from NumPy's results (see below); it is
+unknown whether narrower operands are also added by 32 rows]
 switch: fp32_model
 tests: conformance/test_oracle_contraction.py
 
@@ -196,10 +197,10 @@ sums of up to 128 FP32 numbers are one left fold
 tests: nki/test_published_sums.py conformance/test_oracle_reduction.py
 
 modelled: sums in VectorE
-sums of more than 128 numbers, and reductions by products, are split into tiles of 512;
-each tile is a left fold, and init and the tiles are folded in turn; or the whole is one
-left fold (sequential)
-[not documented]
+sums, and reductions that multiply, are split into tiles of 512; each tile is a left
+fold, and init and the tiles are folded in turn; or the whole is one left fold
+(sequential)
+[not documented, except for the short sums below]
 switch: accumulation
 tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
 instructions: TensorReduce Pool PoolBlock
@@ -212,8 +213,9 @@ instructions: TensorTensorScan ScanBlock
 
 modelled: reductions over devices
 sums are FP32, in the order of the algorithm, and are rounded to the tensor's dtype
-wherever a rank stores a partial sum; kangaring runs two cycles, in which the two ranks
-of a pair swap roles; ring runs one to four channels
+wherever a rank (a device) stores a partial sum; kangaring, AWS's ring of pairs of
+ranks, runs two cycles with half of the data each, and the ranks of a pair swap roles in
+the second; ring divides the data among one to four channels
 [algorithms, steps, cycles and FP32 sums are documented; the order within a step is not,
 nor is the ring's default of one channel; integers of 32 and 64 bits are reduced in FP32
 (EVRF061, EVRF063); overflow of narrower integers is not documented, and wraps around
@@ -226,13 +228,15 @@ execution/test_spmd_host_devices.py execution/test_spmd_programs.py
 instructions: AllReduce ReduceScatter
 
 modelled: reductions and maps by any computation
-one left fold from init; every op of the computation rounds when it writes
+a reduction is one left fold from init; every op of the computation rounds when it
+writes
 [StableHLO leaves the order open]
 tests: conformance/test_reduction_forms.py
 instructions: ReduceBlock MapBlock
 
 modelled: selection in windows
-the values that one element collects are folded in row-major order of the windows
+if several windows select one element, their values are added to it in row-major order
+of the windows
 [StableHLO leaves the order open]
 tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
 instructions: SelectAndScatter SelectAndScatterBlock
@@ -334,11 +338,11 @@ CLAIMS = tuple(map(_read, _TEXT.strip().split("\n\n")))
 ZEROS = """\
 The bounds of lgamma and digamma are relative to the result for arguments from 0 on,
 also near their zeros there. For negative arguments, both use a reflection: they
-compute f(x) from f(|x|) or f(1 - x), and the terms cancel near the zeros. If the table
-lists n ULPs, the error there is at most n 2^-23 times the largest of three
-magnitudes: 1, the result, and the function at -x. No relative bound holds: FP32
-numbers next to lgamma's zeros have errors of up to 45 % of the result, and one number
-next to digamma's zero at -2.61 has the wrong sign.
+compute f(x) from f(|x|) or f(1 - x), and the terms cancel near the zeros. For a
+negative argument x, the error is at most n 2^-23 times the largest of 1, |f(x)| and
+|f(-x)|, where n is the table's number of ULPs. No relative bound holds: FP32 numbers
+next to lgamma's zeros have errors of up to 45 % of the result, and one number next to
+digamma's zero at -2.61 has the wrong sign.
 """
 
 INT8 = """\
@@ -378,10 +382,11 @@ def _page() -> Iterator[str]:
     yield "There is a table for each label. Its column *switch* has the policy fields"
     yield "that change the rule, and *tests* the files that test it. Some words of"
     yield "the tables: the *operands* of a matmul are multiplied along the axis K; a"
-    yield "*tile* is the part of this axis that TensorE, the matrix engine, adds at"
-    yield "once; *PSUM* is the memory in which TensorE adds tiles; *VectorE*,"
-    yield "*ScalarE* and *GpSimdE* are the other engines; a *left fold* adds elements"
-    yield "one by one, from the first to the last."
+    yield "*tile* is the part of an axis that an engine adds at once (for TensorE, the"
+    yield "matrix engine, a part of K); *PSUM* is the memory in which TensorE adds"
+    yield "tiles; *VectorE*, *ScalarE* and *GpSimdE* are the other engines; a *left"
+    yield "fold* adds elements one by one, from the first to the last. *NeuronCore-v2*"
+    yield "is the core of trn1 and inf2, *-v3* that of trn2, and *-v4* that of trn3."
     yield ""
     for label in MEANINGS:
         yield f"## {label.capitalize()}"
@@ -404,9 +409,9 @@ def _page() -> Iterator[str]:
     yield "functions as ScalarE does: each function is a table of cubics, one for"
     yield "each segment of an octave of |x|. *Error* is the largest error in a"
     yield "segment, divided by the largest value there. *Size of the error* states"
-    yield "whether we guessed this error or a measurement shows it, and *in programs*"
-    yield "is the op that uses the function. [ScalarE's functions](scalar-engine.md)"
-    yield "has the evidence."
+    yield "whether we guessed this error or a measurement shows it (the label of the"
+    yield "functions is *modelled* in any case), and *in programs* is the op that uses"
+    yield "the function. [ScalarE's functions](scalar-engine.md) has the evidence."
     yield ""
     yield from _table(scalar_engine.HEADS, scalar_engine.section())
     yield "## INT8 on TensorE"
@@ -416,7 +421,7 @@ def _page() -> Iterator[str]:
     yield ""
     yield "*taken* is the figure that we use, and *instead of* the figure of the"
     yield "other source. [Hardware](hardware.md#sources) lists the sources by their"
-    yield "short names."
+    yield "short names. *CC-cores* execute collectives."
     yield ""
     yield from _table(
         ("topic", "taken", "instead of", "sources"),
@@ -429,14 +434,14 @@ def _silicon() -> Iterator[str]:
     yield ""
     yield "Third parties measured these results on real chips and published them."
     yield "Each row compares one measurement with a claim of the tables above, and"
-    yield "states whether it confirms or contradicts the claim. *The chip* is the"
-    yield "chip's result, *here* is neuronjax's result for the same kernel, and"
-    yield "*open* is what the measurement does not show. A *distance* is the relative"
-    yield "L2 norm of the difference from the same program in NumPy's FP32, which has"
-    yield "an error of its own."
+    yield "states whether it confirms or contradicts the claim. *Measured* is the"
+    yield "chip's result, *here* is neuronjax's result for the same kernel, *shown by*"
+    yield "is our program that compares the two, and *open* is what the measurement"
+    yield "does not show. A *distance* is the relative L2 norm of the difference from"
+    yield "the same program in NumPy's FP32, which has an error of its own."
     yield ""
     yield from _table(
-        ("claim", "result", "chip", "the chip", "here", "source", "shown by", "open"),
+        ("claim", "result", "chip", "measured", "here", "source", "shown by", "open"),
         (
             (
                 e.subject, e.verdict, e.chip, e.device, e.here, e.source,

@@ -13,7 +13,7 @@ from neuronjax.numerics.scalar_engine import OF_PROGRAMS, PiecewiseCubic, tables
 
 TITLE = "ScalarE's functions"
 GUESS = "guess"
-CHECKED = "checked on silicon"
+CHECKED = "measured"
 
 # The source of the size of a function's error. The size is a guess for all other
 # functions, and for all functions on chips other than Trainium2.
@@ -30,11 +30,11 @@ SIZES: Mapping[str, tuple[str, str]] = MappingProxyType(
             " 0.05 %",
         ),
         "silu": (
-            "bounded on silicon",
+            "limit measured",
             "a gated layer, with arguments of 2 to 16; half as many segments would"
             " cause a visible error",
         ),
-        "sin": (GUESS, "beyond pi, the documented cubic"),
+        "sin": ("guess; beyond pi, documented", ""),
     }
 )
 

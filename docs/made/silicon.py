@@ -108,14 +108,15 @@ EVIDENCE: tuple[Evidence, ...] = (
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn2",
-        device="A.T @ A of linspace(-1, 1, 512 x 512) in K tiles of 64 rows is at most"
-        " 6.1035e-5 from the same in tiles of 128",
+        device="A.T @ A of linspace(-1, 1, 512 x 512) in K tiles of 64 rows, and in"
+        " tiles of 128: the largest difference of the two results is 6.1035e-5",
         here="6.1035e-5; 1.83e-4 in sums of all rows (fp32_4pass)",
-        source="a public test; the report does not state where it is",
+        source="a public test that we know only from a report, which does not state"
+        " where the test is",
         shown_by=_MODELS,
-        unexplained="bits are not published; three other models give the same distance:"
-        " sums of 16 rows, exact sums, and four products of whole operands added at"
-        " once",
+        unexplained="bits are not published; three other models give the same"
+        " difference: sums of 16 rows, exact sums, and four products of whole operands"
+        " added at once",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -125,19 +126,20 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.85e-7; 2.08e-7 in sums of all rows (fp32_4pass)",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="several models predict every distance to within a tenth, for some"
-        " block size of NumPy: sums of 32 rows (also with three passes or in another"
-        " order), sums of 16 rows, and four products of whole operands added at once;"
-        " models with sums of 8, 64 or 128 rows, with other halves or with exact sums"
-        " do not",
+        unexplained="several models predict all distances of this claim to within a"
+        " tenth, if the size of the blocks in which NumPy adds may be chosen: sums of"
+        " 32 rows (also with three passes or in another order), sums of 16 rows, and"
+        " four products of whole operands added at once; models with sums of 8, 64 or"
+        " 128 rows, with other halves or with exact sums do not",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn2",
         device="K = 2048: 3.987e-7; swiglu_v1, K = 1024 and 3072: 6.36e-7",
-        here="3.63e-7; 5.77e-7 if NumPy adds blocks of 320 rows, as on Sapphire Rapids"
-        " and Zen; 4.13e-7 and 6.28e-7 if it adds blocks of 448, as on Skylake-X",
+        here="3.63e-7 and 5.77e-7 if NumPy adds blocks of 320 rows, as on Sapphire"
+        " Rapids and Zen; 4.13e-7 and 6.28e-7 if it adds blocks of 448, as on"
+        " Skylake-X",
         source=_KDA,
         shown_by=_MODELS,
         unexplained="most of the distance is NumPy's own error, and the host that"
@@ -171,8 +173,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         verdict="confirmed",
         chip="trn2",
         device="add_rmsnorm_matmul_v1: 1.4635e-5; matmul_add_rmsnorm_v2_bf16_split:"
-        " 1.545e-5; attention, gqa_full_v2, v5, v6 and v8: 2.874e-6, 5.422e-6, 5.448e-6"
-        " and 7.009e-6",
+        " 1.545e-5; the attention kernels gqa_full_v2_twophase, v5, v6 and v8:"
+        " 2.874e-6, 5.422e-6, 5.448e-6 and 7.009e-6",
         here="1.462e-5; 1.544e-5; 2.718e-6, 5.331e-6, 5.371e-6 and 6.946e-6",
         source=_KDA,
         shown_by=_ROWS,
@@ -217,8 +219,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         subject="integers, comparison, selection",
         verdict="contradicted",
         chip="trn1",
-        device="int64: 6284 r // 6284 is r - 1 for r of 1 to 4 and 6 to 8; division by"
-        " 4768 and by powers of two is exact",
+        device="int64: (6284 * r) // 6284 is r - 1 for r = 1 to 4 and 6 to 8; division"
+        " by 4768 and by powers of two is exact",
         here='r; for these r, integer_division="reciprocal" gives the chip\'s results',
         source=_KILN,
         shown_by=_ELEMENTWISE,
@@ -314,7 +316,7 @@ SILENT: tuple[tuple[str, str], ...] = (
     (
         "trn3",
         "everything: the only published values are 72 elements of MX matmuls in AWS's"
-        " guide, of which 71 equal its FP32 golden rounded to BF16, and one is 0.73"
-        " BF16 ULP off",
+        " guide, of which 71 equal its FP32 reference values rounded to BF16, and one"
+        " is 0.73 BF16 ULP off",
     ),
 )

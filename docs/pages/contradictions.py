@@ -22,9 +22,10 @@ class Contradiction:
 CONTRADICTIONS: tuple[Contradiction, ...] = (
     Contradiction(
         topic="DMA rate per engine",
-        chosen="17 / 23 / 33 GB/s (trn1 / trn2 / trn3), which measurements reach",
-        alternative="27.2 / 27.2 / 38.4 GB/s, kept as the peak",
-        sources="DM, DB against DM, A2",
+        chosen="17 / 23 / 33 GB/s (trn1 / trn2 / trn3), the practical rate; 25.6 GB/s"
+        " on trn2 in a stream, as measured",
+        alternative="27.2 / 27.2 / 38.4 GB/s, the theoretical rate, kept as the peak",
+        sources="DM (practical rate), DB against DM (theoretical rate), A2",
     ),
     Contradiction(
         topic="CC-cores of trn2 and trn3",
@@ -75,7 +76,8 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         sources="ISA against A4",
     ),
     Contradiction(
-        topic="largest free size of the moving operand on NeuronCore-v4",
+        topic="most columns (free size) of the operand that passes through TensorE (the"
+        " moving operand), on NeuronCore-v4",
         chosen="4096 into FP32 PSUM, 8192 into BF16 PSUM",
         alternative="512",
         sources="ISA, release notes of NKI 0.5.0 against A4",

@@ -31,13 +31,7 @@ from neuronjax.cli.application import (
     table,
 )
 from neuronjax.cli.script import ARGUMENTS, SUFFIX, ScriptCommand, run_script
-from neuronjax.cli.sources import (
-    InputsOption,
-    SeedOption,
-    ShapesOption,
-    SourceArgument,
-    find,
-)
+from neuronjax.cli.sources import InputsOption, SeedOption, ShapesOption, find
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.tables import NUMBER, RIGHT
 from neuronjax.testing.bits import difference, leaves_of
@@ -49,7 +43,14 @@ _FOLDED = RIGHT | {"overflow": "fold"}
 
 def run(
     context: typer.Context,
-    source: SourceArgument,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A saved program, `module:function`, `file.py:function`, or a script "
+            "`file.py`, before its arguments.",
+            show_default=False,
+        ),
+    ],
     target: OwnTargetOption = None,
     policy: PolicyOption = None,
     shapes: ShapesOption = None,

@@ -17,7 +17,7 @@ def silicon_kit(
         "silicon-kit"
     ),
 ) -> None:
-    """Write small kernels to run on a real Trainium, as a test of neuronjax.
+    """Generate small kernels that test neuronjax when they run on a real Trainium.
 
     Copy the folder to an instance with AWS's SDK and run `python run.py` there.
     The run takes at most ten minutes and needs only NumPy and AWS's compiler. It
