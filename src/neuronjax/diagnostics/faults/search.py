@@ -61,6 +61,7 @@ from neuronjax.diagnostics.faults.traits import (
     has_offset,
     is_function,
     is_periodic,
+    is_short,
     is_too_large,
     largest_operand,
     rounds_operands,
@@ -432,7 +433,10 @@ class FaultSearch:
         scale = "small" if cuts else "large" if filled is None else "fill"
         both = [replace(suspect, scale=scale, **of), suspect]
         loses = cuts or filled is not None or seen.result.nothing > 0
-        is_first = found[1] and loses
+        # Gradients have no scale of their own in 16 bits: only that of the loss.
+        result = trace.path.op.results[0]
+        is_half = trace.path.op.name == "stablehlo.convert" and not is_short(result)
+        is_first = found[1] and loses and not is_half
         # A scale that depends on no argument, such as that of a loss, also comes first.
         behind = self._flow.behind(found[0].path.op.results[0], lambda v: True)
         is_first |= self._arguments.isdisjoint(behind)
