@@ -497,7 +497,7 @@ def test_the_cosine_of_a_small_angle():
     report = compare(angle_of_cosine, policy="fp32")(*arguments)
     assert report.faults[0].record.source == marked_line(angle_of_cosine), str(report)
     assert [f.kind for f in report.faults] == ["coarse", "singular"]
-    assert "use jnp.arctan2 of its sine and cosine" in report.faults[0].remedy
+    assert "by jnp.arctan2 of its sine and cosine" in report.faults[0].remedy
 
 
 def guarded_in_half(m, v):

@@ -63,8 +63,7 @@ INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.w
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
 ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or multiply only for the change "
 ONLY_THE_STEP += "of the state, and add the change in FP32"
-DISTANCE = "compute the distance from 1 itself; for an angle, use jnp.arctan2 of its "
-DISTANCE += "sine and cosine"
+ANGLE = "compute the angle by jnp.arctan2 of its sine and cosine"
 KEEP_REMAINDERS = "add what the rounding left out to the next step"
 FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
@@ -334,11 +333,11 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _is_near_one(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the fault of numbers near 1 before a function that is singular at 1."""
+    """Name the fault of a cosine or sine near 1 of which an angle is computed."""
     if s.amplifier is None or s.amplifier.path.op.name not in NEAR_ONE:
         return None
     text = f"{_format(t)} keeps few digits of the distance of these numbers from 1"
-    return FaultName("coarse", f"{text}{_makes(s.amplifier)}", DISTANCE)
+    return FaultName("coarse", f"{text}{_makes(s.amplifier)}", ANGLE)
 
 
 def _is_in_loop(t: OpTrace) -> bool:
