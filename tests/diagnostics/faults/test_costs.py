@@ -34,7 +34,7 @@ def lights(*shape):
 
 def test_a_difference_of_products():
     programs = difference_of_products, product_of_difference
-    assert_named("coarse", *programs, lights(40), policy="bf16")
+    assert_named("cancellation", *programs, lights(40), policy="bf16")
 
 
 def in_a_scan(function):

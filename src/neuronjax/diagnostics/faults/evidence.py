@@ -168,8 +168,9 @@ class Flattened(NamedTuple):
 
     Attributes:
         numbers: the share of numbers.
-        channels: the largest share of rows, columns or other slices along one axis in
-            which most numbers change so much; 0 if fewer than two slices do.
+        channels: the largest share of rows, columns or other slices along one axis
+            that become 0 and 1 and in which most numbers change so much; 0 if fewer
+            than two slices do.
     """
 
     numbers: float
@@ -182,11 +183,12 @@ def flattened(operand: Seen, result: Seen) -> Flattened:
     x = wide(operand.reference)
     counts = (x != 0) & (x != 0.5)
     changed = (np.abs(wide(result.reference) - x) >= np.abs(x)) & counts
-    channels = 0.0
+    codes, channels = np.abs(wide(result.reference)), 0.0
     for axis in range(x.ndim if x.ndim > 1 else 0):
         others = tuple(n for n in range(x.ndim) if n != axis)
         size, gone = counts.sum(others), changed.sum(others)
         dead = (size >= LEAST_IN_CHANNEL) & (gone > MOSTLY * size)
+        dead &= codes.max(others, initial=0) <= 1
         if np.count_nonzero(dead) > 1:
             channels = max(channels, float(np.mean(dead)))
     return Flattened(float(np.mean(changed)), channels)

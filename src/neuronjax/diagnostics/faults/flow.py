@@ -170,6 +170,12 @@ class Flow:
         least = LITTLE * wrong[0][0] if wrong else 0.0
         return [v for size, _, v in wrong if size < least]
 
+    def adds_other(self, trace: OpTrace, source: Op) -> bool:
+        """Return whether an op is a sum with an addend that does not depend on the op
+        `source`."""
+        addends = trace.path.op.operands if trace.path.op.name in ADDS else ()
+        return any(source not in self.ops_behind(v) for v in addends)
+
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
         """Return an op and the ops from which its error came: after each op, the maker
         of its worst operand. The last op makes its error, or reads a result of the

@@ -300,8 +300,11 @@ class FaultSearch:
                 found.append(Suspect(last, "makes", results, shown))
                 steps = (t for t, _ in chain[:-1])
                 between = [*itertools.dropwhile(lambda t: t is not worst, steps)]
-                # A linear op in any form needs the digits that the cast lost.
-                if all(t.path.op.name in LINEAR for t in between or [worst]):
+                # A linear op in any form needs the digits that the cast lost, unless
+                # it subtracts a number that the cast did not round.
+                others = (self._flow.adds_other(t, last.path.op) for t in between)
+                is_linear = all(t.path.op.name in LINEAR for t in between or [worst])
+                if is_linear and not any(others):
                     found.reverse()
             yield from found
 
