@@ -113,8 +113,8 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """Return the program lowered for `reference`, with its executor. If `reference`
-        is a word, settings that change no numbers are those of `policy`."""
+        """Return the program lowered for `reference`, with its executor. For a word of
+        `REFERENCES`, settings that change no numbers are those of `policy`."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":

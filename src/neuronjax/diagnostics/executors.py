@@ -27,7 +27,7 @@ from neuronjax.numerics.random_bits import fold
 
 
 class RoundingKey(NamedTuple):
-    """A key of stochastic rounding, uint32, and the numbers folded into it, `path`.
+    """A key of stochastic rounding (uint32), and `path`, the numbers folded into it.
 
     Keys with equal paths in equal programs are equal."""
 
@@ -50,7 +50,7 @@ def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[Any]:
 def by_device(
     i: Instruction, results: Sequence[Any], devices: int
 ) -> list[list[np.ndarray]]:
-    """Return the results for each device; equal results of all devices are one list."""
+    """Return a list of results per device, the same list if all results are equal."""
     arrays = [np.asarray(x) for x in results]
     if isinstance(i, Collective) and is_same_for_all(i, devices):
         return [[x[0, ...] for x in arrays]] * devices

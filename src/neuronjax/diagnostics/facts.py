@@ -29,7 +29,7 @@ class Fact:
     Attributes:
         low: lower bound of all elements; -inf for floats.
         high: upper bound of all elements; inf for floats.
-        value: all elements, or None.
+        value: all elements; None if they are not known.
     """
 
     low: float

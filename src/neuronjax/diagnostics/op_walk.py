@@ -363,7 +363,7 @@ class ParallelWalk(OpWalk):
         views: Views,
         keys: Keys,
     ) -> list[list[Any]]:
-        """Return the reference's results on `operands`, given by lane of `row`."""
+        """Return the reference's results on the operands of each lane of `row`."""
         side, others = self.reference, []
         known = views[side]
         for lane, given in zip(row, operands, strict=True):

@@ -45,7 +45,7 @@ class Decision:
         candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if the program could not be lowered.
-        kept_seconds: predicted time of what is kept after this decision.
+        kept_seconds: predicted time of the assignment kept after this decision.
         outcome: "kept", "rejected", or "measured" if only the error is used.
     """
 
@@ -185,7 +185,7 @@ class Search:
             size = (kept + bound) // 2
 
     def _moves(self, candidate: int) -> list[int]:
-        """Return the groups for which a run with the candidate is worthwhile."""
+        """Return the groups for which the candidate `_is_worth` a run."""
         earlier = self.goal.objective == "preference"
         groups = [
             group

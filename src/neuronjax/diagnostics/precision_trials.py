@@ -89,7 +89,7 @@ class PolicyTrials:
         return self._price(assignment).identity
 
     def error(self, assignment: Assignment) -> float:
-        """Return the error of a run; raise BudgetSpentError if no more are allowed."""
+        """Return the error of a run; raise BudgetSpentError after `most` runs."""
         key = self._key(assignment)
         if key not in self._errors:
             if key in self.reference:
@@ -125,7 +125,7 @@ class PolicyTrials:
         return self._held_out[key]
 
     def known_seconds(self, assignment: Assignment) -> float | None:
-        """Return the predicted time; None if the target cannot run it."""
+        """Return the predicted time; None if not computed, or not supported."""
         found = self._priced.get(assignment)
         return found.seconds if isinstance(found, PricedPolicy) else None
 

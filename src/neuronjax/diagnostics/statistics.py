@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatisticsTable(Displayed):
-    """A table of statistics with the worst `limit` results, or all for None."""
+    """A table of the `limit` worst results, or of all results if `limit` is None."""
 
     statistics: Statistics
     limit: int | None = 20

@@ -1,4 +1,4 @@
-"""The result of `compare_dump`: tensors, their values, and the first that is wrong."""
+"""The result of `compare_dump`: saved tensors, compared with values of a program."""
 
 from __future__ import annotations
 
