@@ -132,7 +132,7 @@ class Comparison(Displayed):
         """Return ops whose error is large for ops of the same name, the worst first.
 
         Their relative L2 error on the reference's operands exceeds `factor` times the
-        median of all ops of the same name."""
+        median error of ops of the same name."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)

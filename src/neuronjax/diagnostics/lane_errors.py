@@ -149,8 +149,8 @@ class LaneErrors:
         return total._replace(device=self.reference.device)
 
     def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
-        """Return the errors on the reference's operands of an op that only moves
-        numbers. `own` are the errors of its result `value` in the run."""
+        """Return the errors on the reference's operands of `value`, the result of an op
+        that only moves numbers. `own` are its errors in the run."""
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))

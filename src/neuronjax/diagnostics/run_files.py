@@ -61,7 +61,7 @@ def read_run(path: Path) -> StoredRun | None:
 
 @contextlib.contextmanager
 def written_run(path: Path, header: Record) -> Iterator[Callable[[Record], None]]:
-    """Open a new file for a run, and yield a function that appends a line at once.
+    """Open a new file for a run, and yield a function that appends and flushes a line.
 
     The file is marked complete if the `with` block ends without an error.
     """
