@@ -19,8 +19,8 @@ import jax
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-# `_CodeWriter` writes objects of these types in full each time, because Python's
-# compiler may make one object of equal values.
+# `_CodeWriter` writes values of these types in full each time, because Python's
+# compiler may use one object for two equal values.
 _VALUES = (tuple, frozenset, np.generic, np.ndarray, jax.Array)
 _DIGITS = 16
 
@@ -36,7 +36,7 @@ def code_fingerprint(*things: Any) -> str:
 
 
 class _CodeWriter:
-    """A writer of objects as text, which writes repeated objects as numbers."""
+    """A writer of objects as text; an object that occurs again becomes a number."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, Any]] = {}

@@ -91,15 +91,15 @@ class Setting:
     amax_history: jax.Array | None = None
 
     def emulated(self, policy: Policy, *, obeys_scopes: bool = True) -> Side:
-        """Return the side that executes the program under `policy`. If `obeys_scopes`,
-        each `policy_scope` in the program overrides it."""
+        """Return the program lowered under `policy`, with an emulator to execute it. If
+        `obeys_scopes`, each `policy_scope` in the program overrides `policy`."""
         program, regions = self._lower(policy, obeys_scopes)
         context = CallContext(self.call_index, self.amax_history)
         return Side(program, regions, Emulator(program, context))
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:
-        """Return the side that executes the program in double precision. If `rounds`,
-        results are rounded to declared formats narrower than float32."""
+        """Return the program with an executor in double precision. If `rounds`, results
+        are rounded to declared formats narrower than float32."""
         program, regions = self._lower(float32_policy(policy), False)
         return Side(program, regions, Reference64(program, rounds=rounds))
 
@@ -113,7 +113,8 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """Return the side of `reference`, to be compared with the side of `policy`."""
+        """Return the program lowered for `reference`, with its executor. For a word of
+        `REFERENCES`, settings that change no numbers are those of `policy`."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":
@@ -205,8 +206,8 @@ class ErrorRecorder:
             self.first = _First(path, iterations, found.device, errors, alone)
 
     def suspects(self, program: Program) -> list[OpPath]:
-        """Return possible causes of the first divergence: the op and its ancestors, if
-        they have an error on the reference's operands; the op first, then the worst."""
+        """Return the ops that may cause the first divergence: the diverged op, then its
+        ancestors, worst first; only ops with an error on the reference's operands."""
         assert self.first is not None
         path = self.first.path
         behind = ancestors(program, path.op)
@@ -248,7 +249,7 @@ class _ReachedError(Exception):
     """A signal that ends a further run at the op of the first divergence."""
 
 
-#: An explanation with more causes than this is not useful.
+#: With more causes than this, an op that amplifies errors is named as the cause.
 FEW_CAUSES = 3
 #: Largest relative error that counts as an ordinary rounding to FP32.
 ORDINARY = 2.0**-18

@@ -132,7 +132,7 @@ class Comparison(Displayed):
         """Return ops whose error is large for ops of the same name, the worst first.
 
         Their relative L2 error on the reference's operands exceeds `factor` times the
-        median of all ops of the same name."""
+        median error of ops of the same name."""
         kinds: dict[str, list[float]] = {}
         for r in self.ops:
             kinds.setdefault(r.op, []).append(r.isolation.relative_l2)
@@ -153,7 +153,7 @@ class Comparison(Displayed):
         return op_table(f"ops with an error {SORTS[sort]} ({count})", shown)
 
     def by_module(self) -> Records:
-        """Return the errors of each module and pass, the worst in isolation first."""
+        """Return errors by module and pass, largest `isolation_relative_l2` first."""
         rows = _grouped(self.ops, "label", lambda r: r.label)
         worst = [self.ops[row["worst"]] for row in rows]
         parts = [{"module": r.module, "phase": r.phase} for r in worst]
@@ -161,7 +161,7 @@ class Comparison(Displayed):
         return Records(found, partial(group_table, rows))
 
     def by_source(self) -> Records:
-        """Return the errors of each source line, the worst in isolation first."""
+        """Return errors by source line, largest `isolation_relative_l2` first."""
         rows = _grouped(self.ops, "source", lambda r: r.source)
         shown = [row | {"source": place(row["source"])} for row in rows]
         return Records(rows, partial(group_table, shown, "source", "line"))
@@ -241,7 +241,7 @@ class Comparison(Displayed):
 
     def summary(self) -> dict[str, Scalar]:
         """Return a flat dict: errors of the worst result ("max") and of each result
-        ("results/loss/max"), and numbers of faults ("faults", "faults/underflow")."""
+        ("results/loss/max"), and counts of faults ("faults", "faults/underflow")."""
         kinds = Counter(fault.kind for fault in self.faults)
         return {
             **super().summary(),

@@ -73,10 +73,10 @@ def _fixed_table(
 
 
 _OP_WIDTH, _LINE_WIDTH = 15, 22
-#: Least width of source lines. They are cut before model parts, since only model parts
-#: tell layers apart.
+#: Least width of source lines. If space is short, they are cut to this width before
+#: model parts are cut, since only model parts distinguish layers.
 _LEAST_LINE = 14
-#: Width of all columns of names, in a table that has three columns of figures.
+#: Total width of the columns of names, in a table with three columns of figures.
 _NAMES_WIDTH = 47
 _LOOKS: dict[str, Look] = {
     "#": RIGHT,
@@ -97,7 +97,7 @@ def op_table(title: str, ops: Sequence[OpRecord]) -> Table:
     lines = min(lines, max(_LEAST_LINE, room - parts))
     room -= lines
     apart = 2 if room >= _PART_WIDTH else 1
-    room += 6 * (2 - apart)  # each of six gaps may be one character narrower
+    room += 6 * (2 - apart)  # six gaps are narrower if `apart` is 1
     rows = (
         (
             str(r.number),
@@ -137,7 +137,7 @@ def group_table(
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of rows above `R_RATIO` times the expected error, worst first."""
+    """Return a table of the worst `rows` with a ratio above `R_RATIO`."""
     worse = [row for row in rows if row["ratio"] > R_RATIO]
     worse.sort(key=lambda row: row["actual_relative_l2"], reverse=True)
     cells = (

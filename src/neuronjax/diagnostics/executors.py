@@ -27,7 +27,7 @@ from neuronjax.numerics.random_bits import fold
 
 
 class RoundingKey(NamedTuple):
-    """A key of stochastic rounding, uint32, and the numbers folded into it, `path`.
+    """A key of stochastic rounding (uint32), and `path`, the numbers folded into it.
 
     Keys with equal paths in equal programs are equal."""
 
@@ -50,7 +50,7 @@ def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[Any]:
 def by_device(
     i: Instruction, results: Sequence[Any], devices: int
 ) -> list[list[np.ndarray]]:
-    """Return the results by device; a result that is equal on all is one array."""
+    """Return a list of results per device, the same list if all results are equal."""
     arrays = [np.asarray(x) for x in results]
     if isinstance(i, Collective) and is_same_for_all(i, devices):
         return [[x[0, ...] for x in arrays]] * devices
@@ -82,7 +82,7 @@ class Emulator:
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
         """Return the signature of `i`, with the key's path if `i` draws random bits."""
-        if i.blocks or isinstance(i, Call):  # the blocks of `i` belong to one program
+        if i.blocks or isinstance(i, Call):  # blocks are equal only within one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:
             return i.signed, i.ordinal, key.path

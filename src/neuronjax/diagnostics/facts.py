@@ -19,7 +19,7 @@ from neuronjax.execution.arithmetic import FUNCTIONS, comparison
 from neuronjax.ir.program import Op, TensorType
 
 LARGEST = 1 << 16  # elements of the largest value that is evaluated
-_LARGEST_KEY = 1 << 12  # bytes of the largest value that is compared
+_LARGEST_KEY = 1 << 12  # bytes of the largest value that is compared by content
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Fact:
     Attributes:
         low: lower bound of all elements; -inf for floats.
         high: upper bound of all elements; inf for floats.
-        value: all elements, or None.
+        value: all elements; None if they are not known.
     """
 
     low: float
@@ -83,8 +83,8 @@ def known(value: np.ndarray) -> Fact:
 
 
 def bounded(type: TensorType, low: float, high: float) -> Fact:
-    """Return a fact with bounds `low` and `high`, or with those of the dtype if it
-    cannot hold them, since the result may then wrap around."""
+    """Return a fact with bounds `low` and `high`; if the dtype cannot hold them, with
+    the bounds of the dtype, since the integer may then wrap around."""
     widest = unknown(type)
     return Fact(low, high) if Fact(low, high).within(*_pair(widest)) else widest
 
@@ -229,8 +229,7 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison's result, equal if `facts` decide the
-    comparison."""
+    """Return bounds of a comparison's result, from the bounds of its operands."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):

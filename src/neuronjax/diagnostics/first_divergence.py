@@ -1,11 +1,10 @@
 """A search for the ops that explain a divergence.
 
 The candidates are the diverged op and its ancestors, if they have an error on the
-reference's operands. A set of ops explains the divergence if it disappears when the
-reference executes them (see `reference_substitution`). The search is greedy: it takes
-as few of the worst candidates as suffice, then drops each that is not needed. Every
-trial is a run up to the diverged op, so their number is limited and a smaller set may
-exist.
+reference's operands. A set of ops explains the divergence if the divergence disappears
+when the reference executes these ops (see `reference_substitution`). The search takes
+as few of the worst candidates as suffice, then drops each that is not needed. A smaller
+set may exist: the number of trials is limited, since every trial is a run.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Callable, Hashable, Sequence
 from neuronjax.ir.program import Op, Program
 from neuronjax.ir.value_sources import ValueSources
 
-# The largest number of trials for one explanation.
 MOST_TRIALS = 8
 # A set of at most this size is also tried without each of its members.
 FEW = 4
@@ -40,7 +38,7 @@ def smallest_set(
     `candidates` begin with the most suspicious. If a set passes `explains`, all sets
     that contain it are assumed to pass. Return () if the set of all candidates fails.
     """
-    left = itertools.count(MOST_TRIALS, -1)  # trials left; from 0 on, all fail
+    left = itertools.count(MOST_TRIALS, -1)  # trials left; at 0, all fail
 
     def trial(chosen: Sequence[Hashable]) -> bool:
         return next(left) > 0 and explains(chosen)
@@ -60,7 +58,7 @@ def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
     """Return the length of the shortest prefix of the candidates that passes `trial`.
-    Try 1, 4, 16, ... candidates, then bisect. Return None if all fail together."""
+    Try 1, 4, 16, ... candidates, then bisect. Return None if the set of all fails."""
     low, high = 0, 1
     while not trial(candidates[:high]):
         if high >= len(candidates):

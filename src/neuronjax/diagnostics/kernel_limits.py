@@ -1,7 +1,7 @@
 """Limits of an NKI kernel, found by scheduling it again without some of its work.
 
-The author of a kernel chooses its precision, layout and order. So each change has the
-time that is left if some work takes no time: a bound that no kernel reaches.
+The author of a kernel chooses its precision, layout and order. So the time after a
+change is that of the kernel if some work took no time: a bound that no kernel reaches.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def profiler(
 
 
 def not_a_kernel(program: Program | None) -> Program:
-    """Return the captured program; refuse None, which stands for a kernel."""
+    """Return `program`; raise InvalidProgramError for None, which means a kernel."""
     if program is None:
         raise InvalidProgramError(
             "an NKI kernel, where a program of JAX is needed",
@@ -123,7 +123,6 @@ def _free(p: KernelPrice) -> KernelPrice:
 def _once(
     change: Callable[[KernelPrice], KernelPrice],
 ) -> Callable[[int, KernelPrice], KernelPrice]:
-    """Return a function of (entry number, price) that calls `change` once per price."""
     known: dict[int, KernelPrice] = {}
 
     def changed(_: int, p: KernelPrice) -> KernelPrice:

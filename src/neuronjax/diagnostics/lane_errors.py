@@ -1,9 +1,9 @@
-"""The errors between the lanes of a walk, which are runs of one program.
+"""The errors between lanes: the runs of one program that a walk executes side by side.
 
 Lanes with the same array have no error, and arrays with equal bits become one array. An
 op that only repeats all elements equally often has the errors of its operand. If the
-reference has wider floats, an op that changes no bit has no error in isolation; lanes
-that continue with the reference's result do not execute it.
+reference has wider floats, an op that changes no bit has no error on the reference's
+operands, and lanes that continue with the reference's results do not execute the op.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _REPEATS = frozenset(
 class Compared(NamedTuple):
     """The errors of one execution of an op on a device (0 outside of a mesh).
 
-    `expected` has the errors of the reference against the baseline, `actual` those of
-    the run against it. Errors are None if one of the two lanes did not run."""
+    `isolation` (on the reference's operands) and `accumulation` (in the run) are errors
+    against the reference; `expected` (of the reference) and `actual` (of the run) are
+    errors against the baseline. Errors are None if one of their lanes did not run."""
 
     isolation: Errors | None = None
     accumulation: Errors | None = None
@@ -129,7 +130,7 @@ class LaneErrors:
     def compare(
         self, op: Op, views: Views, lanes: Lanes, repeats: bool, moves: bool
     ) -> Compared:
-        """Return an op's errors, and `_feed` the reference's results to the lanes."""
+        """Return an op's errors; store the reference's results for the next ops."""
         total = Compared()
         self.asked.clear()
         executed = [x for x in lanes if x is not self.isolated] if moves else lanes
@@ -148,8 +149,8 @@ class LaneErrors:
         return total._replace(device=self.reference.device)
 
     def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
-        """Return the errors in isolation of an op that only moves numbers. `own` are
-        the errors of its result in the run."""
+        """Return the errors on the reference's operands of `value`, the result of an op
+        that only moves numbers. `own` are its errors in the run."""
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))
@@ -227,8 +228,8 @@ class LaneErrors:
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
-        """Return a value's arrays in the lanes; `view` returns the view of it in a
-        lane. Pass `value` for a result of the current op, to include its distances."""
+        """Return the arrays of a value in `lanes`; `view` returns its view in a lane.
+        Pass `value` for a result of the current op, to include its distances."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:

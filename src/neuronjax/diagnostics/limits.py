@@ -117,7 +117,7 @@ def gaining(found: Iterable[Change]) -> list[Change]:
 
 
 def changes(subject: Subject) -> tuple[Change, ...]:
-    """Return the best change of each kind that gains something, largest gain first."""
+    """Return the best change of each kind, largest gain first; omit tiny gains."""
     found = [
         *_precisions(subject),
         *_cores(subject),

@@ -34,8 +34,8 @@ def invariant(op: Op, index: int) -> bool:
 def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | None:
     """Return how often the body of a while runs, or None if the number is not static.
 
-    `initial` are facts of its operands; `functions` are the program's functions, of
-    which the body may call one to compute the counter.
+    `initial` are facts of the while's operands; `functions` are the program's, of which
+    the body may call one to compute the counter.
     """
     condition = op.regions[0]
     kept = {

@@ -88,14 +88,15 @@ class OpContext:
         return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
 
     def producer(self, value: Value, *through: str) -> Op | None:
-        """Return the op that made a value, skipping ops whose name is in `through`."""
+        """Return the op that computes `value`. An op named in `through` is replaced by
+        the op that computes its first operand."""
         op = self.graph.makers.get(value)
         while op is not None and op.name in through:
             op = self.graph.makers.get(op.operands[0])
         return op
 
 
-#: A function that yields findings on one op; those without a line get the caller's.
+#: A function that yields findings on one op. Findings without a line get the caller's.
 Rules = Callable[[OpContext], Iterator[Finding]]
 
 

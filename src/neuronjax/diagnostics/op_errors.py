@@ -112,7 +112,7 @@ _REPORTED = (
 
 
 def errors_of(actual: np.ndarray, reference: np.ndarray) -> Errors:
-    """Return the errors of `actual`, which has the declared dtype."""
+    """Return the errors of `actual`, of the declared dtype, against `reference`."""
     found = figures(actual, reference, steps_of(actual.dtype))
     return errors_in(found, actual, reference)
 

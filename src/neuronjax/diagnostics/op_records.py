@@ -84,7 +84,7 @@ class OpRecord:
 
     @property
     def errs(self) -> bool:
-        """Return whether the op has an error in isolation."""
+        """Return whether the op has an error on the reference's operands."""
         return self.isolation.differing > 0
 
     @property
@@ -133,12 +133,12 @@ class FirstDivergence:
 
     Attributes:
         iteration: the iteration of each enclosing loop; () outside of loops.
-        errors: errors in accumulation, of the execution that exceeds the tolerance.
-        causes: the op alone, if its error in isolation exceeds the tolerance too.
-            Otherwise the smallest set of ops that was found to bring the error within
-            the tolerance if the reference executes them; empty if none was found. The
-            op alone, unverified, if it amplifies ordinary roundings or the errors of
-            many ops.
+        errors: errors in the run, of the execution that exceeds the tolerance.
+        causes: the op alone, if its error on the reference's operands exceeds the
+            tolerance too. Otherwise the smallest set of ops that was found to bring the
+            error within the tolerance if the reference executes them; empty if none was
+            found. The op alone, not verified, if it amplifies roundings to FP32 or the
+            errors of many ops.
         verified: whether a run has confirmed the causes.
     """
 

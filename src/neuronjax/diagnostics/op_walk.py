@@ -49,7 +49,7 @@ _NONE = Errors()
 #: and FP16 is 2^13 times FP32's or more, and tables show two digits.
 COARSE_CAST = 2.0**-11
 _FLOAT32 = 2.0**-24
-#: Lanes that take the reference's branches and repeat loops as often.
+#: Lanes that take the reference's branches, and repeat loops as often as it does.
 _FED = frozenset({"rounded", "isolated", "perturbed"})
 
 
@@ -215,7 +215,7 @@ class ParallelWalk(OpWalk):
     def _execute_row(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
     ) -> None:
-        """Execute an op in `row`: the lanes of one name, on one device or on all."""
+        """Execute an op in the lanes of `row`, which all have the same name."""
         name, side, op = row[0].name, row[0].side, path.op
         if name == "rounded" and self._casts_coarsely(op):
             numbers = [views[side][value].buffer.number for value in op.results]
@@ -250,7 +250,7 @@ class ParallelWalk(OpWalk):
     ) -> list[Any]:
         """Return the operands of `i`; those of a contraction are perturbed by the
         roundoff of `cast`. Operands of whole numbers stay unchanged, since they count
-        as exact data. If the cast rounds some of these, no operand is perturbed, since
+        as exact data. If the cast rounds whole numbers, no operand is perturbed, since
         the cast's errors are then not an uncertainty of the data."""
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
@@ -271,8 +271,7 @@ class ParallelWalk(OpWalk):
         keys: Keys,
         moves: Callable[..., list[Any]] | None = None,
     ) -> None:
-        """Execute instructions in a row of lanes, on one device or on all. `moves`
-        perturbs the operands of an instruction in a lane."""
+        """Execute instructions in the lanes of `row`; `moves` perturbs operands."""
         side = row[0].side
         for i in instructions:
             is_host = isinstance(i, HostCall)
@@ -364,7 +363,7 @@ class ParallelWalk(OpWalk):
         views: Views,
         keys: Keys,
     ) -> list[list[Any]]:
-        """Return the reference's results on `operands`, given by lane of `row`."""
+        """Return the reference's results on the operands of each lane of `row`."""
         side, others = self.reference, []
         known = views[side]
         for lane, given in zip(row, operands, strict=True):

@@ -30,7 +30,7 @@ class SummationTree:
 
     Attributes:
         root: nested tuples of indices. A tuple of two is an addition; a longer tuple
-            has addends that the implementation adds at once, without losing any.
+            has addends that the implementation adds at once.
         is_compensated: whether the error of an addition is restored later, as in
             Kahan's sum, or the sum has more bits than the dtype. The tree then has the
             order of additions, but the result is not rounded after each addition.
@@ -276,7 +276,7 @@ def _sizes(root: Node) -> dict[Any, int]:
 
 
 def _key(node: Node) -> Any:
-    """Return a key of a node: an index itself, a tuple's id, since hashing is slow."""
+    """Return an index, or the id of a tuple, since hashing a nested tuple is slow."""
     return node if isinstance(node, int) else ("node", id(node))
 
 

@@ -49,7 +49,7 @@ class OpPath(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One lowering of the program, and its executor."""
+    """A lowered program and its executor."""
 
     program: InstructionProgram
     regions: Mapping[Block, LoweredRegion]
@@ -76,7 +76,7 @@ class Side:
         return self._split[block].spans
 
     def results(self, block: Block) -> Sequence[int]:
-        """Return the block's own result buffers, which are freed at its end."""
+        """Return the result buffers that `block` frees: not those of an outer block."""
         return self._split[block].results
 
 
@@ -116,7 +116,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of operands, even of those that are read only as casts."""
+    """Yield the buffers of the op's operands, even if instructions read only casts."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:
@@ -133,7 +133,7 @@ def _read(instructions: Iterable[Instruction]) -> Iterable[int]:
 
 @dataclass(eq=False)
 class Lane:
-    """One run of one side on one device.
+    """A run of a lowered program, `side`, on one device.
 
     Attributes:
         name: the purpose of the run.

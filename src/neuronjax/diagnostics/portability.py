@@ -144,7 +144,7 @@ def _lowering_findings(
     except NeuronJaxError as error:
         finding = from_error(error)
         said = {f.op for f in found if f.severity == "error"}
-        # The rules of dtypes have found every argument whose dtype no core has.
+        # Rules on dtypes have already reported arguments whose dtype no core has.
         is_said = finding.op in said or finding.op.startswith("argument ")
         return [] if is_said else [finding]
     return []

@@ -27,7 +27,7 @@ class JudgedBatches:
     """The batches of a search: positional and keyword arguments of the function.
 
     Attributes:
-        seen: batches of the search; a policy's error is the worst of all batches.
+        seen: batches of the search; a policy's error is its largest on these batches.
         held_out: batches on which only the result is tried.
         varied: whether `held_out` are variations of the first batch.
     """
@@ -44,8 +44,8 @@ class JudgedBatches:
         holdout: Sequence[tuple],
         variations: int,
     ) -> JudgedBatches:
-        """Return batches in which `first` and `batches` are seen. `holdout` is held
-        out; if it is empty, as many variations of `first` as `variations`."""
+        """Return the batches of a search on `first` and `batches`. `holdout` is held
+        out; if it is empty, `variations` variations of `first` are held out."""
         keywords = first[1]
         varied: tuple[Batch, ...] = ()
         if not holdout and any(map(_is_float, jax.tree.leaves(first))):

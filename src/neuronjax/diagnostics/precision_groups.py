@@ -24,7 +24,7 @@ REST = "(others)"
 
 
 class HeardOp(NamedTuple):
-    """An op's texts, which the selectors of rules match."""
+    """The texts of an op, which selectors of rules may match."""
 
     op: str
     params: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class ListeningPolicy(Policy):
 
     @classmethod
     def like(cls, policy: Policy) -> ListeningPolicy:
-        """Return `policy` with a rule that matches all ops and changes nothing."""
+        """Return `policy` with one rule, which matches all ops and changes nothing."""
         fields = {name: getattr(policy, name) for name in policy.__dataclass_fields__}
         fields["rules"] = (Rule(op="", overflow=policy.overflow),)
         return cls(**fields)
@@ -77,7 +77,7 @@ class OpGroup:
 class Groups:
     """All groups of a program, in the order of their rules, with `REST` in front.
 
-    `overlap` says whether the selectors of two groups match one op."""
+    `overlap` says whether an op matches the selectors of two groups."""
 
     groups: tuple[OpGroup, ...]
     overlap: bool
@@ -145,7 +145,7 @@ def _in_scope(name: str) -> str:
     return f"(?:^|[/(]){parts}[/)]"
 
 
-#: `by` -> functions that return the group's name of an op, and the pattern of a name.
+#: `by` -> functions that return the name of an op's group, and a pattern of this name.
 _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]]] = {
     "module": (lambda op: op.module, _whole),
     "param": (_param, _whole),
@@ -161,7 +161,7 @@ _KINDS: Mapping[str, tuple[Callable[[HeardOp], str | None], Callable[[str], str]
 def _exact(
     by: str, ops: Iterable[HeardOp], keys: Mapping[HeardOp, str | None], name: str
 ) -> str:
-    """Return a pattern that matches the full texts of a group's ops."""
+    """Return a pattern that matches only the full texts of the ops of group `name`."""
     own = (op for op in ops if keys[op] == name)
     texts = [getattr(op, by) for op in own] if by != "param" else [name]
     return f"^(?:{'|'.join(map(re.escape, dict.fromkeys(texts)))})$"

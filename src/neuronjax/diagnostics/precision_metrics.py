@@ -96,7 +96,6 @@ def worst(found: Iterable[OutputError]) -> OutputError:
 
 
 def _named(path: Any) -> str:
-    """Return the path of a leaf as text, such as "1/loss"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 

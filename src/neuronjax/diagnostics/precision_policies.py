@@ -1,7 +1,7 @@
 """Candidates of a precision search, and the policy of an assignment to groups.
 
 A candidate is a policy without rules. The policy of an assignment is the candidate of
-the group `REST` (without this group, the most frequent candidate), with a rule for
+the group `REST` (the most frequent candidate, if no op is in `REST`), with a rule for
 every group that has another candidate. A rule sets only the fields that differ.
 """
 

@@ -123,7 +123,7 @@ class PrecisionSearch(Displayed):
 
     @property
     def precisions(self) -> dict[str, str]:
-        """Return the candidate of each group, by name."""
+        """Return the name of each group's candidate, by the name of the group."""
         pairs = zip(self.groups, self.assignment, strict=True)
         return {group.name: self.candidates[chosen] for group, chosen in pairs}
 

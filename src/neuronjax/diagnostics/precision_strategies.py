@@ -45,7 +45,7 @@ class Decision:
         candidate: index of the candidate that they get.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if the program could not be lowered.
-        kept_seconds: predicted time of what is kept after this decision.
+        kept_seconds: predicted time of the assignment kept after this decision.
         outcome: "kept", "rejected", or "measured" if only the error is used.
     """
 
@@ -169,7 +169,7 @@ class Search:
         moves = self._moves(candidate)
         self._alone(candidate, [g for g in moves if g not in self._sensitivity])
         known = {g: self.trials.known_error(self._with([g], candidate)) for g in moves}
-        # Groups with which the candidate is not known to exceed the tolerance.
+        # Omit a group if the candidate for this group alone exceeds the tolerance.
         hopeful = [g for g, e in known.items() if e is None or self.goal.allows(e)]
         order = sorted(hopeful, key=lambda g: (self._sensitivity[g], g))
         kept, bound = 0, len(order) + 1
@@ -185,7 +185,7 @@ class Search:
             size = (kept + bound) // 2
 
     def _moves(self, candidate: int) -> list[int]:
-        """Return the groups for which a run with the candidate is worthwhile."""
+        """Return the groups for which the candidate `_is_worth` a run."""
         earlier = self.goal.objective == "preference"
         groups = [
             group
@@ -274,7 +274,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Set `state` to the best change of one group, if better than `state`."""
+        """Set `state` to the best assignment that was measured "alone", if better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):

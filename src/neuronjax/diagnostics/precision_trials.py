@@ -49,7 +49,7 @@ class PolicyTrials:
         price: lowers a policy's program and predicts its time.
         outputs: runs a policy's program and returns its outputs.
         error_of: returns the error of outputs, with the worst array.
-        reference: known outputs, by `program` or, unless `by_program`, by policy.
+        reference: known outputs, by program, or by policy if not `by_program`.
         most: the largest number of programs to run.
         runs: the number of programs that were run.
         heard: called after every run with `runs`, the error and the predicted time.
@@ -89,7 +89,7 @@ class PolicyTrials:
         return self._price(assignment).identity
 
     def error(self, assignment: Assignment) -> float:
-        """Return the error of a run; raise BudgetSpentError if no more are allowed."""
+        """Return the error of a run; raise BudgetSpentError after `most` runs."""
         key = self._key(assignment)
         if key not in self._errors:
             if key in self.reference:
@@ -111,7 +111,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return, by path of an array, how many `refused` programs err most in it."""
+        """Return the number of programs whose error is `refused`, by worst array."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 
@@ -125,7 +125,7 @@ class PolicyTrials:
         return self._held_out[key]
 
     def known_seconds(self, assignment: Assignment) -> float | None:
-        """Return the predicted time; None if the target cannot run it."""
+        """Return the predicted time; None if not computed, or not supported."""
         found = self._priced.get(assignment)
         return found.seconds if isinstance(found, PricedPolicy) else None
 

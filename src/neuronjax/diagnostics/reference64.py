@@ -80,7 +80,7 @@ def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class Reference64:
-    """An executor of the instructions of an `fp32` lowering in double precision.
+    """An executor, in double precision, of a program that is lowered for FP32.
 
     `kept_in_float32` has the names of the instructions that ran in FP32."""
 
@@ -96,8 +96,7 @@ class Reference64:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return what `Emulator.identity` returns, marked if the instruction has
-        floats."""
+        """Return the key of `Emulator.identity`, marked "float64" if `i` has floats."""
         identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
@@ -181,7 +180,7 @@ def _double(i: Instruction, x: Arrays) -> Sequence[Any]:
 
 
 def _rule(i: Instruction) -> Rule | None:
-    """Return the rule of an instruction, or None if there is none for its operation."""
+    """Return the rule of `i`; None if its operation, or one in its blocks, has none."""
     if _double.dispatch(type(i)) is _double.dispatch(object):
         return None
     if not all(_rule(inner) for block in i.blocks for inner in block.instructions):
@@ -237,7 +236,6 @@ def _(i: Iota, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
-    """Reduce, and combine the initial value last."""
     function = REDUCTIONS[i.op]
     return (function(function.reduce(x[0], axis=tuple(i.axes)), x[1]),)
 

@@ -1,8 +1,8 @@
 """A run of a study in a file of JSON lines: header, records, end.
 
 The first line is the header, with a fingerprint of the code that made the run. Every
-further line is the record of a step; the last one says that the run is complete. Lines
-are written as steps end. Floats keep every bit; NaN and Infinity are as in Python.
+further line is the record of a step, written when the step ends; the last line states
+that the run is complete. Floats keep every bit; NaN and Infinity are as in Python.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_run(path: Path) -> StoredRun | None:
 
 @contextlib.contextmanager
 def written_run(path: Path, header: Record) -> Iterator[Callable[[Record], None]]:
-    """Open a new file for a run, and yield a function that appends a line at once.
+    """Open a new file for a run, and yield a function that appends and flushes a line.
 
     The file is marked complete if the `with` block ends without an error.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatisticsTable(Displayed):
-    """A table of statistics with the worst `limit` results, or all for None."""
+    """A table of the `limit` worst results, or of all results if `limit` is None."""
 
     statistics: Statistics
     limit: int | None = 20
@@ -48,7 +48,7 @@ display_of = StatisticsTable
 
 
 def _badness(record: Mapping[str, Any]) -> tuple:
-    """Return a key for sorting: largest for faults, then for new NaN or Inf."""
+    """Return a sort key: largest for results with faults, then with NaN or Inf."""
     faults = record["faults"].values()
     since = min((f["since"] for f in faults), default=0)
     broken = fraction(record, "overflow") or (

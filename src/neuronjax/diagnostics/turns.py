@@ -1,7 +1,7 @@
 """A cache of results, by computation and identity of the arrays that it reads.
 
-Results are cached during their op and, in a loop, its next iteration, which may read
-the same arrays. They keep these arrays alive, so that identities stay unique.
+A result is kept during its op and, in a loop, during the op's next execution, which may
+read the same arrays. The cache keeps the arrays alive, so that identities stay unique.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from neuronjax.diagnostics.parallel_runs import OpPath
 
-#: Arrays of more elements are not kept from one iteration to the next.
+#: Results from arrays with more elements are not kept for the next iteration.
 KEPT = 1 << 14
 
 
@@ -22,7 +22,7 @@ class Memory:
         self._now: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._before: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._moment: tuple[Any, ...] = ()
-        # Op -> results of its last iteration; None once an iteration reused none.
+        # Op -> results of its last iteration; None after an iteration that reused none.
         self._turns: dict[OpPath, dict | None] = {}
         self._hits = 0
 

@@ -1,11 +1,11 @@
 """A walk over a lowered program: regions, loops, branches, calls and meshes.
 
-A walk executes a program op by op, on concrete values, in one lane or in several side
-by side, and frees values after their last use. On a mesh every lane becomes one lane
-per device. An op without communication runs on one device after the other, and only
-once for devices that hold the same arrays; a collective gets the arrays of all devices.
+A walk executes a program op by op, on concrete values, and frees values after their
+last use. A *lane* is one run; several lanes run side by side. On a mesh every lane
+becomes one lane per device. An op without communication runs on the devices in turn,
+and only once for devices with the same arrays; a collective gets all devices' arrays.
 
-A subclass defines values and ops: `ParallelWalk` has arrays in several lanes,
+A subclass defines what values and ops are: `ParallelWalk` has arrays in lanes,
 `LegalWalk` has values that carry their errors.
 """
 
@@ -169,7 +169,8 @@ class OpWalk(abc.ABC):
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return lanes by what `decide` returns for the first device's leader."""
+        """Return lanes by what `decide` returns for the lane that each follows (see
+        `leader`), on the first device."""
         first = {lane.name: lane for lane in reversed(lanes)}
         decided = {name: decide(lane) for name, lane in first.items()}
         groups: dict[int, list[Lane]] = {}
@@ -295,7 +296,7 @@ class OpWalk(abc.ABC):
         return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
 
     def own_key(self, lane: Lane, keys: Keys) -> RoundingKey:
-        """Return the key of `lane`, with its device folded in if all run together."""
+        """Return the key of `lane`; if all devices run together, fold its device in."""
         key = keys[lane.side]
         return self._folded(lane.side, key, lane.device) if self._is_joint else key
 
@@ -340,7 +341,7 @@ def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
 
 
 def count_ops(side: Side, block: Block) -> int:
-    """Return the number of ops that a walk executes at most, if each loop runs once."""
+    """Return the number of ops if each loop runs once and every branch is taken."""
     controls = [_control(span) for span in side.spans(block)]
     inside = (
         count_ops(side, entry.block)

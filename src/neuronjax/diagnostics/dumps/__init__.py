@@ -2,5 +2,5 @@
 
 `reading.py` reads tensors from files without running code, `matching.py` names the
 values of a program and matches tensors with them, `comparing.py` checks whether each
-tensor is legal for its value, and `dump_result.py` shows the results.
+tensor is within the error bounds of its value, and `dump_result.py` shows the results.
 """

@@ -1,4 +1,4 @@
-"""The result of `compare_dump`: tensors, their values, and the first that is wrong."""
+"""The result of `compare_dump`: saved tensors, compared with values of a program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DumpedTensor:
         checked: which elements are outside their bounds, and how far.
         since: the tensors and arguments from which the emulator computed the value.
         ops: the ops that compute the value from `since`, in program order; one of these
-            is wrong if the tensor is not legal.
+            is wrong if the tensor is outside its bounds.
     """
 
     tensor: str
@@ -74,17 +74,17 @@ class DumpComparison(Displayed):
 
     @property
     def outside(self) -> tuple[DumpedTensor, ...]:
-        """Return the tensors that are not legal, in the order of execution."""
+        """Return the tensors outside their bounds, in the order of execution."""
         return tuple(t for t in self.tensors if not t.is_legal)
 
     @property
     def first(self) -> DumpedTensor | None:
-        """Return the first tensor that is not legal, or None."""
+        """Return the first tensor outside its bounds, or None."""
         return next(iter(self.outside), None)
 
     @property
     def is_legal(self) -> bool:
-        """Return whether at least one tensor was compared, and all are legal."""
+        """Return whether a tensor was compared, and all are within their bounds."""
         return bool(self.tensors) and not self.outside
 
     def table(self, rows: int = _SHOWN_ROWS) -> Table:

@@ -268,7 +268,7 @@ def _once_each(
     pairs: Mapping[str, tuple[NamedValue, str]],
     reasons: dict[str, str],
 ) -> list[Match]:
-    """Return at most one match per value; put its other tensors in `reasons`."""
+    """Return one match per value; `reasons` gets further tensors of the same value."""
     owners: dict[int, str] = {}
     matches = []
     for tensor, (value, how) in pairs.items():

@@ -96,7 +96,7 @@ def flat(program: Program) -> FlatProgram:
 def fingerprint(path: OpPath) -> str:
     """Return a hash of what an op computes, and of its name stack.
 
-    The op's module is not hashed: it may be derived from the ops around this op."""
+    The op's module is not hashed, since it may depend on the ops around this op."""
     scope = path.scope
     names = "/".join(read_name_stack(scope).names)
     backward = str(is_cotangent_scope(scope))
@@ -155,7 +155,6 @@ class Alignment:
 def aligned(before: FlatProgram, after: FlatProgram) -> Alignment:
     left, right = before.ops, after.ops
     pairs = [*_pairs(left, right, _WAYS)]
-    # Op -> the index of its pair.
     of_left = {a: n for n, (a, _, _) in enumerate(pairs)}
     of_right = {b: n for n, (_, b, _) in enumerate(pairs)}
 

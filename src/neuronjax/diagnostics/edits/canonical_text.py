@@ -109,7 +109,7 @@ class _Writer:
         self._count = 0
 
     def program(self, program: Program) -> Iterator[tuple[str, str]]:
-        """Yield all lines of entry and callees, each with its op's "file:line"."""
+        """Yield the lines of all functions that run, each with its op's "file:line"."""
         for name in sorted(program.meshes):
             yield f"mesh {program.meshes[name]!r}", ""
         self._numbers = {program.main: 0}

@@ -85,8 +85,8 @@ class FirstDifference:
         is_edit: whether the op or a constant that it reads was edited; if False, its
             operands differ.
         iteration: the iterations of the loops around it; () outside of loops.
-        device: the first device whose parts differ; None where they are gathered.
-        errors: errors of all executions in `against`, relative to the function.
+        device: the first device whose parts differ; None if whole arrays are compared.
+        errors: errors of all executions in `against`; the function is the reference.
         index: the index of the element that differs most.
         numbers: this element in the function and in `against`.
         equal: number of earlier ops whose values are equal.
@@ -127,7 +127,7 @@ class OutputDifference:
 
     Attributes:
         path: its path in the pytree of the results.
-        errors: errors of the output of `against`, relative to that of the function;
+        errors: errors of the output of `against`; the function's is the reference;
             None where types differ or one program does not have the output.
         note: why there are no errors, or "".
     """

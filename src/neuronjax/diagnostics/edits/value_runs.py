@@ -96,8 +96,8 @@ class RunValue:
 def gathered(parts: Sequence[np.ndarray], shape: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield each array of `shape` that may have been split over devices as `parts`.
 
-    Devices with the same part must have equal bits. Neighbours on an axis of the mesh
-    are a fixed number of devices apart."""
+    The order of the mesh's axes is unknown, so every order is tried; devices that would
+    hold the same part must have equal bits."""
     local, devices = parts[0].shape, len(parts)
     if len(local) != len(shape) or any(n % (k or 1) for n, k in zip(shape, local)):
         return
