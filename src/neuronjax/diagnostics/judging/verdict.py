@@ -39,7 +39,7 @@ class SeedVerdict:
         allowed: the largest error that passes. With derived tolerances, an element
             without a bound counts as wrong by its whole size.
         worst: result, index, actual and expected value of the element with the largest
-            error (with derived tolerances, relative to its bound); None if all are equal.
+            error (with derived tolerances, relative to its bound); None if all agree.
         why: what is wrong; "" if `correct`.
     """
 
@@ -105,7 +105,7 @@ class VerdictTimes:
         predicted_ms: time of one call.
         low_ms, high_ms: 80 % interval of the time, from errors of the prediction for
             similar measured kernels; or None.
-        speedup: a baseline's predicted time over `predicted_ms`; None without a baseline.
+        speedup: the baseline's predicted time over `predicted_ms`; None if not given.
         engine_activity: share of the time in which each queue works.
         hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
         mfu: FLOP of the kernel's matmuls over TensorE's peak FLOP in `predicted_ms`.
