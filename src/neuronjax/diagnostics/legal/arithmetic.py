@@ -207,7 +207,7 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Cast an exact operand as the chip does; give an inexact one the error of the cast."""
+    """Cast an exact operand as the chip does; an inexact one gets the cast's error."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
         results = of_exact(i, x, at)

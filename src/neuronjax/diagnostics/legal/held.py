@@ -220,7 +220,7 @@ def without_needless_errors(x: Tracked) -> Tracked:
 
 
 def is_power_of_two(held: Held) -> bool:
-    """Return whether all elements are exact powers of two, which make products exact."""
+    """Return whether all elements are exact powers of two: products are then exact."""
     if not held.is_exact or not isinstance(held.x, Tracked):
         return False
     mantissa, _ = np.frexp(held.x.value)
