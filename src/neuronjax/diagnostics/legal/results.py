@@ -52,7 +52,7 @@ class LegalOutput:
         expected: the reference, float64; integers and booleans in their dtype.
         atol: absolute bound of every element's error, float64. 0 where only the bits of
             the reference are legal. Inf where no bound is known: the number may
-            overflow, or depends on numbers that differ by less than their bounds.
+            overflow, or depends on numbers that are closer than their error bounds.
         l2: bound of the L2 norm of all errors.
     """
 

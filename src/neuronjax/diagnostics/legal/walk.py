@@ -136,7 +136,7 @@ class LegalWalk(OpWalk):
         [held] = lane.read([view])
         if is_doubtful(held) and not held.is_exact:
             raise UnsupportedError(
-                f"{what} depends on numbers that differ by less than their bounds",
+                f"{what} depends on numbers that are closer than their error bounds",
                 op=op.name,
                 location=OpPath(self.calls, op).source or None,
                 remedy="pass a function that ends before this op, or starts after it",

@@ -217,10 +217,9 @@ class _Operand:
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
-    """Return broadcast operands, the result's shared errors, and more correlated errors
-    of the result. The copies of a broadcast constant have one error, but count as
-    rounded separately: even if that error adds up in a sum, the sum's roundings are
-    larger."""
+    """Return broadcast operands, and shared and other correlated errors of the result.
+    The copies of a broadcast constant have one error, but count as rounded separately:
+    even if that error adds up in a sum, the roundings of the sum are larger."""
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
     tracked = []

@@ -59,7 +59,7 @@ class NumpyStandIn:
 
 
 def replaced(thing: Any, model: ErrorModel) -> Any:
-    """Return `thing`, or, if it is in `_MAKERS`, a function that tracks its arrays."""
+    """Return `thing`; wrap a function in `_MAKERS`, so that it tracks its results."""
     if not callable(thing) or not any(thing is maker for maker in _MAKERS):
         return thing
 

@@ -25,7 +25,7 @@ class Judged:
             reference is.
         non_finite: number of refused elements with Inf or NaN in result or reference.
         undecided: number of elements with an infinite bound: they may overflow, or
-            depend on numbers that differ by less than their bounds.
+            depend on numbers that differ by less than their error bounds.
         worst: index of the element whose error is the largest multiple of its bound;
             None for an empty result.
         times_bound: the error at `worst` over its bound.
@@ -70,8 +70,8 @@ class Tolerance:
 
     @classmethod
     def of_norm(cls, value: np.ndarray, relative: float) -> Tolerance:
-        """Return a tolerance of the L2 error only: `relative` times the norm of `value`,
-        or `relative` if the norm is 0."""
+        """Return a tolerance of the L2 error: `relative` times the norm of `value`, or
+        `relative` if the norm is 0."""
         norm = cls(value, None, 0.0)._norm
         return cls(value, None, relative * norm if norm else relative)
 

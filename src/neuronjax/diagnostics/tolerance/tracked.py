@@ -65,7 +65,7 @@ class Shared:
     Attributes:
         is_relative: whether the error is `scale` times the value.
         scale: a view of the array's shape, of stride 0 where elements share it.
-        cause: what has an equal error at every use, "constants" or a function; else "".
+        cause: "constants" or a function's name, if the error is equal at every use.
     """
 
     is_relative: bool
@@ -280,7 +280,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _flat(args: tuple[Any, ...]) -> Any:
-    """Return the shape or axes in `args`, one tuple or numbers; None if empty."""
+    """Return the shape or axes that `args` give as one tuple or as numbers, or None."""
     if not args or args == (None,):
         return None
     return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
