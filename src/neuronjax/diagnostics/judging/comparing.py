@@ -70,7 +70,7 @@ def decided(
 def _to_show(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
-    """Return a result's number, its worst element's index, and what is wrong or ""."""
+    """Return number and worst index of the result to show, and what is wrong in it."""
     number, found = next(((n, j) for n, j in enumerate(judged) if not j), (0, None))
     if found is not None:
         which = f"result {number}: " if len(judged) > 1 else ""

@@ -71,7 +71,7 @@ class Problem:
 
     @classmethod
     def of_error(cls, rule: str, error: NeuronJaxError, location: str = "") -> Problem:
-        """Return `error` as a problem; `location` is used if it has no location."""
+        """Return `error` as a problem, at `location` if the error has no location."""
         return cls(
             rule=rule,
             location=error.location or location,

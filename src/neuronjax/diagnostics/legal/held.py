@@ -82,9 +82,9 @@ class Held:
 def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
     """Return `held` with random errors in its values, in place of scales of errors.
 
-    `is_drawn` states whether operands of the instruction have random errors. If they
-    have, or if this call adds an error, the result's `is_drawn` is True. Such a result
-    does not count as exact, so a later cast adds a random error too.
+    `is_drawn` states whether operands of the instruction that computed `held` have
+    random errors. If so, or if this call adds an error, the result's `is_drawn` is True
+    and the result does not count as exact, so that a later cast adds a random error.
     """
     x = held.x
     if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:

@@ -228,7 +228,7 @@ class LegalResults(Displayed):
         """Return which elements of `outputs` exceed their bounds, and by how much.
 
         Any number is legal where the bound is Inf. Elsewhere, Inf and NaN are legal
-        only where the reference is equal. The L2 norm of all errors has a bound too,
+        only where the reference is the same. The L2 norm of all errors has a bound too,
         which is sharper than the bounds of single elements. `outputs` have the
         structure that the function returns, and any dtypes.
 

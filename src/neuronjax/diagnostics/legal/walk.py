@@ -115,7 +115,7 @@ class LegalWalk(OpWalk):
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Held]
     ) -> None:
-        """Treat errors of devices as correlated if they share `values` with errors."""
+        """Treat errors of devices as correlated if devices share inexact `values`."""
         self._are_joint |= any(not held.is_exact for held in values)
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:

@@ -121,7 +121,6 @@ def error_bounds(
 
 
 def _entered(x: Any, model: ErrorModel) -> Any:
-    """Track a float array; copy any other array; return any other value unchanged."""
     if not isinstance(x, np.ndarray):
         return x
     return x.copy() if x.dtype.kind in "iubOSU" else as_tracked(x, model)

@@ -65,7 +65,6 @@ def matmul(a: Any, b: Any) -> Tracked:
 
 
 def _with_stack(x: Tracked, stack: tuple[int, ...]) -> Tracked:
-    """Broadcast the matrices of `x` to `stack`; return `x` itself if possible."""
     if x.shape[:-2] == stack:
         return x
     return moved(lambda v: np.broadcast_to(v, (*stack, *v.shape[-2:])), x)

@@ -189,7 +189,7 @@ def sharpened(
 
     Args:
         found: the tolerances to narrow.
-        run: executes the runs of a draw, and returns values by key of `found`.
+        run: executes the runs of a draw, and returns pairs (key of `found`, values).
         samples: number of runs; None means `usual` if a tolerance is wide, else 0.
         failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.

@@ -82,8 +82,8 @@ class Tolerance:
 
     @property
     def largest_passing(self) -> float:
-        """Return the largest relative L2 error that passes, with errors as large as the
-        values for elements without a bound; infinite if no element has a bound."""
+        """Return the largest relative L2 error that passes. Elements without a bound
+        count with errors as large as their values. Inf if no element has a bound."""
         if self.bound is None:
             return self.relative_l2_bound
         if self.bound.size and np.isposinf(self.bound).all():

@@ -159,7 +159,7 @@ class ErrorModel:
         return n * self.sums.unit**2 / 3
 
     def of_alike(self, n: int) -> float:
-        """Return the scale of the error of n additions whose errors are all equal."""
+        """Return the relative scale of n additions' error if all have equal errors."""
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:

@@ -39,7 +39,6 @@ def _last(x: Any, axis: Axis) -> Any:
 
 
 def _lines(x: Tracked, axis: Axis) -> Tracked:
-    """Return `x` itself if `axis` is its last axis, else `_last(x, axis)`."""
     is_last = _axes(x.ndim, axis) == (x.ndim - 1,)
     return x if is_last else _last(x, axis)
 

@@ -170,7 +170,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array, whose parts the caller reads; `Pending` counts calls."""
+        """Return this array to a reader of all its parts; `Pending` counts readers."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
