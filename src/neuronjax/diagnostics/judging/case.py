@@ -1,4 +1,4 @@
-"""The reference of a candidate kernel: a Python file in the format of NKIBench.
+"""The reference of a candidate, the kernel to judge: a Python file as in NKIBench.
 
 `get_inputs()` draws arguments from NumPy's global generator, which the judge seeds;
 `forward(*inputs)` computes the correct results in NumPy. If the kernel uses other
@@ -27,7 +27,7 @@ from neuronjax.diagnostics.tolerance.bounds import SAMPLES
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
 #: A reference with more input elements than this is not run with random rounding errors
-#: (`tolerance/drawn.py`), and has no mutants (`mutants.py`).
+#: (`tolerance/drawn.py`), nor with changes (`mutants.py`).
 LARGE_INPUTS = 1 << 22
 
 #: Number of runs with random rounding errors for more than `LARGE_INPUTS` / 4 input
@@ -73,7 +73,7 @@ class ReferenceFailed(InvalidProgramError):
 
 @contextlib.contextmanager
 def _reference_runs(path: Path) -> Iterator[None]:
-    """Raise errors of the `with` block as `ReferenceFailed`, with their line."""
+    """Convert errors of the reference in the `with` block to `ReferenceFailed`."""
     try:
         yield
     except NeuronJaxError:
@@ -93,7 +93,7 @@ class ReferenceCase:
 
     path: Path
     module: ModuleType
-    # The newest inputs and tolerances with their seeds: both may take long to compute.
+    # The latest inputs and tolerances, with their seeds; computing them may take long.
     _newest: dict[str, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -166,16 +166,17 @@ class ReferenceCase:
     def tolerances(
         self, seed: int, relative: float | None, *, is_later: bool = False
     ) -> tuple[Tolerance, ...]:
-        """Return a tolerance for each result; it is valid for any order of addition.
+        """Return a tolerance for each result of the reference for `seed`.
 
-        It allows three BF16 products in place of an FP32 product, as in public kernels,
-        and the errors of the emulator's elementary functions. `relative` is the allowed
-        relative L2 error, or None to derive tolerances. If `is_later`, as for a second
-        seed, fewer runs with random rounding errors are made.
+        `relative` is the allowed relative L2 error; None derives tolerances, which are
+        valid for any order of addition, three BF16 products in place of an FP32 product
+        (as in public kernels) and the emulator's elementary functions. If `is_later`,
+        as for a second seed, fewer runs with random rounding errors are made.
+
         Raises:
             UnimplementedError: a function of the reference has no rule.
-            InvalidProgramError: the reference takes a number from an array without its
-                error, as in `float(x[0])`.
+            InvalidProgramError: the reference converts an array to a Python number,
+                which carries no error, as by `float(x[0])`.
         """
         if relative is not None:
             return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))

@@ -1,4 +1,4 @@
-"""Problems of a traced candidate that are found without running it."""
+"""Problems of a traced candidate kernel that are found without running it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from neuronjax.nki.hazards import check
 
 Place = Storage | Register
 
-#: Ids of rules that a kernel may break: public compilers accept such kernels, or such
-#: kernels gave correct results on chips.
+#: Ids of rules that a kernel may break, because public compilers accept kernels that
+#: break them, or because such kernels gave correct results on chips.
 _ADVICE = frozenset({"documented-limit", "loop-carried-reduction", "no-grid"})
 
 
 def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
-    """Return the findings of `nki.check` as "limits", "hazards" and "advice"."""
+    """Return findings of `nki.check` by kind: "limits", "hazards" and "advice"."""
     report = check(candidate.kernel)(*candidate.arguments)
     kinds: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     for f in report.findings:
@@ -64,8 +64,8 @@ def ignored_arguments(
 
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:
-    """Return positions of arguments on which no result depends. The order of
-    instructions is ignored, so that some arguments without effect are not found."""
+    """Return positions of arguments of `program` on which no result depends. Some are
+    not found, because the order of instructions is ignored."""
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
     reached = _reached(sources, {a.storage for a in program.results})
@@ -80,8 +80,8 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Add to `sources` what every storage and register in `block` depends on. All of
-    them depend on the registers `around`, which decide how often the block runs."""
+    """Add to `sources` what every storage and register in `block` depends on. Each also
+    depends on the registers `around`, which decide how often `block` runs."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around

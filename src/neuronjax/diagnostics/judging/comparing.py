@@ -1,4 +1,4 @@
-"""The comparison of a candidate's results with tolerances."""
+"""The comparison of a candidate kernel's results with tolerances."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def compared(
 def decided(
     done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
 ) -> tuple[bool | None, str]:
-    """Return (whether every seed is correct, ""), or (None, reason) if the tolerance is
-    too wide to decide."""
+    """Return (whether all of `done` are correct, ""), or (None, reason) if all are, but
+    large errors or a mutant in `tried` that does nothing would pass too."""
     if not all(s.correct for s in done):
         return False, ""
     # Because of elements without a bound, relative_l2 may exceed `allowed`.
@@ -70,7 +70,7 @@ def decided(
 def _to_show(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
-    """Return (result's number, element's index) to show, and what is wrong."""
+    """Return number and worst index of the result to show, and what is wrong in it."""
     number, found = next(((n, j) for n, j in enumerate(judged) if not j), (0, None))
     if found is not None:
         which = f"result {number}: " if len(judged) > 1 else ""

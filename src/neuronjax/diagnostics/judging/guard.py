@@ -1,4 +1,4 @@
-"""A guard that forbids and records actions of a candidate while it is traced.
+"""A guard that forbids and records actions of a candidate kernel while it is traced.
 
 Python calls an audit hook before it starts a process, connects, loads a library or
 opens a file (PEP 578), and a hook cannot be removed. The operating system limits time,
@@ -62,7 +62,7 @@ class Guard:
 
     Attributes:
         folder: the folder in which files may change.
-        hidden: files that may not be read, with their names in a verdict.
+        hidden: path of a file that may not be read -> its name in a verdict.
         sealed: names in `folder` that the candidate may not write.
         found: the refused actions, each once.
         finished: whether the candidate has ended, so that `sealed` no longer applies.
@@ -126,7 +126,6 @@ class Guard:
 
 @functools.lru_cache(1024)  # limited, since a candidate may invent events
 def _refused(event: str) -> str:
-    """Return what `event` does if it is forbidden, otherwise ""."""
     return next((what for e, what in _REFUSED.items() if event.startswith(e)), "")
 
 

@@ -48,8 +48,8 @@ class _Site(NamedTuple):
 def tried(
     case: ReferenceCase, seed: int, allowed: Sequence[Tolerance]
 ) -> tuple[TriedMutant, ...]:
-    """Return the mutants of `case`, each with whether a tolerance in `allowed` catches
-    it. A mutant is omitted if its results are correct up to a rounding."""
+    """Return the mutants of `case` for `seed`, each with whether a tolerance in
+    `allowed` catches it. Mutants whose results differ by a rounding are omitted."""
     inputs, right = case.drawn(seed), [t.value for t in allowed]
     found = [
         _judged(what, wrong, right, allowed, does_nothing=True)
@@ -114,7 +114,7 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 def _wrong(
     case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
-    """Yield changes and the results of their runs; kinds of changes alternate."""
+    """Yield (a change, the results of a run with it); kinds of changes alternate."""
     kinds: dict[str, list[Any]] = {}
     for number, x in enumerate(inputs):
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
@@ -141,10 +141,10 @@ class _ChangedRun:
     is empty for the unchanged run itself.
 
     Attributes:
-        turns: for each instruction that a mutant can change, the number of executions;
-            in the order of first execution.
-        read: number of array elements read; a product reads an element once for each
-            multiplication.
+        turns: number of executions of each bytecode instruction that a mutant can
+            change, in the order of first execution.
+        read: number of array elements read; a matrix product reads an element once for
+            each multiplication.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Count the instruction of the reference that led to this call, and return it
-        as a site of the change `what`; None if the reference did not call."""
+        """Count the bytecode instruction of the reference that led to this call; return
+        it as a site of the change `what`, or None if the reference did not call."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
@@ -249,7 +249,6 @@ class _Heard(np.ndarray):
 
 
 def _plain(x: Any) -> Any:
-    """Return `x` with every `_Heard` as a plain array, also in lists and tuples."""
     if isinstance(x, _Heard):
         return x.view(np.ndarray)
     return type(x)(map(_plain, x)) if type(x) in (tuple, list) else x

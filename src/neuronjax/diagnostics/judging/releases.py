@@ -1,4 +1,4 @@
-"""The check of a candidate against the rules of one NKI release."""
+"""The check of a candidate kernel against the rules of one NKI release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neuronjax.nki.releases.uses import uses_of_file
 RULE = "nki-release"
 #: Id of the advice that the emulator applies rules of a newer release.
 NEWER_RULE = "nki-newer-rule"
-#: Id of problems with behaviour of chips that contradicts the documentation.
+#: Id of problems from public reports on chips that contradict their documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 
@@ -52,10 +52,8 @@ def problems(
 def reported(
     program: KernelProgram, release: Release | None
 ) -> dict[str, tuple[Problem, ...]]:
-    """Return the "limits" and "advice" of public reports (`reports.json`) on `program`.
-
-    If `release` is not None, reports that its compiler refuses the kernel are limits.
-    """
+    """Return public reports (`reports.json`) on what `program` does, as "limits" (a
+    compiler refuses such kernels, and `release` is given) and "advice"."""
     found: dict[str, list[Problem]] = {"limits": [], "advice": []}
     for report, location in reports_met(program, release):
         kind = "limits" if report.lost and release is not None else "advice"

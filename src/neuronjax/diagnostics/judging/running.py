@@ -1,4 +1,4 @@
-"""Runs of a traced candidate on the reference's inputs, and the limits on such runs."""
+"""Runs of a traced candidate kernel on the reference's inputs, and limits on runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ MOST_INSTRUCTIONS = 20_000_000
 def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...]:
     """Return the seeds `asked` and a random seed that no candidate can know.
 
-    The random seed is omitted if `program` contains fewer numbers than a result has
-    elements: such a program cannot contain the results for known seeds.
+    The random seed is omitted if `program` contains fewer constants than its smallest
+    result has elements: such a program cannot contain the results for known seeds.
     """
     numbers = sum(s.size for s in program.storages if s.initial is not None)
     numbers += sum(len(i.parameters) for i in program.body.walk())
@@ -47,7 +47,7 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
 
 
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
-    """Yield problems: `program` needs too much memory, or too many instructions."""
+    """Yield problems of a `program` with too much memory or too many instructions."""
     held = _all_bytes(program)
     if held > MOST_BYTES:  # tiles may reuse memory
         pools, _ = assign(program)
@@ -72,8 +72,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Return whether tiles reuse the memory of earlier tiles, with the numbers in it:
-    memory for all tiles of `program` together would exceed `MOST_BYTES`."""
+    """Return whether tiles reuse the memory of earlier tiles, with the numbers in it,
+    since separate memory for all tiles of `program` would exceed `MOST_BYTES`."""
     return _all_bytes(program) > MOST_BYTES
 
 
@@ -84,13 +84,13 @@ def seeds(
     allow: Callable[[], float | None],
     seconds: float,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
-    """Return a comparison per seed until a run fails, and any problem of that run.
+    """Return a comparison per seed in `wanted` until a run fails, and its problem.
 
     `allow` is called in a thread while the kernel runs for the first time. It returns
     the allowed relative L2 error; None derives tolerances from the reference. `seconds`
-    limits the time of programs that may not end. If the program may read memory that it
-    has not written, the first seed is run again with other numbers in that memory; a
-    difference between the results of these two runs is a problem.
+    limits the time of programs that are long or may not end. If the program may read
+    memory that it has not written, the first seed is run again with other numbers in
+    that memory; a difference between the results of these two runs is a problem.
     """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program

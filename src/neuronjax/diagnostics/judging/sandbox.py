@@ -41,7 +41,7 @@ class Ended:
     """The end of a child process.
 
     Attributes:
-        how: a clause such as "did not end within 5 s"; "" if the child did its work.
+        how: a clause such as "did not end within 5 s"; "" for an exit status of 0.
         files: contents of the requested files in the child's folder, by name.
         printed: the last characters of the child's output.
     """
@@ -71,12 +71,12 @@ def run_child(
     limits: Limits,
     given: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Ended:
-    """Run `main` of a module of this package in a child process, in a new folder.
+    """Run `main` of `module` in a child process, in a new folder.
 
     The process that forks children lives until this process ends; see `nursery`.
 
     Args:
-        module: name of the module.
+        module: name of a module of this package.
         job: the child's task, given as job.json in its working folder.
         wanted: names of files in the folder, to read when the child has ended.
         limits: after `limits.seconds` the child and its process group are killed.
@@ -216,7 +216,7 @@ def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
 
 def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, str]:
     """Read the child's output until its end or a limit; return how the child ended, and
-    the last characters."""
+    the last characters of the output."""
     end = time.monotonic() + limits.seconds
     printed, total = b"", 0
     while (left := end - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""The trace of a candidate, made in a child process, or why there is no trace."""
+"""The trace of a candidate kernel in a child process, or why there is no trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TracedCandidate:
 
     Attributes:
         name: the kernel's name in the file.
-        kernel: the stored instructions, which can be called.
+        kernel: its traced instructions, as a kernel that can be called.
         arguments: the kernel's arguments, with types in place of arrays.
     """
 
@@ -34,7 +34,7 @@ class TracedCandidate:
 
 
 class CandidateRefused(Exception):
-    """An error with the name of the refused kernel, and the problems."""
+    """The error if a kernel is refused, with its name and the problems."""
 
     def __init__(self, kernel: str, problems: Sequence[Problem]) -> None:
         super().__init__(kernel, *(p.message for p in problems))
@@ -51,10 +51,13 @@ def trace(
     hidden: Mapping[str, str],
     limits: Limits,
 ) -> TracedCandidate:
-    """Trace a kernel of the file `path` in a child process. A `kernel` of None means
-    the first of `tracing_child.NAMES`. The child gets only the types of `arguments`;
-    None means the results of the candidate's `get_inputs()`. `hidden` maps files that
-    the candidate may not read to their names in a verdict.
+    """Trace a kernel of the file `path` in a child process.
+
+    If `kernel`, its name, is None, the first of `tracing_child.NAMES` is traced. The
+    child gets only the types of `arguments`; if `arguments` is None, it calls the
+    candidate's `get_inputs()`. `hidden` maps files that the candidate may not read to
+    their names in a verdict.
+
     Raises:
         CandidateRefused: the kernel cannot be traced, or does what no kernel needs.
     """

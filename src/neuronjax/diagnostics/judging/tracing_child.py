@@ -1,4 +1,4 @@
-"""The child process that traces a candidate; untrusted code runs only in it.
+"""The child process that traces a candidate kernel; untrusted code runs only in it.
 
 The child gets the types of arguments but not their values, and writes the traced
 program. So a candidate that computes by other means than instructions has no data to

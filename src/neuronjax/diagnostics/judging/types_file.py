@@ -12,7 +12,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.nki.arguments import ArraySlot, is_array
 
 _SCALARS = (str, int, float, bool, type(None))
-#: Exceptions that `read` raises if the data describe no tree.
+#: Exceptions that `read` raises if `data` describes no tree.
 NO_TYPES = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
@@ -46,7 +46,7 @@ def read(data: Any, slot: Callable[[int], Any] = ArraySlot) -> Any:
     """Return the tree that `data` describes; `slot` maps a slot's number to a leaf.
 
     Raises:
-        NO_TYPES: the data describe no tree.
+        NO_TYPES: `data` describes no tree.
     """
     ((kind, held), *_) = data.items()
     if kind == "slot":

@@ -1,6 +1,6 @@
-"""Runs of a traced candidate, in this process or in a child process.
+"""Runs of a traced candidate kernel, in this process or in a child process.
 
-A device loop whose condition is data may never end, and XLA cannot be interrupted.
+A loop whose condition a device computes may never end, and XLA cannot be interrupted.
 Programs with such a loop, and long programs, run in a child, which can be killed.
 """
 
@@ -35,7 +35,7 @@ class ValuesRun(NamedTuple):
 
 
 def executed(block: KernelBlock) -> int:
-    """Count executed instructions; a loop of unknown length counts one iteration."""
+    """Count executed instructions; a loop of unknown length counts as one iteration."""
     total = 0
     for item in block.items:
         if isinstance(item, KernelInstruction):
@@ -66,9 +66,11 @@ def _may_not_end(block: KernelBlock) -> Iterator[str]:
 def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
-    """Yield the kernel's results in every run. If runs may not end or are long, a child
-    process executes all of them, in `seconds` in total; otherwise this process executes
-    each run when its results are needed.
+    """Yield the kernel's results in every run.
+
+    If runs may not end or are long, a child process executes all runs, in `seconds` in
+    total; otherwise this process executes each run when its results are needed.
+
     Raises:
         EndlessError: the runs did not end in time.
         NeuronJaxError: a run breaks a limit.

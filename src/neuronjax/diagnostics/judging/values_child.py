@@ -1,7 +1,7 @@
 """The child process that runs a candidate's instructions, but none of its Python code.
 
 `nursery` forks the child, in a folder that contains the program and the arguments. The
-child writes the results, and last the file with the tree of the results.
+child writes the arrays of the results, and last the file with the results' tree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DONE, DONE_ARRAYS = "values.json", "values.npz"
 
 
 def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
-    """Run the program; return results up to the first error, and the error's fields."""
+    """Return results of the runs in `given` up to an error, and the error's fields."""
     tree = types_file.read(given["results"])
     traced = TracedKernel(read_program(program), tree, tuple(given["dtypes"]))
     stored = StoredKernel(traced)

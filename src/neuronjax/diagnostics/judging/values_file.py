@@ -1,8 +1,8 @@
 """Arguments and results of a kernel as two files: JSON, and the bits of the arrays.
 
 The JSON contains the tree as in `types_file`, with a numbered slot for each array, and
-the names of the arrays' dtypes. A `.npz` file contains array n as unsigned integers of
-its width.
+the names of the arrays' dtypes. A `.npz` file contains the bits of each array as
+unsigned integers of the same width.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from neuronjax.report.tables import Displayed, as_text
 SCHEMA = "neuronjax.verdict/1"
 #: The verdicts, best first, with the exit status of `neuronjax judge` for each.
 EXIT_STATUS = {"accepted": 0, "undecided": 3, "refused": 1}
-#: A tolerance that accepts larger relative L2 errors than this cannot decide.
+#: A tolerance that accepts larger relative L2 errors than this is too wide to decide.
 DECIDES = 0.1
 
 
@@ -38,9 +38,9 @@ class SeedVerdict:
             without rounding after every function.
         allowed: the largest error that passes. With derived tolerances, an element
             without a bound counts as wrong by its whole size.
-        worst: the element with the largest error, relative to its bound if tolerances
-            are derived: result, index, actual and expected value; None if equal.
-        why: what is wrong, "" if nothing.
+        worst: result, index, actual and expected value of the element with the largest
+            error (with derived tolerances, relative to its bound); None if all agree.
+        why: what is wrong; "" if `correct`.
     """
 
     seed: int
@@ -71,8 +71,7 @@ class Problem:
 
     @classmethod
     def of_error(cls, rule: str, error: NeuronJaxError, location: str = "") -> Problem:
-        """Return `error` as a problem of `rule`, at `location` if the error has
-        none."""
+        """Return `error` as a problem, at `location` if the error has no location."""
         return cls(
             rule=rule,
             location=error.location or location,
@@ -104,8 +103,9 @@ class VerdictTimes:
 
     Attributes:
         predicted_ms: time of one call.
-        low_ms, high_ms: 80 % interval of the time, judged by similar measured kernels.
-        speedup: the baseline's predicted time over `predicted_ms`; or None.
+        low_ms, high_ms: 80 % interval of the time, from errors of the prediction for
+            similar measured kernels; or None.
+        speedup: the baseline's predicted time over `predicted_ms`; None if not given.
         engine_activity: share of the time in which each queue works.
         hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
         mfu: FLOP of the kernel's matmuls over TensorE's peak FLOP in `predicted_ms`.
@@ -128,17 +128,17 @@ class VerdictTimes:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class KernelVerdict(Displayed):
-    """The verdict on a kernel: is it correct, legal and safe, and how fast?
+    """The verdict on a kernel: its correctness, its problems and its predicted time.
 
     Attributes:
-        candidate: path of its file.
-        kernel: its name.
+        candidate: path of the kernel's file.
+        kernel: the kernel's name.
         target: the chip.
         nki: the NKI release whose rules apply; "" if none was named.
         accepted: whether no limit is broken, nothing depends on chance, nothing
             forbidden was tried, and the kernel is correct if there is a reference.
-        undecided: reason and remedy if a kernel has no fault, but its tolerance would
-            pass large errors or a kernel that does nothing; otherwise "".
+        undecided: reason and remedy if no fault was found, but the tolerance accepts
+            large errors or a kernel that does nothing; otherwise "".
         correct: whether all seeds are correct; None if nothing was compared, or if all
             pass but the tolerance is too wide to decide.
         tolerance: source of the seeds' tolerances: "derived" from the reference,
@@ -146,9 +146,9 @@ class KernelVerdict(Displayed):
         seeds: one comparison per seed.
         mutants: wrong kernels, and whether the first seed's tolerance catches them.
         limits: broken rules of the chip, and other reasons why judging ended.
-        hazards: legal code whose result may vary.
+        hazards: code that breaks no limit, but whose result may vary.
         advice: documented rules that compilers do not enforce.
-        times: predicted times; None if the kernel cannot be priced.
+        times: predicted times; None if they cannot be predicted.
         fidelity: number of executed instructions by label, such as "exact".
         schema: the version of this format.
     """
@@ -194,7 +194,7 @@ class KernelVerdict(Displayed):
 
 
 def from_json(text: str) -> KernelVerdict:
-    """Return the verdict of which `text` is the JSON.
+    """Return the verdict that `text` contains as JSON.
 
     Raises:
         InvalidProgramError: `text` is no verdict, or has another version of the format.

@@ -82,7 +82,7 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return integer or boolean results, marked where an operand may be wrong."""
+    """Return integer or boolean results, without a bound if an operand may be wrong."""
     results = in_float64(i, [h.values for h in x], at)
     compared = []
     for values, buffer in zip(results, i.results, strict=True):
@@ -121,7 +121,7 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """Return a remainder's slopes in both operands: infinite if the result may jump."""
+    """Return a remainder's slope for each operand: infinite if the result may jump."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
     return jumps, np.where(r[1] > 0, np.inf, np.abs(low))
@@ -207,7 +207,7 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Cast an exact operand as the chip does; add the cast's error to any other."""
+    """Cast an exact operand as the chip does; an inexact one gets the cast's error."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
         results = of_exact(i, x, at)
@@ -280,7 +280,8 @@ def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 @legal.register(ReadAmax)
 @legal.register(RecordAmax)
 def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return the scale as exact: the program divides by it, so its error cancels."""
+    """Return results without errors: the program multiplies by a scale and later by its
+    inverse, so an error of the scale cancels."""
     results = exactly(i, [h.values for h in x], at)
     return [Held(exact(r, at.model), ()) for r in results]
 

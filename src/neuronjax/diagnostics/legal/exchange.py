@@ -63,7 +63,7 @@ def exchanged(
 
 
 def correlated(held: Held) -> Held:
-    """Return `held` with its errors marked as correlated with those of other values."""
+    """Return `held` with its errors marked as correlated with other values' errors."""
     x = held.x
     if not isinstance(x, Tracked) or x.is_exact:
         return held
@@ -97,8 +97,8 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of an integer reduction, marked where a term may be
-    wrong."""
+    """Return the k-th result of an integer reduction, without a bound where a term may
+    be wrong."""
 
     def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
         key = at.reference.first_key
@@ -135,7 +135,7 @@ def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
     terms = [rounded(held.tracked(model), travels)[0] for held in x]
     whole: Any = np.stack(terms)  # type: ignore[call-overload]
     if travels.unit > model.sums.unit and i.op == "add":
-        # Each addition rounds a partial sum, at most about `sizes` in any order.
+        # Each addition rounds a partial sum of at most about `sizes`, in any order.
         values = whole.value
         sizes = np.sqrt(np.square(values).sum(0) + np.square(values.sum(0)))
         error = travels.unit / math.sqrt(3) * sizes

@@ -1,7 +1,7 @@
 """Values of a program with their errors, and rounding of such values to a format.
 
-An array that the program broadcasts is stored as before the broadcast, so that
-`diagnostics.tolerance.elementwise` knows which elements have the same error.
+An array that the program broadcasts is stored in its shape before the broadcast, so
+that `diagnostics.tolerance.elementwise` knows which elements have the same error.
 `Held.wide` broadcasts the array for an instruction that needs every element.
 """
 
@@ -31,9 +31,9 @@ class Held:
         x: the elements, `Tracked` if they are floats or may be wrong. The shape of `x`
             is `shape`, or has size 1 on axes that are broadcast later.
         shape: the shape that the program declares.
-        hard: absolute error bound of a number that was just rounded: the bound of its
-            earlier errors plus the largest error of that rounding. It has the shape of
-            `x`; None if only `x.scale()` bounds the error.
+        hard: absolute error bounds of numbers that were just rounded, in the shape of
+            `x`: the bound of earlier errors plus the largest error of the rounding.
+            None if only `x.scale()` bounds the errors.
         is_drawn: whether the value contains a random error; see `drawn`.
     """
 
@@ -80,11 +80,11 @@ class Held:
 
 
 def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
-    """Return `held` with random errors added to its values, in place of their scales.
+    """Return `held` with random errors in its values, in place of scales of errors.
 
-    `is_drawn` states whether operands of the instruction have random errors. If they
-    have, or if this call adds an error, the result's `is_drawn` is True. Such a result
-    does not count as exact, so a later cast adds a random error too.
+    `is_drawn` states whether operands of the instruction that computed `held` have
+    random errors. If so, or if this call adds an error, the result's `is_drawn` is True
+    and the result does not count as exact, so that a later cast adds a random error.
     """
     x = held.x
     if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:
@@ -93,7 +93,7 @@ def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
 
 
 class Executors(NamedTuple):
-    """What the rules of instructions get in addition to the operands.
+    """The model and the executors that rules of instructions get beside operands.
 
     Attributes:
         model: how results are rounded.
@@ -122,7 +122,7 @@ def places_in_doubt(held: Held) -> np.ndarray:
 
 
 def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list[Any]:
-    """Execute `i` on the exact numbers `arrays`, in the formats of the program."""
+    """Execute `i` on `arrays`, numbers without errors, in the program's formats."""
     given = [
         at.reference.leave(x, view.type.dtype)
         for x, view in zip(arrays, i.operands, strict=True)
@@ -160,8 +160,8 @@ def format_of(i: Instruction, number: int = 0) -> Roundoff:
 
 
 def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """Return `x`, FP32 result `number` of `i`, with the error of rounding to its
-    format."""
+    """Return `x`, the FP32 numbers of result `number` of `i`, with the error of
+    rounding to the format of that result."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
     result, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
@@ -171,8 +171,8 @@ def written(x: Array, i: Instruction, number: int = 0) -> Held:
 def rounded(
     x: Tracked, format: Roundoff, is_stochastic: bool = False
 ) -> tuple[Tracked, np.ndarray | None]:
-    """Return `x` with the error of rounding to `format`, and an error bound; None as
-    bound if `format` is not narrower than FP32.
+    """Return `x` with the error of rounding to `format`, and an error bound; the bound
+    is None if `format` is not narrower than FP32.
 
     The values are not rounded, since the order of addition or a table may decide to
     which neighbour in the format a number is rounded.
@@ -220,7 +220,7 @@ def without_needless_errors(x: Tracked) -> Tracked:
 
 
 def is_power_of_two(held: Held) -> bool:
-    """Return whether all elements are exact powers of two, so products are exact."""
+    """Return whether all elements are exact powers of two: products are then exact."""
     if not held.is_exact or not isinstance(held.x, Tracked):
         return False
     mantissa, _ = np.frexp(held.x.value)

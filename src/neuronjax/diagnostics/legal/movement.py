@@ -108,7 +108,7 @@ def _(i: Im2col | LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> list[Held]:
-    """Move elements of the operands with numbers in `data`; the others are indices."""
+    """Move elements of operands whose numbers are in `data`; the rest are indices."""
     plain = [h.values for h in x]
 
     def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:

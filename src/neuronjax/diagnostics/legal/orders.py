@@ -74,8 +74,8 @@ def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Reduce with a block of scalar instructions. If operands are inexact, results are
-    doubtful (may be wrong), except those of argmax and argmin."""
+    """Reduce with a block of scalar instructions. Results of inexact operands have no
+    bound, unless the block acts as `argmax` or `argmin`."""
     if all(h.is_exact for h in x):
         return of_exact(i, x, at)
     results = in_float64(i, [h.values for h in x], at)
@@ -89,7 +89,7 @@ def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
 def _place(
     i: ReduceBlock, key: Held, results: Sequence[np.ndarray], at: Executors
 ) -> list[Held] | None:
-    """Return the results of a block that acts as `argmax` or `argmin`, else None."""
+    """Return the results if the block acts as `argmax` or `argmin`, else None."""
     whole, [axis] = key.tracked(at.model), i.axes
     ways = ((largest, place_of(np.argmax, 1)), (smallest, place_of(np.argmin, -1)))
     for extreme, place in ways:

@@ -1,4 +1,4 @@
-"""Legal results of a program, and the comparison of outputs with them."""
+"""Results that a correct chip may give, and the comparison of outputs with them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from neuronjax.report.tables import NUMBER, TEXT, WORD, Displayed, new_table
 class BoundArray(np.ndarray):
     """Error bounds that `np.testing.assert_allclose` accepts as `atol`.
 
-    NumPy formats `atol` as one number and adds it to a flat array. The addition fails
-    if outputs have NaN or Inf, which NumPy removes first: use `LegalResults.check`.
+    NumPy formats `atol` as one number and adds it to a flat array. If outputs have NaN
+    or Inf, NumPy removes these first and the addition fails: use `LegalResults.check`.
     """
 
     def __format__(self, spec: str) -> str:
@@ -43,7 +43,7 @@ class BoundArray(np.ndarray):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class LegalOutput:
-    """The legal values of one output.
+    """The legal values of one output: those that a correct chip may give.
 
     Attributes:
         path: path in the pytree, such as "grads/w"; "the result" for one array.
@@ -52,7 +52,7 @@ class LegalOutput:
         expected: the reference, float64; integers and booleans in their dtype.
         atol: absolute bound of every element's error, float64. 0 where only the bits of
             the reference are legal. Inf where no bound is known: the number may
-            overflow, or depends on numbers that differ by less than their bounds.
+            overflow, or depends on numbers that are closer than their error bounds.
         l2: bound of the L2 norm of all errors.
     """
 
@@ -112,7 +112,7 @@ class LegalOutput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class CheckedOutput:
-    """The comparison of one output of a run with its legal values; true if it is legal.
+    """The comparison of one output with its legal values; true if the output is legal.
 
     Attributes:
         judged: counts of elements, and the norm of all errors with its bound.
@@ -228,8 +228,8 @@ class LegalResults(Displayed):
         """Return which elements of `outputs` exceed their bounds, and by how much.
 
         Any number is legal where the bound is Inf. Elsewhere, Inf and NaN are legal
-        only where the reference has the same. The L2 norm of all errors has a bound
-        too, which is sharper than the bounds of single elements. `outputs` have the
+        only where the reference is the same. The L2 norm of all errors has a bound too,
+        which is sharper than the bounds of single elements. `outputs` have the
         structure that the function returns, and any dtypes.
 
         Raises:
@@ -319,7 +319,7 @@ def _row(output: LegalOutput) -> Sequence[str]:
 def legal_output(
     held: Held, path: str, dtype: np.dtype, model: ErrorModel
 ) -> LegalOutput:
-    """Return the legal values of the output `path`, whose value in a walk is `held`."""
+    """Return the legal values of the output `path`; `held` has its value and error."""
     whole = held.tracked(model)
     with np.errstate(all="ignore"):
         tolerance = tolerance_of(whole)

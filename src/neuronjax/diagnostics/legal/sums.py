@@ -69,7 +69,7 @@ def folded(op: str, x: Tracked, axes: tuple[int, ...]) -> Tracked:
 
 
 def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Reduce integers; results are marked where an element of `x` may be wrong."""
+    """Reduce integers; a result has no bound where an element of `x` may be wrong."""
     [values] = in_float64(i, [h.values for h in x], at)
     if not any(map(is_doubtful, x)):
         return [Held(values, values.shape)]
@@ -81,7 +81,7 @@ def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _product(x: Tracked, axes: tuple[int, ...]) -> Tracked:
-    """Return the product over axes; relative errors of the factors add up."""
+    """Return the product over `axes`; relative errors of the factors add up."""
     n = math.prod(x.shape[k] for k in axes)
     value = np.prod(x.value, axis=axes)
     with np.errstate(all="ignore"):
@@ -148,7 +148,7 @@ def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return (elements times scales, scales); the rule of `NcMatmulMx` skips scales."""
+    """Return (scaled elements, scales); the rule of `NcMatmulMx` ignores the scales."""
     elements, scales = exactly(i, [x[0].values], at)
     axis, shape = i.axis, x[0].shape
     exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)

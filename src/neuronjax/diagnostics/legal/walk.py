@@ -33,10 +33,11 @@ Made = Callable[
 
 
 class LegalWalk(OpWalk):
-    """One walk through a program on values with errors.
+    """One execution of a program on values with errors.
 
-    `made` is called after every op outside of scalar blocks and meshes. `draw` adds
-    random errors to values; without `draw`, values carry the scales of errors."""
+    `made` is called after every op, except in scalar blocks and on a mesh of devices.
+    `draw` adds random errors to values; if it is None, values carry scales of errors.
+    """
 
     def __init__(
         self,
@@ -58,16 +59,15 @@ class LegalWalk(OpWalk):
 
     @property
     def kept_in_float32(self) -> set[str]:
-        """Return the names of instructions that have no rule in float64."""
+        """Return the names of instructions that ran in FP32 in place of float64."""
         return self._at.reference.kept_in_float32
 
     def run(self, arguments: Sequence[Any]) -> list[Held]:
-        """Run the main function and return its results. The arguments are arrays
-        without errors, or `Held`.
+        """Return the main function's results for `arguments`, arrays or `Held`.
 
         Raises:
             UnimplementedError: an instruction has no rule.
-            UnsupportedError: numbers closer than their bounds decide a loop or branch.
+            UnsupportedError: a number that decides a loop or branch may be wrong.
         """
         main, lane = self._side.program.main, Lane("legal", self._side)
         lane.take([self._entered(a) for a in arguments], main.arguments)
@@ -115,8 +115,7 @@ class LegalWalk(OpWalk):
     def repeated(
         self, op: Op | None, done: Lane, lane: Lane, values: Iterable[Held]
     ) -> None:
-        """Treat devices' errors as correlated if `values` that devices share have
-        errors."""
+        """Treat errors of devices as correlated if devices share inexact `values`."""
         self._are_joint |= any(not held.is_exact for held in values)
 
     def did(self, path: OpPath, views: Views, lanes: Lanes) -> None:
@@ -137,7 +136,7 @@ class LegalWalk(OpWalk):
         [held] = lane.read([view])
         if is_doubtful(held) and not held.is_exact:
             raise UnsupportedError(
-                f"{what} depends on numbers that differ by less than their bounds",
+                f"{what} depends on numbers that are closer than their error bounds",
                 op=op.name,
                 location=OpPath(self.calls, op).source or None,
                 remedy="pass a function that ends before this op, or starts after it",

@@ -24,10 +24,10 @@ from neuronjax.diagnostics.tolerance.runs import of_run
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked, over_blocks
 
 #: Factor on bounds from random errors, since a kernel may use another algorithm than
-#: its reference, with chunks or other sums.
+#: its reference, such as sums in chunks.
 _OTHER_WAYS = 2.0
-#: Default number of runs with random errors: half of `drawn.SAMPLES`, since a judge
-#: tries several seeds. With fewer runs bounds are wider.
+#: Default number of runs with random errors: half of `drawn.SAMPLES`, since
+#: `neuronjax judge` tries several seeds. With fewer runs bounds are wider.
 SAMPLES = 16
 
 
@@ -55,7 +55,8 @@ def error_bounds(
     have the measured error (`model.SILICON`), half of which is common to all elements;
     and two elements that the reference combines share roundings only where it
     broadcasts, contracts or assigns. A kernel with another but mathematically equal
-    algorithm is sure to pass only where its roundings are no larger.
+    algorithm is sure to pass only where its roundings are no larger than those of the
+    reference.
 
     The bound of the norm of all errors is sharper than those of single elements: in a
     norm, independent errors add in squares.
@@ -64,22 +65,22 @@ def error_bounds(
     4,096 products of normally distributed numbers.
 
     Args:
-        forward: the reference, whose NumPy functions need rules. NumPy is replaced in
-            its module while it runs, so that arrays which it makes carry errors.
+        forward: the reference; NumPy functions that it calls need rules. While it runs,
+            NumPy is replaced in its module, so that arrays that it makes carry errors.
         inputs: arrays and numbers, as the reference takes them. The only error of float
             arrays is their rounding to `precision`.
         precision: the format to which every result is rounded: "fp32", "bf16", "fp16",
             "fp8_e4m3", "tf32", a name of a format, or a dtype.
-        products: the format of the operands of contractions, as `precision`; also
-            "bf16x3", FP32 by three BF16 matmuls. The same as `precision` by default.
+        products: the format of the operands of contractions, by default `precision`;
+            "bf16x3" means FP32 by three BF16 matmuls.
         sums: the format of partial sums.
         functions: relative errors of elementary functions: "silicon", as measured on
             chips; "emulated", for kernels on this emulator; or a mapping by name
             ("exp", "rsqrt", "sqrt", "reciprocal", "other").
         failure: probability that one correct element is refused.
         samples: number of runs with random errors that narrow the bounds, see
-            `drawn.py`. None means `usual` runs if a bound without such runs exceeds
-            1/128 of the result, as after long loops, else 0.
+            `drawn.py`. None means `usual` if the bounds without runs exceed 1/128 of
+            the result, as after long loops, else 0.
         usual: number of runs that `samples=None` makes.
 
     Returns:
@@ -87,8 +88,8 @@ def error_bounds(
 
     Raises:
         UnimplementedError: a function of the reference has no rule.
-        InvalidProgramError: an unknown precision, or the reference takes a number from
-            an array without its error, as in `float(x[0])`.
+        InvalidProgramError: an unknown precision, or the reference converts an array to
+            a Python number, which carries no error, as by `float(x[0])`.
 
     Memory: 12 to 16 bytes for every element that the reference holds; none for large
     results of element-wise functions, which are computed in parts (`pending.py`). Time:
@@ -120,7 +121,6 @@ def error_bounds(
 
 
 def _entered(x: Any, model: ErrorModel) -> Any:
-    """Track a float array; copy any other array; return any other value unchanged."""
     if not isinstance(x, np.ndarray):
         return x
     return x.copy() if x.dtype.kind in "iubOSU" else as_tracked(x, model)

@@ -12,7 +12,7 @@ the terms' signs, a partial sum is a share of the total plus a random walk of at
 sqrt(Q). Only an order chosen for the given numbers, such as positive terms first,
 exceeds this. The bound of Higham and Mary, with the sum of magnitudes in place of G and
 Q, holds for such orders too but is sqrt(n) wider and would hide a dropped term. If
-all terms have one value, the roundings are not independent and the scale is n u G.
+all terms have one magnitude, the roundings are not independent: errors reach n u G.
 
 Values come from FP32 matmuls of `CHUNK` terms, in half the time of float64. The bound
 includes the roundings of these matmuls, as chains of `CHUNK` additions.
@@ -65,7 +65,6 @@ def matmul(a: Any, b: Any) -> Tracked:
 
 
 def _with_stack(x: Tracked, stack: tuple[int, ...]) -> Tracked:
-    """Broadcast the matrices of `x` to `stack`; return `x` itself if possible."""
     if x.shape[:-2] == stack:
         return x
     return moved(lambda v: np.broadcast_to(v, (*stack, *v.shape[-2:])), x)
@@ -123,8 +122,7 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Split `shared` into errors that a sum along `axis` does not change, and
-    others."""
+    """Split `shared` into errors that a sum along `axis` keeps, and other errors."""
     views = {s: t.scale for s, t in shared.items() if t.is_relative}
     same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
     kept = {s: t for s, t in shared.items() if s in same}
@@ -132,7 +130,7 @@ def _parted(
 
 
 def _widened(term: Shared, axis: int, shape: tuple[int, ...]) -> Shared:
-    """Return a factor's error `term`, equal along `axis`, in the product's shape."""
+    """Broadcast a factor's error `term`, which is equal along `axis`, to `shape`."""
     first = np.moveaxis(np.moveaxis(term.scale, axis, -1)[..., :1], -1, axis)
     return Shared(True, np.broadcast_to(first, shape))
 
@@ -143,8 +141,8 @@ class _Factor(NamedTuple):
     Attributes:
         unit: a power of two; it keeps squares within the range of FP32.
         squares: squares of the values, see `_normal`.
-        own: squares of the independent errors; or None.
-        joint: correlated errors; or None.
+        own: squares of the independent errors, or None.
+        joint: correlated errors, or None.
     """
 
     unit: float
@@ -161,8 +159,8 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return `x[stack]` as a factor, and which lines along `axis` have one value.
-    Shared errors in `loose` are treated as correlated."""
+    """Return `x[stack]` as a factor, and a mask of the rows (`axis` -1) or columns (-2)
+    of one magnitude. Shared errors in `loose` are treated as correlated."""
     part = x.part(stack)
     value, own, joint = part.value, part.own, part.correlated(loose, stack)
     largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))

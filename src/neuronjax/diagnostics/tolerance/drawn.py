@@ -3,12 +3,12 @@
 A rule multiplies the largest possible errors of operands by slopes. After a few layers
 or iterations, in which errors cancel as often as they add, such a bound is far larger
 than the error of any run. A *sampled run* adds random errors at the scales that the
-rules give (of a rounding, an order or a table) and continues with the changed numbers:
-Monte Carlo arithmetic. So its errors correlate and cancel as they do in the program.
-The distance of a legal run from the reference, in units of the sampled distances,
-follows Student's t distribution, which gives the factor between bound and sampled
-distances. Random errors are `AMPLITUDE` times too large and distances are divided by
-`AMPLITUDE`, so that a nearby kink (`relu`) is noticed.
+rules give (for a rounding, an order of addition or a function) and continues with the
+changed numbers: Monte Carlo arithmetic. So its errors correlate and cancel as they do
+in the program. The distance of a correct run from the reference, in units of the
+sampled distances, follows Student's t distribution, which gives the factor between
+bound and sampled distances. Random errors are `AMPLITUDE` times too large and distances
+are divided by `AMPLITUDE`, so that runs reach a nearby kink, as that of `relu` at 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLES = 32
 AMPLITUDE = 4.0
 #: Smallest scale of an element's error, as a share of the array's median scale.
 _FLOOR = 0.125
-#: A bound above this share of an output's typical number counts as wide.
+#: A median bound above this share of an output's root mean square counts as wide.
 _LITTLE = 2.0**-7
 
 #: The largest number of elements of one array, in all runs together.
@@ -37,9 +37,10 @@ Key = TypeVar("Key")
 
 
 class Draw:
-    """The random errors of one run or of several; a run's number determines them.
+    """The random errors of `count` runs from run `number` on, of `samples` in total.
 
-    A value packs the numbers of `count` runs (`runs.py`); 0 means one unpacked run."""
+    Arrays pack the numbers of these runs (`runs.py`). If `count` is 0, there is one run
+    and arrays are plain."""
 
     def __init__(self, samples: int, number: int, count: int = 0) -> None:
         self._samples, self._number, self.count = samples, number, count
@@ -72,7 +73,7 @@ class Draw:
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return `x` with random errors of its scales in the values, and no scales."""
+        """Return `x` with random errors of its scales in its values, without scales."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -109,15 +110,15 @@ class Draw:
         return np.moveaxis(draws, 0, -1) if self.count else draws[0]
 
     def _of(self, cause: str) -> Any:
-        """Return a random error: the same in every call with one `cause` (a table, or
-        "constants"), a new error if `cause` is ""."""
+        """Return a random error: the same for every call with an equal `cause` (see
+        `Shared`), but a new error if `cause` is ""."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]
 
 
 class Spread:
-    """Distances of `count` runs with random errors from a reference, per element."""
+    """Distances from a reference, per element, of `count` runs with random errors."""
 
     def __init__(self, expected: np.ndarray) -> None:
         self._expected = expected.astype(np.float64)
@@ -150,7 +151,7 @@ class Spread:
         scale = np.sqrt(self._squares / self.count)
         known = scale[np.isfinite(scale)]
         floor = _FLOOR * float(np.median(known)) if known.size else 0.0
-        # Where a number may jump, a legal run may be as far off as a sampled run.
+        # Where a number may jump, a correct run may be as far off as a sampled run.
         elements = np.maximum(quantile * np.maximum(scale, floor), self._largest)
         norm = quantile * math.sqrt(self._norm / self.count)
         narrow = np.where(
@@ -188,21 +189,21 @@ def sharpened(
 
     Args:
         found: the tolerances to narrow.
-        run: executes the runs of a draw, and returns values by key of `found`.
+        run: executes the runs of a draw, and returns pairs (key of `found`, values).
         samples: number of runs; None means `usual` if a tolerance is wide, else 0.
         failure: probability that one correct element is refused.
         usual: number of runs that `samples=None` makes.
         ways: factor by which the errors of another algorithm for the same result may
             exceed those of this algorithm.
         is_batched: whether `run` executes several runs together. With `samples=None`,
-            sampling ends if the first runs narrow the bound of no norm.
+            `found` is returned if the first runs narrow none of the bounds of norms.
     """
     is_asked = samples is not None
     if samples is None:
         samples = usual if any(map(is_wide, found.values())) else 0
     if not samples:
         return dict(found)
-    # Imported here because the import takes as long as a small reference.
+    # Imported here because the import takes as long as a run of a small reference.
     from scipy.special import stdtrit
 
     quantile = -ways * float(stdtrit(samples, failure / 2))

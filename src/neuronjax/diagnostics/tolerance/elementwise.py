@@ -3,7 +3,7 @@
 An operand's error is multiplied by the function's steepest slope over all values that
 the operand may have. Errors of the operands of one element may be correlated, so they
 add linearly. The result is rounded once, or has the error of an elementary function.
-Half of the latter is a bias common to all elements, which cancels in a softmax.
+Half of such a function's error is common to all elements and cancels in a softmax.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ElementRule:
     """The rule by which a function propagates errors.
 
     Attributes:
-        slopes: maps result, operands and their largest errors to slopes.
+        slopes: maps result, operands and their largest errors to a slope per operand.
         error: "exact", "stored" (one rounding), or the name of an elementary function.
         is_absolute: whether results below 1 have the absolute error of a result of 1.
         is_curved: whether the slopes depend on the operands' largest errors.
@@ -87,7 +87,8 @@ def _chosen(f: np.ndarray, x: Arrays, r: Arrays) -> tuple[Any, ...]:
 
 
 def _function(name: str, slope: Callable[..., Any], absolute: bool = False) -> Any:
-    """Return a rule for one operand, with `slope`(result, operand, largest error)."""
+    """Return a rule for a function of one operand; `slope` maps result, operand and its
+    largest error to the slope."""
     return ElementRule(
         lambda f, x, r: (slope(f, x[0], r[0]),), name, absolute, is_curved=True
     )
@@ -179,8 +180,8 @@ def _add_term(
 
 
 def _broadcast_error(function: Any, place: int, x: Tracked) -> Shared | None:
-    """Return the error of an operand that is broadcast, as an error shared by elements
-    of the result; None if `function` passes no shared error on."""
+    """Return the error of operand `x`, which is broadcast, as a shared error of the
+    result's elements; None if `function` cannot pass it on."""
     if (function, place, False) in _HANDED_ON:
         is_relative, scale = False, np.asarray(x.part(...).scale())
     elif (function, place, True) in _HANDED_ON and (x.value != 0).all():
@@ -203,7 +204,7 @@ class _Operand:
         return self.array.has_joint or bool(self.shared)
 
     def of(self, block: Any, dtype: Any) -> ErrorParts:
-        """Return one block, with values in `dtype` and shared errors in `joint`."""
+        """Return `block`, with values in `dtype` and shared errors in `joint`."""
         value, own, joint = self.array.part(block)
         if value.dtype.kind == "f":
             value = value.astype(dtype, copy=False)
@@ -216,9 +217,9 @@ class _Operand:
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
-    """Return broadcast operands, the result's shared errors, and correlated errors. The
-    copies of a broadcast constant have one error, but count as rounded separately: even
-    if that error adds up in a sum, the roundings of the sum are larger."""
+    """Return broadcast operands, and shared and other correlated errors of the result.
+    The copies of a broadcast constant have one error, but count as rounded separately:
+    even if that error adds up in a sum, the roundings of the sum are larger."""
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
     tracked = []
@@ -398,8 +399,7 @@ for _of, _rule in RULES.items():
 
 
 def select(condition: Any, a: Any, b: Any) -> Tracked:
-    """Return `numpy.where`; both `a` and `b` are right where `condition` may be
-    wrong."""
+    """Return `numpy.where`; bounds allow `a` and `b` where `condition` may be wrong."""
     return elementwise(np.where, _SELECT, condition, a, b)
 
 

@@ -48,7 +48,7 @@ def _tracked(array: Any, model: ErrorModel, zeroed: bool = False) -> Any:
 
 
 class NumpyStandIn:
-    """A stand-in for NumPy: its functions that make arrays return tracked arrays."""
+    """A stand-in for NumPy in which `zeros` and the like return tracked arrays."""
 
     def __init__(self, model: ErrorModel) -> None:
         self.model = model
@@ -59,7 +59,7 @@ class NumpyStandIn:
 
 
 def replaced(thing: Any, model: ErrorModel) -> Any:
-    """Return `thing`; if it makes arrays, wrap it so that the arrays are tracked."""
+    """Return `thing`; wrap a function in `_MAKERS`, so that it tracks its results."""
     if not callable(thing) or not any(thing is maker for maker in _MAKERS):
         return thing
 
@@ -80,10 +80,8 @@ def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:
 
 
 def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]:
-    """Return replacements for the names that mean NumPy in the module of `function`.
-
-    A callable without globals has no such names, and is called unchanged.
-    """
+    """Return replacements for NumPy and for the functions in `_MAKERS`, by their names
+    in the module of `function`; none if `function` has no globals."""
     whole, changed = NumpyStandIn(model), {}
     for name, thing in getattr(function, "__globals__", {}).items():
         new = whole if thing is np else replaced(thing, model)

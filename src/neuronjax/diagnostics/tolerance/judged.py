@@ -25,7 +25,7 @@ class Judged:
             reference is.
         non_finite: number of refused elements with Inf or NaN in result or reference.
         undecided: number of elements with an infinite bound: they may overflow, or
-            depend on numbers that differ by less than their bounds.
+            depend on numbers that differ by less than their error bounds.
         worst: index of the element whose error is the largest multiple of its bound;
             None for an empty result.
         times_bound: the error at `worst` over its bound.
@@ -70,8 +70,8 @@ class Tolerance:
 
     @classmethod
     def of_norm(cls, value: np.ndarray, relative: float) -> Tolerance:
-        """Return a tolerance of the L2 error, relative to the norm of `value` if not
-        0."""
+        """Return a tolerance of the L2 error: `relative` times the norm of `value`, or
+        `relative` if the norm is 0."""
         norm = cls(value, None, 0.0)._norm
         return cls(value, None, relative * norm if norm else relative)
 
@@ -82,8 +82,8 @@ class Tolerance:
 
     @property
     def largest_passing(self) -> float:
-        """Return the largest relative L2 error that passes, if elements without a bound
-        are wrong by their whole size; infinite if no element has a bound."""
+        """Return the largest relative L2 error that passes. Elements without a bound
+        count with errors as large as their values. Inf if no element has a bound."""
         if self.bound is None:
             return self.relative_l2_bound
         if self.bound.size and np.isposinf(self.bound).all():
@@ -102,7 +102,7 @@ class Tolerance:
         return found or not self.check(wrong)
 
     def check(self, actual: object) -> Judged:
-        """Compare a result, of the reference's shape and any dtype, with the tolerance.
+        """Compare `actual`, a result of any dtype, with the tolerance.
 
         Raises:
             InvalidProgramError: `actual` has another shape.
@@ -137,8 +137,7 @@ class Tolerance:
 
     @functools.cached_property
     def _squares(self) -> tuple[float, float]:
-        """Return sums of squares of finite elements: with a bound, and without a
-        bound."""
+        """Return sums of squares of finite elements with a bound, and without one."""
         value, sums = self.value.reshape(-1), [0.0, 0.0]
         for block in flat_blocks(value.size):
             bound = None if self.bound is None else self.bound.reshape(-1)[block]
@@ -181,7 +180,7 @@ class Tolerance:
 
 
 def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return absolute errors; infinite where only one array has an Inf or a NaN."""
+    """Return absolute errors; infinite where the arrays differ by an Inf or NaN."""
     a, b = (x.astype(np.float64, copy=False) for x in (actual, value))
     with np.errstate(all="ignore"):
         off = np.asarray(np.abs(a - b))
@@ -236,6 +235,6 @@ def flat_blocks(elements: int) -> Iterator[slice]:
 
 
 def sum_of_squares(x: np.ndarray) -> float:
-    """Return the sum in float64, without BLAS, whose threads are slow to start."""
+    """Return the sum of squares of `x`, without BLAS, whose threads start slowly."""
     wide = x.astype(np.float64, copy=False)
     return float(np.einsum("i,i->", wide, wide))

@@ -50,8 +50,8 @@ SILICON: Mapping[str, float] = MappingProxyType(
     }
 )
 
-#: Two ULPs of FP32. The errors of the emulator (`numerics/elementary.MAX_ULP`), of
-#: NumPy and of XLA are smaller for these functions.
+#: Relative errors for the emulator: two ULPs of FP32, one ULP for `reciprocal`. Errors
+#: of the emulator (`numerics/elementary.MAX_ULP`), of NumPy and of XLA are smaller.
 EMULATED: Mapping[str, float] = MappingProxyType(
     {"reciprocal": 1.2e-7, "other": 2.4e-7}
 )
@@ -78,20 +78,20 @@ class Roundoff:
     largest: float
 
 
-# A number as the sum of two BF16 numbers. Kernels multiply such numbers by three BF16
+# A number as the sum of two BF16 numbers. Kernels multiply such sums by three BF16
 # matmuls in place of an FP32 matmul, and leave out the smallest of the four products.
 BF16X3 = Roundoff("bf16x3", 2.0**-16, 2.0**-126, FLOAT32.max_finite)
 
 
 @functools.cache
 def roundoff(precision: Any) -> Roundoff:
-    """Return the roundoff of a format: "fp32", "bf16", "bf16x3", a name or a dtype.
+    """Return the rounding to a format: "fp32", "bf16", "bf16x3", a name or a dtype.
 
     Formats with FP32's exponents flush subnormals to zero; with other formats a number
     loses at most half of the smallest subnormal.
 
     Raises:
-        InvalidProgramError: no such format.
+        InvalidProgramError: `precision` names no format.
     """
     if precision == BF16X3.name:
         return BF16X3
@@ -115,7 +115,6 @@ def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _alike(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return whether nonzero magnitudes along `axis` are equal, and the largest."""
     size = np.abs(x)
     largest = np.max(size, axis=axis, initial=0.0)
     least = np.min(size, axis=axis, initial=np.inf, where=size > 0)
@@ -132,7 +131,7 @@ class ErrorModel:
         sums: rounding of the additions of contractions and reductions.
         functions: relative errors of elementary functions by name, "other" among them.
         failure: probability that one correct element is refused.
-        draw: the `drawn.Draw` of the runs; None if arrays carry scales of errors.
+        draw: random errors of runs (`drawn.Draw`); None if arrays carry scales.
     """
 
     stored: Roundoff
@@ -160,7 +159,7 @@ class ErrorModel:
         return n * self.sums.unit**2 / 3
 
     def of_alike(self, n: int) -> float:
-        """Return the scale of the error of n additions whose errors are all equal."""
+        """Return the relative scale of n additions' error if all have equal errors."""
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:

@@ -1,4 +1,4 @@
-"""Functions that only move elements; their errors move with the values."""
+"""Rules of functions that only move elements: errors move with the values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _pieces(function: Any) -> Any:
 
 @run_by_run
 def _padded(x: Tracked, width: Any, mode: Any = "constant", **named: Any) -> Tracked:
-    """Return `numpy.pad`; the added elements are exact."""
+    """Return `numpy.pad`; constants that it adds are exact."""
     value = np.pad(x.value, width, mode, **named)
     extra = {} if mode == "constant" else named
     own, joint = (

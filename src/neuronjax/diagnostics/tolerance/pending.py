@@ -1,7 +1,7 @@
 """Results of element-wise functions whose parts are computed when they are needed.
 
 A softmax of [16, 4096, 4096] goes through five arrays of that shape, each with its
-errors. Stored, they exceed the memory of most machines, and writing them takes longer
+errors. Together these exceed the memory of most machines, and writing them takes longer
 than computing them. Any part of a pending result can be computed alone. The whole
 result is stored when `value`, `own` or `joint` is read.
 """
@@ -42,7 +42,7 @@ class Pending(Tracked):
     Args:
         shape, model, dtype, shared: see `Tracked`.
         compute: returns the values and errors of a block, see `tracked.blocks`.
-        has: whether there are independent errors, and correlated ones.
+        has: whether the array has independent errors, and whether correlated errors.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Pending(Tracked):
 
 
 def _within(block: Any, piece: Any) -> Any:
-    """Return the index in an array of the part `piece` of the block `block`."""
+    """Return the index, in the whole array, of the part `piece` of `block`."""
     if block is ... or piece is ...:
         return piece if block is ... else block
     rest, places = list(piece), []

@@ -1,7 +1,7 @@
 """Rules of sums, means, variances, extremes, sorting and counting.
 
-The error of a sum of n terms is that of n products in `contraction`, where G is the
-largest of the partial sums after every `CHUNK` terms.
+The error of a sum of n terms is that of n products in `contraction`, with the `CHUNK`
+of this file.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ def _last(x: Any, axis: Axis) -> Any:
 
 
 def _lines(x: Tracked, axis: Axis) -> Tracked:
-    """Return `x`, perhaps pending, if `axis` is its last axis, else `_last(x,
-    axis)`."""
     is_last = _axes(x.ndim, axis) == (x.ndim - 1,)
     return x if is_last else _last(x, axis)
 
@@ -127,7 +125,7 @@ def _summed(x: Tracked, term: Shared, axis: Axis) -> Shared:
 
 
 def count(x: Tracked, axis: Axis) -> int:
-    """Return the number of elements of `x` that are reduced to one."""
+    """Return how many elements of `x` a reduction over `axis` combines into one."""
     return math.prod(x.shape[i] for i in _axes(x.ndim, axis))
 
 

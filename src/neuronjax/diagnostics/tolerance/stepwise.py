@@ -23,7 +23,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 
 @run_by_run
 def converted(x: Tracked, dtype: np.dtype) -> Any:
-    """Return `astype`, which rounds to a narrower float and truncates to an integer."""
+    """Convert `x` to `dtype`: round to a narrower float, truncate to an integer."""
     if dtype.kind in "iu":
         return stepwise(np.trunc, x, dtype)
     start = Tracked(x.value, x.model, dtype, x.own, x.joint, x.shared)
@@ -34,7 +34,7 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
 
 @run_by_run
 def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
-    """Apply a step function; a jump within the bound of `x` becomes the error."""
+    """Apply a step function; the error is its jump within the error bound of `x`."""
     reach = x.model.spread * np.asarray(x.scale())
     low, high = function(x.value - reach), function(x.value + reach)
     jump = (high - low).astype(np.float32)

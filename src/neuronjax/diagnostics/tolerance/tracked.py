@@ -34,7 +34,7 @@ from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run, packed
 from neuronjax.errors import InvalidProgramError, UnimplementedError, user_line
 from neuronjax.numerics.float_format import get_format
 
-#: Arrays with more elements than this have FP32 values; errors include the rounding.
+#: Arrays with more elements have FP32 values; errors include the rounding to FP32.
 LARGE_ELEMENTS = 1 << 22
 
 #: Rules work on blocks of this many elements, which stay in a processor's cache.
@@ -65,7 +65,7 @@ class Shared:
     Attributes:
         is_relative: whether the error is `scale` times the value.
         scale: a view of the array's shape, of stride 0 where elements share it.
-        cause: "constants", or the table, whose error is equal at every use; else "".
+        cause: "constants" or a function's name, if the error is equal at every use.
     """
 
     is_relative: bool
@@ -109,11 +109,11 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of values with the scales of their errors; see the module.
 
     Attributes:
-        value: the numbers, float64 or (in a large array) FP32; bool or integer if
-            errors may change such a result.
+        value: the numbers, float64 or (in a large array) FP32; bool or integer for
+            results of these dtypes that errors may change.
         own: scale of independent errors, or None. FP32.
         joint: scale of correlated errors, or None. FP32.
-        shared: errors that elements share, by the number of their source.
+        shared: errors that elements share, by the `source` of their array of origin.
         dtype: the dtype that the reference declares.
         model: how a correct kernel rounds.
     """
@@ -170,8 +170,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array before all its parts are read; `Pending` counts the
-        calls."""
+        """Return this array to a reader of all its parts; `Pending` counts readers."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
@@ -257,7 +256,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
             parent[place] = self
 
     def _forget_sharing(self) -> None:
-        """Move shared errors into `joint`; elements to be assigned do not have them."""
+        """Move shared errors into `joint`, since assigned elements do not have them."""
         if self.shared:
             self.joint = np.asarray(self.correlated(), np.float32)
             self.shared = {}
@@ -281,14 +280,14 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _flat(args: tuple[Any, ...]) -> Any:
-    """Return a shape or axes, given as one tuple or as numbers; None if not given."""
+    """Return the shape or axes that `args` give as one tuple or as numbers, or None."""
     if not args or args == (None,):
         return None
     return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
 
 
 def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
-    """Return a plain index, and a mask of its elements that may be wrong, or None."""
+    """Return `key` without errors, and a mask of its elements that may be wrong."""
     if not isinstance(key, Tracked):
         return key, None
     doubt = np.broadcast_to(np.asarray(key.scale()) > 0, key.shape)
@@ -402,14 +401,14 @@ def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[A
 def over_blocks(
     work: Callable[[Any], Any], shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS
 ) -> list[Any]:
-    """Return `work`'s results for every block, in order; many blocks use threads."""
+    """Return `work`'s results for all blocks of `shape`, computed by `in_threads`."""
     return in_threads(work, list(blocks(shape, elements)), _FEWEST_FOR_THREADS)
 
 
 def in_threads(
     work: Callable[[Any], Any], todo: Sequence[Any], fewest: int = 2
 ) -> list[Any]:
-    """Return `work` of each item in `todo`, in threads from `fewest` items on."""
+    """Return `work` of each item in `todo`; use threads for `fewest` items or more."""
     if len(todo) < fewest:
         return list(map(work, todo))
     # NumPy's error state is in the context of the caller, which a thread lacks.
