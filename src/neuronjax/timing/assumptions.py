@@ -85,7 +85,7 @@ MATMUL_MINIMUM = Constant(
 FAST_LOAD = Constant(
     4,
     "ratio",
-    "LoadStationary is up to 4 times as fast as a MultiplyMoving of its free size [A2]",
+    "LoadStationary is up to 4 times as fast as MultiplyMoving of equal free size [A2]",
 )
 TILE_ROWS_V2 = Constant(64, "rows", "the array is 2 tiles of 64 rows or columns [ISA]")
 TILE_ROWS = Constant(
@@ -112,8 +112,9 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "per second, the rise to full rate goes back by this x (THROTTLE_LIMIT - use);"
-    " use is 0 if idle, else rate x share of rows; the factor for rows is undocumented",
+    "seconds of the rise to full rate lost in each second of low use: this constant"
+    " times (THROTTLE_LIMIT - use). Use is 0 if idle, else the rate times the share of"
+    " rows in use; that rows count is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -130,7 +131,7 @@ VISIBLE_STARTS = assumed(
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
-    100, "cycles", "added to instructions of few elements or of serial work [A2]"
+    100, "cycles", "fixed latency, seen with few elements or in serial work [A2]"
 )
 REDUCE_IN_PASSING = Constant(
     64,
@@ -199,7 +200,7 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by e instead, with which larger e would be faster",
+    " narrow dtypes; V26 divides by e, not 4: a larger e would take less time",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
 THREEFRY_OPERATIONS = Constant(
@@ -216,7 +217,7 @@ FUNCTION_OPERATIONS = assumed(
     32, "operations", "a function of two arguments in software (power, atan2, ...)"
 )
 INTEGER_DIVISION = assumed(
-    32, "operations", "32-bit quotient or remainder in software, one per bit"
+    32, "operations", "32-bit quotient or remainder in software, one for each bit"
 )
 SORT_OPERATIONS = assumed(
     4, "operations", "a step of a merge: two reads, a comparison, a write"
@@ -246,10 +247,10 @@ HBM_INTERLEAVE = assumed(
     512,
     "B",
     "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
-    " Rows share a channel if their distance is a multiple of this times all channels",
-    fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
-    " two channels; an interleave of 256 B or 1 KiB would give 205 or 51 GB/s. Rows of"
-    " 4 KiB of bmm, as far apart, move at 235 GB/s [AO]",
+    " Rows share one if their distance is a multiple of this times the channels' number",
+    fitted_to="trn1, tutorial of matrix products: rows of 1 KiB, 16 KiB apart, move at"
+    " 100 GB/s, on two channels; an interleave of 256 B would give 205 GB/s, of 1 KiB"
+    " 51. Rows of 4 KiB in bmm, also 16 KiB apart, move at 235 GB/s [AO]",
 )
 DMA_TRANSPOSE_SHARE = Constant(0.9, "of DMA's rate", "transpose to SBUF [A3]")
 DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "of DMA's rate", "transpose within SBUF [A3]")
@@ -321,11 +322,11 @@ CARRY_SHARE = assumed(
 MASK_ROWS = assumed(
     128,
     "rows",
-    "queries that are processed at once, against as many keys, as in nki-library's"
-    " attention_cte; blocks of scores that a mask hides are not computed",
+    "queries in a block of scores, and keys if a matmul contracts the scores, as in"
+    " nki-library's attention_cte; blocks that a mask hides are not computed",
 )
 MASK_COLUMNS = assumed(
-    512, "columns", "width of a block of scores, as in nki-library's attention_cte"
+    512, "columns", "keys in a block of scores, as in nki-library's attention_cte"
 )
 MOST_PIECES = assumed(64, "pieces", "a region is scheduled in at most this many pieces")
 CHUNK_BYTES = assumed(
@@ -336,7 +337,8 @@ CHUNK_BYTES = assumed(
 LOOP_TURN = Constant(
     1.4e-6,
     "s",
-    "64 iterations of a loop take 257 us, unrolled 161 us [KLN, its author]",
+    "added to an iteration of a loop: 64 iterations take 257 us, unrolled 161 us [KLN,"
+    " its author]",
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)
