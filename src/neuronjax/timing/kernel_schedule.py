@@ -133,7 +133,6 @@ def schedule_kernel(
 
 
 def _throttled(run: _Scheduling) -> list[str]:
-    """Return a note on TensorE's throttle if it takes a notable share of the time."""
     lost = max(state.array.throttled_seconds for state in run.states)
     if lost <= _NOTABLE_SHARE * run.total:
         return []
