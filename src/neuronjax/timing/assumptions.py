@@ -80,7 +80,9 @@ PROGRAM_SECONDS = assumed(
 # -- TensorE ---------------------------------------------------------------------------
 
 MATMUL_MINIMUM = Constant(
-    64, "cycles", "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
+    64,
+    "cycles",
+    "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, stationary columns) [V26]",
 )
 FAST_LOAD = Constant(
     4,
@@ -202,7 +204,7 @@ GATHER_INDEX = assumed(
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
     " narrow dtypes; V26 divides by e, not 4: a larger e would take less time",
 )
-TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
+TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K cycles [ISA]")
 THREEFRY_OPERATIONS = Constant(
     58,
     "operations/word",
@@ -247,7 +249,7 @@ HBM_INTERLEAVE = assumed(
     512,
     "B",
     "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
-    " Rows share one if their distance is a multiple of this times the channels' number",
+    " Rows share one if their distance is a multiple of this times the channel count",
     fitted_to="trn1, tutorial of matrix products: rows of 1 KiB, 16 KiB apart, move at"
     " 100 GB/s, on two channels; an interleave of 256 B would give 205 GB/s, of 1 KiB"
     " 51. Rows of 4 KiB in bmm, also 16 KiB apart, move at 235 GB/s [AO]",
@@ -260,10 +262,10 @@ DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "of DMA's rate", "transpose within SBUF [A
 REORDER_WINDOW = assumed(
     64,
     "instructions",
-    "an engine issues, of this many next instructions, the one that can start first,"
-    " as the compiler reorders them (TensorE only in the style of neuronxcc.nki). Fused"
-    " attention, one query tile after the other, takes 21.3 ms on trn2; predicted are"
-    " 31.4 ms in the kernel's order, 21.1 ms with this window [KDA]",
+    "how many next instructions of an engine compete: the one that can start first is"
+    " issued, as the compiler reorders them (TensorE's only in the style of"
+    " neuronxcc.nki). Fused attention takes 21.3 ms on trn2; the prediction is 31.4 ms"
+    " in the kernel's order, 21.1 ms with this window [KDA]",
 )
 REGISTER_CYCLES = assumed(
     16,

@@ -137,8 +137,8 @@ def _throttled(run: _Scheduling) -> list[str]:
     if lost <= _NOTABLE_SHARE * run.total:
         return []
     return [
-        f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: products of "
-        "half the array's rows or fewer, or pauses, keep TensorE at half its rate"
+        f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: matmuls "
+        "on at most half of the array's rows, or pauses, keep TensorE at half its rate"
     ]
 
 
