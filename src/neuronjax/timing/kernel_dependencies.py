@@ -35,8 +35,8 @@ from neuronjax.timing.kernel_operands import (
     whole_pattern,
 )
 
-#: For each entry, the entries for which it waits: twice an entry's number, plus 1 if
-#: the latency of that entry's result does not count.
+#: For each entry, the entries for which it waits, each encoded as twice its number,
+#: plus 1 if the latency of its result does not count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
 #: If an entry has more waits than this, they are joined into one. Otherwise each of
