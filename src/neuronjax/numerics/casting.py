@@ -193,7 +193,7 @@ def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
         raise InvalidProgramError(
             "stochastic rounding needs one of seed and random_bits, and has "
             f"{'neither' if seed is None else 'both'}",
-            remedy="pass seed=0, or another seed for every cast",
+            remedy="pass only seed=, a different number for every cast",
         )
     if bits is not None:
         return bits

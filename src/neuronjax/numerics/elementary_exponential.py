@@ -135,8 +135,8 @@ def expm1(x: jax.Array, zero: jax.Array) -> jax.Array:
 
 
 def tanh(x: jax.Array, zero: jax.Array) -> jax.Array:
-    """Return the hyperbolic tangent: x + x^3 P(x^2), but for |x| >= 0.625
-    1 - 1 / (e^2|x| / 2 + 1/2), with the sign of x.
+    """Return the hyperbolic tangent: x + x^3 P(x^2) for |x| < 0.625, otherwise
+    1 - 1 / (e^2|x| / 2 + 1/2) with the sign of x.
 
     With 2|x| = n ln 2 + 2 r, (e^2r - 1) / 2 is r + r^2 Q(r): P and Q have five
     coefficients each, so one evaluation serves both ranges. The dividend 1 needs no

@@ -42,10 +42,8 @@ class ValueAccess(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
-    """Return the products of the leading dimensions, which are the possible row counts.
-
-    At most the first `dimensions` are multiplied. A count of 1 (a single row) is
-    included."""
+    """Return the possible row counts of a tensor of `shape`: 1, and the products of its
+    leading dimensions, at most the first `dimensions`."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -142,8 +140,8 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which a row of the result is read from one row of the
-    operand, and whether a row of the result repeats one element (None: if a row of the
-    operand does)."""
+    operand, and whether a row of the result repeats one element; None means that it
+    does if a row of the operand does."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

@@ -80,12 +80,14 @@ PROGRAM_SECONDS = assumed(
 # -- TensorE ---------------------------------------------------------------------------
 
 MATMUL_MINIMUM = Constant(
-    64, "cycles", "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, M) [V26]"
+    64,
+    "cycles",
+    "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, stationary columns) [V26]",
 )
 FAST_LOAD = Constant(
     4,
     "ratio",
-    "LoadStationary is up to 4 times as fast as a MultiplyMoving of its free size [A2]",
+    "LoadStationary is up to 4 times as fast as MultiplyMoving of equal free size [A2]",
 )
 TILE_ROWS_V2 = Constant(64, "rows", "the array is 2 tiles of 64 rows or columns [ISA]")
 TILE_ROWS = Constant(
@@ -112,8 +114,9 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "per second, the rise to full rate goes back by this x (THROTTLE_LIMIT - use);"
-    " use is 0 if idle, else rate x share of rows; the factor for rows is undocumented",
+    "seconds of the rise to full rate lost in each second of low use: this constant"
+    " times (THROTTLE_LIMIT - use). Use is 0 if idle, else the rate times the share of"
+    " rows in use; that rows count is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -130,7 +133,7 @@ VISIBLE_STARTS = assumed(
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
-    100, "cycles", "added to instructions of few elements or of serial work [A2]"
+    100, "cycles", "fixed latency, seen with few elements or in serial work [A2]"
 )
 REDUCE_IN_PASSING = Constant(
     64,
@@ -199,9 +202,9 @@ GATHER_INDEX = assumed(
     7,
     "cycles/index",
     "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by e instead, with which larger e would be faster",
+    " narrow dtypes; V26 divides by e, not 4: a larger e would take less time",
 )
-TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K [ISA]")
+TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K cycles [ISA]")
 THREEFRY_OPERATIONS = Constant(
     58,
     "operations/word",
@@ -216,7 +219,7 @@ FUNCTION_OPERATIONS = assumed(
     32, "operations", "a function of two arguments in software (power, atan2, ...)"
 )
 INTEGER_DIVISION = assumed(
-    32, "operations", "32-bit quotient or remainder in software, one per bit"
+    32, "operations", "32-bit quotient or remainder in software, one for each bit"
 )
 SORT_OPERATIONS = assumed(
     4, "operations", "a step of a merge: two reads, a comparison, a write"
@@ -246,10 +249,10 @@ HBM_INTERLEAVE = assumed(
     512,
     "B",
     "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
-    " Rows share a channel if their distance is a multiple of this times all channels",
-    fitted_to="trn1, rows of 1 KiB 16 KiB apart, tutorial of matrix products: 100 GB/s,"
-    " two channels; an interleave of 256 B or 1 KiB would give 205 or 51 GB/s. Rows of"
-    " 4 KiB of bmm, as far apart, move at 235 GB/s [AO]",
+    " Rows share one if their distance is a multiple of this times the channel count",
+    fitted_to="trn1, tutorial of matrix products: rows of 1 KiB, 16 KiB apart, move at"
+    " 100 GB/s, on two channels; an interleave of 256 B would give 205 GB/s, of 1 KiB"
+    " 51. Rows of 4 KiB in bmm, also 16 KiB apart, move at 235 GB/s [AO]",
 )
 DMA_TRANSPOSE_SHARE = Constant(0.9, "of DMA's rate", "transpose to SBUF [A3]")
 DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "of DMA's rate", "transpose within SBUF [A3]")
@@ -259,10 +262,10 @@ DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "of DMA's rate", "transpose within SBUF [A
 REORDER_WINDOW = assumed(
     64,
     "instructions",
-    "an engine issues, of this many next instructions, the one that can start first,"
-    " as the compiler reorders them (TensorE only in the style of neuronxcc.nki). Fused"
-    " attention, one query tile after the other, takes 21.3 ms on trn2; predicted are"
-    " 31.4 ms in the kernel's order, 21.1 ms with this window [KDA]",
+    "how many next instructions of an engine compete: the one that can start first is"
+    " issued, as the compiler reorders them (TensorE's only in the style of"
+    " neuronxcc.nki). Fused attention takes 21.3 ms on trn2; the prediction is 31.4 ms"
+    " in the kernel's order, 21.1 ms with this window [KDA]",
 )
 REGISTER_CYCLES = assumed(
     16,
@@ -321,11 +324,11 @@ CARRY_SHARE = assumed(
 MASK_ROWS = assumed(
     128,
     "rows",
-    "queries that are processed at once, against as many keys, as in nki-library's"
-    " attention_cte; blocks of scores that a mask hides are not computed",
+    "queries in a block of scores, and keys if a matmul contracts the scores, as in"
+    " nki-library's attention_cte; blocks that a mask hides are not computed",
 )
 MASK_COLUMNS = assumed(
-    512, "columns", "width of a block of scores, as in nki-library's attention_cte"
+    512, "columns", "keys in a block of scores, as in nki-library's attention_cte"
 )
 MOST_PIECES = assumed(64, "pieces", "a region is scheduled in at most this many pieces")
 CHUNK_BYTES = assumed(
@@ -336,7 +339,8 @@ CHUNK_BYTES = assumed(
 LOOP_TURN = Constant(
     1.4e-6,
     "s",
-    "64 iterations of a loop take 257 us, unrolled 161 us [KLN, its author]",
+    "added to an iteration of a loop: 64 iterations take 257 us, unrolled 161 us [KLN,"
+    " its author]",
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)

@@ -203,7 +203,7 @@ def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
 
 
 def _kangaring_scatter(site: _GroupSite) -> Steps:
-    """Return steps in which each pair of ranks adds two chunks, one per rank [IN]."""
+    """Return steps in which a pair of ranks adds its chunks to a received sum [IN]."""
     c, flows = site.chunk, site.along(2 * site.chunk)
     pairs = site.ranks // 2
     if pairs == 1:
@@ -224,8 +224,8 @@ def _repeated(step: CollectiveStep) -> Steps:
 
 
 def _rdh_scatter(site: _GroupSite) -> Steps:
-    """Return a step that adds the data of each chip's ranks, then steps that send half
-    of the remaining sums to another chip."""
+    """Return a step that adds the data of each chip's ranks, then steps in which each
+    chip sends half of its remaining sums to another chip."""
     steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
     for number in range(_bits(site)):
         part = 2.0 ** -(number + 1) / site.per_chip
@@ -258,8 +258,8 @@ def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
     `number`.
 
     ASSUMPTION: every further rank of a chip uses the next bit, so that all links are
-    used. If all ranks used the bits in the same order, kangaring would be faster from 5
-    MB on, not from the documented 56 MB."""
+    used. If all ranks used the bits in the same order, rdh would be slower than
+    kangaring from 5 MB on, but the documented limit is 56 MB."""
     chips = {label: chip for chip, label in site.labels.items()}
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for rank in range(site.per_chip):

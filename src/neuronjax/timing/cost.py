@@ -38,8 +38,8 @@ RULES = (
 def own_seconds(way: Way) -> float:
     """Return the seconds of a way on an idle core if all operands are ready.
 
-    In a way, works of engines pass tiles on like a pipeline. The time is that of the
-    longest work, plus the first tile of every other work, plus all latencies."""
+    The works of `way` are a pipeline, so this is the time of the longest work, plus the
+    first tile of every other work, plus all latencies."""
     if not way:
         return 0.0
     longest = max(way, key=lambda work: work.seconds)

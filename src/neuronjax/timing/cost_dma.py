@@ -264,8 +264,8 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the smallest number of contiguous bytes of any access. An access on chip
-    counts only if a partition's elements are not contiguous."""
+    """Return the smallest number of contiguous bytes in `sides`, a transfer's accesses.
+    An access on chip counts only if a partition's elements are not contiguous."""
     pieces = []
     for side in sides:
         o = operand(side)

@@ -179,7 +179,7 @@ _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
         prod(_shape(i.results[0])) * _shape(i.operands[0])[-1] * _parts(i)
     ),
     Fft: lambda i: (
-        5  # n log2 n
+        5  # an FFT has 5 n log2 n operations
         * max(prod(_shape(i.operands[0])), prod(_shape(i.results[0])))
         * sum(log2(max(2, n)) for n in i.fft_length)
     ),
@@ -196,8 +196,8 @@ for _kind in _SOFTWARE:
 
 @rule.register
 def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a call of the host over PCIe, with the cubic number of operations of a
-    matrix decomposition. `jax.debug` is free: the chip does not run it."""
+    """Price a call of the host: transfers over PCIe, and N^3 operations for an operand
+    of N x N. `jax.debug` is free: the chip does not run it."""
     if i.function.kind == "debug":
         return FREE
     moved = nbytes(i.operands) + nbytes(i.results)

@@ -159,9 +159,9 @@ def _along_partitions(
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Price a pass and its fold: on VectorE one instruction, or a pass and a reduction.
 
-    The one instruction takes N + 64 cycles [V26] for each row of a lane (N for an
-    abs-max of 16 bits [RMQ, picture]). ScalarE folds sums too, and with `activate2`
-    extrema."""
+    The one instruction takes N + 64 cycles for each row of N elements in a lane [V26],
+    N for an abs-max of 16 bits [RMQ, picture]. ScalarE can fold sums and, with
+    `activate2`, extrema."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)

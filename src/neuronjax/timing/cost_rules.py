@@ -77,7 +77,7 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
     """Return the ways to execute an instruction, in any order.
 
     Raises:
-        InternalError: the class has no rule, as control flow and collectives.
+        InternalError: the class has no rule; control flow and collectives have none.
     """
     raise InternalError(
         f"no cost of {instruction.name}",

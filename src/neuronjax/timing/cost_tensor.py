@@ -156,7 +156,7 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # The number of BF16 operations that take as long as one of `c`, without padding.
+    # BF16 operations in the time of one operation of `c`, without padding.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(

@@ -25,7 +25,7 @@ def working_bytes(
 ) -> int:
     """Return the bytes of two row tiles: one is computed while the next is loaded.
 
-    In a region without matmul, or of a single row, they are at most half of SBUF."""
+    The result is at most half of SBUF, except for matmuls of several rows."""
     size = 2 * block_bytes(fused, region, core, turned)
     is_matmul = region.has_matmul and region.rows > 1
     return size if is_matmul else min(size, core.sbuf_bytes // 2)

@@ -127,8 +127,8 @@ def swap(
 ) -> None:
     """Exchange, in place, the operands of matmuls whose result is only read transposed.
 
-    A matmul changes only if the transposition of its result moves the last axis before
-    the exchange, and not after the exchange."""
+    A matmul changes only if the transposition of its result moves the last axis, and
+    would no longer move it after the exchange."""
     for chain in _chains(nodes, results):
         first, last = chain[0], chain[-1]
         matmul, transpose = first.instruction, last.instruction

@@ -192,8 +192,8 @@ def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
     )
     by_category = ", ".join(f"{k} {_size(v)}" for k, v in peak.categories.items() if v)
     return InvalidProgramError(
-        f"the program needs {_size(peak.bytes)} of HBM; a logical NeuronCore of "
-        f"{core.chip.name} (LNC {core.lnc}) has {_size(room)}: {by_category}; the "
+        f"the program needs {_size(peak.bytes)} of HBM ({by_category}); a logical "
+        f"NeuronCore of {core.chip.name} (LNC {core.lnc}) has {_size(room)}; the "
         f"biggest tensors:{tensors}",
         remedy=_remedies(plan, room),
     )
@@ -205,7 +205,7 @@ def _remedies(plan: MemoryPlan, room: int) -> str:
     found = []
     if totals["activations"]:
         saved = _size(totals["activations"])
-        found.append(f"jax.checkpoint saves up to {saved} of activations")
+        found.append(f"jax.checkpoint can free up to {saved} of activations")
     split = totals["parameters"] + totals["optimizer state"] + totals["outputs"]
     rest = peak.bytes - split
     if split:
@@ -224,8 +224,6 @@ def _remedies(plan: MemoryPlan, room: int) -> str:
 
 
 def _half(plan: MemoryPlan) -> str:
-    """Return "half the batch", or half of another axis of the largest input, as text;
-    "" if no axis can be halved."""
     fused = plan.main.fused
     pairs = zip(plan.arguments, fused.arguments, strict=False)
     inputs = [(t, fused.types[value].shape) for t, value in pairs]

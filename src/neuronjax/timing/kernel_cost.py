@@ -4,13 +4,12 @@ Rules, by the name of the instruction, compute its work from access patterns. Eq
 instructions are priced once. Prices are for one physical core; prices of collectives
 depend on the machine too.
 
-If `engine=` is not given, the compiler chooses VectorE or ScalarE. For trn2 it divides
-copies out of PSUM between both (bmm v2 of kda-for-trainium: 4,170 instructions of
-VectorE and 4,133 of ScalarE, of which 4,224 are such copies). ASSUMPTION: one after the
-other, these instructions go to the engine with less work so far; the instructions that
-only one engine can run are counted first. For trn1 all these instructions go to
-ScalarE: VectorE is idle in bmm. In AdamW, SiLU and two kernels with RMSNorm, ScalarE's
-counter is within a tenth of the work of all these instructions.
+A *movable* instruction has no `engine=`, and VectorE and ScalarE can both run it. For
+trn2 the compiler divides these between both engines: bmm v2 of kda-for-trainium has
+4,170 instructions on one engine and 4,133 on the other, among them 4,224 movable copies
+out of PSUM. ASSUMPTION: one after the other, movable instructions go to the engine with
+less work so far, after all others. For trn1 all movable instructions go to ScalarE:
+VectorE is idle in bmm, and ScalarE's times in other kernels agree (`docs/times.md`).
 """
 
 from __future__ import annotations
@@ -166,7 +165,7 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return `entries`, with a free "held" for each one whose result is still in SBUF.
+    """Return `entries`, with a free "held" instead of each whose result is in SBUF.
 
     The older style's compiler leaves out repeated loads of the same data, and
     operations that an inner loop repeats in every iteration. Later instructions read

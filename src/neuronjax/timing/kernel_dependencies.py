@@ -35,8 +35,8 @@ from neuronjax.timing.kernel_operands import (
     whole_pattern,
 )
 
-#: For each entry, the entries for which it waits: twice an entry's number, plus 1 if
-#: the latency of that entry's result does not count.
+#: For each entry, the entries for which it waits, each encoded as twice its number,
+#: plus 1 if the latency of its result does not count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
 #: If an entry has more waits than this, they are joined into one. Otherwise each of
@@ -113,8 +113,8 @@ class BoxMap:
             found[:] = [pair for pair in found if not contains(b, pair[0])]
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
-        """Choose the axis along which most boxes as large as the first box, `b`,
-        fit."""
+        """Choose the axis along which the most boxes of the size of `b`, the first
+        box, fit."""
         sizes = [last - first for first, last in b]
         axes = range(len(b))
         if self._shape:
@@ -126,7 +126,7 @@ class BoxMap:
         self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
-        """Return the cells of a box; None for all or more than `_MOST_CELLS` cells."""
+        """Return the cells of `b`; None for all cells or more than `_MOST_CELLS`."""
         if b is None:
             return None
         first, last = b[self._axis]
@@ -185,7 +185,7 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """The free bytes of one memory of a core, and those of storages not used again."""
+    """A core's memory: bytes that are free, and bytes of storages not used again."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -199,7 +199,7 @@ class _OnChipRoom:
             room, last = self.dead.popleft()
             waits += last
             self.free += room
-            if self.free > size:  # the rest stays dead
+            if self.free > size:  # the rest can be taken later
                 self.dead.appendleft((self.free - size, last))
                 self.free = size
         if self.free < size:

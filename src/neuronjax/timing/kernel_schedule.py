@@ -133,13 +133,12 @@ def schedule_kernel(
 
 
 def _throttled(run: _Scheduling) -> list[str]:
-    """Return a note on TensorE's throttle if it takes a notable share of the time."""
     lost = max(state.array.throttled_seconds for state in run.states)
     if lost <= _NOTABLE_SHARE * run.total:
         return []
     return [
-        f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: products of "
-        "half the array's rows or fewer, or pauses, keep TensorE at half its rate"
+        f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: matmuls "
+        "on at most half of the array's rows, or pauses, keep TensorE at half its rate"
     ]
 
 

@@ -112,7 +112,6 @@ def _add_loop(
 
 
 def _trips(loop: KernelLoop | KernelWhile, given: Mapping[str, int]) -> int | None:
-    """Return a loop's trip count; None if neither the kernel nor the user gives it."""
     if isinstance(loop, KernelLoop):
         start, stop = loop.start, loop.stop
         if isinstance(start, int) and isinstance(stop, int):

@@ -166,7 +166,7 @@ class TrainingRun:
             )
         if self.tokens is not None and self.tokens_per_step is None:
             raise InvalidProgramError(
-                f"a run of {self.tokens:.4g} tokens, in steps of unknown size",
+                f"a run of {self.tokens:.4g} tokens has steps of unknown size",
                 remedy="give tokens_per_step, the tokens of one call of the step",
             )
 

@@ -261,7 +261,6 @@ class SbufAllocation:
         unit.movements.append(Movement(transfer, value, whole))
 
     def _save(self, n: int, unit: Unit, value: int, reason: Reason) -> None:
-        """Write a value to HBM, unless it is there already."""
         if value in self.in_hbm:
             return
         size = self.fused.sizes[value]

@@ -50,7 +50,7 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Count the dimensions before the first of `excluded` whose size is not 1."""
+    """Count the dimensions before the first one in `excluded` that is larger than 1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n

@@ -108,7 +108,7 @@ class Timeline:
 
     @property
     def flops(self) -> float:
-        """Return the operations of matmuls that the program asks for."""
+        """Return the floating-point operations of the program's matmuls."""
         return sum(
             e.source.flops * e.count for e in self.events if isinstance(e.source, Work)
         )

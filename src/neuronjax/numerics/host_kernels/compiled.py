@@ -3,7 +3,8 @@ XLA.
 
 The code is kept in the user's cache folder, because compiling takes a second if a
 policy has many kernels. A file's name is a digest of the kernel's text, the processor
-and the version of LLVM; a file with another content than its digest says is ignored.
+and the version of LLVM. The file begins with a digest of its name and code, and is
+ignored if this digest is wrong.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class DmaTask:
 
     Attributes:
         bytes: bytes that the busiest engine moves.
-        piece: contiguous bytes at the source or the destination, where they are fewer.
+        piece: contiguous bytes at the source or the destination, whichever are fewer.
         most_bytes_per_second: the rate at which HBM can read or write it.
         item_bytes: bytes of an element, for transposes.
         transposes: whether rows and columns are swapped on the way.

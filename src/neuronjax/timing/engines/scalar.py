@@ -12,7 +12,7 @@ from neuronjax.timing import assumptions as a
 from neuronjax.timing.engines.task import LaneTask, Pace, has, longest
 from neuronjax.timing.work import Core
 
-#: Functions that every table has (ASSUMPTION; `copy` must be one of them).
+#: Functions that every table has (ASSUMPTION).
 IN_EVERY_TABLE = frozenset({"copy", "square", "abs", "sign", "relu"})
 ACTIVATIONS = frozenset({"activation", "activation_reduce", "activate2"})
 

@@ -23,7 +23,7 @@ class LaneStream(NamedTuple):
 
     Attributes:
         memory: "sbuf", "psum", "private_hbm", "shared_hbm" or "registers".
-        dtype: the dtype of its elements; a word of four if the dtype is packed.
+        dtype: the dtype of its elements or, if packed, of the words of four elements.
         free: elements per lane, of all tiles together.
         name: NKI name of the dtype; "" in programs.
         partitions: the number of lanes that have elements.

@@ -29,7 +29,7 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return the seconds that the throttle adds to work on all rows after idle time."""
+    """Return how much longer `busy_seconds` of work on all rows take after a pause."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds
