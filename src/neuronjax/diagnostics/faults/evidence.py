@@ -81,8 +81,8 @@ def absorbed(
     """Return the share of sums of two nonzero addends that equal one of the addends,
     and the root mean square of the addends that rounding drops.
 
-    A cast in a loop adds the change in the reference to `state`, the cast's previous
-    result; a scatter adds the change to its first operand.
+    A cast in a loop counts as the sum of `state` (its previous result) and the change
+    in the reference, and a scatter as the sum of its first operand and the change.
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0

@@ -68,8 +68,7 @@ class Flow:
         self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
         """Return the execution record of the op that computed `value`; of several ops
-        (in branches), the record with the largest `key`, by default the largest error.
-        """
+        (in branches), the record with the largest `key`, by default the error."""
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
@@ -196,8 +195,8 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """If an error's path `chain` ends in a loop, yield the ops from which errors
-        enter it."""
+        """If the path `chain` of an error ends in a loop, yield the ops from which
+        errors enter the path."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -220,8 +219,9 @@ class Flow:
         self, trace: OpTrace, evidence: OpEvidence
     ) -> list[tuple[float, int, Value]]:
         """Return (error, index, value) of the operands with errors, the largest error
-        first. The error is absolute in sums and relative in other ops; in a product
-        with many lost elements, it is at least the operand's share of lost elements."""
+        first. The error is absolute in sums and relative in other ops; if many elements
+        of a product are far off, it is at least the share of elements that are far off
+        in the operand."""
         name = trace.path.op.name
         loses = name in FACTORS and evidence.result.lost > MOST_LOST
 
@@ -273,8 +273,8 @@ class Flow:
         return None
 
     def is_costly(self, value: Value, unit: float) -> bool:
-        """Return whether an op on the path of the error of `value` turns a small error
-        into a large one, or the path is a loop that multiplies by a matrix in a short
+        """Return whether an op on the path of the error of `value` makes a large error
+        of a small one, or the path is a loop that multiplies by a matrix in a short
         format. `unit` is the roundoff of the coarsest format on which `value` depends.
         """
         trace = self.maker(value)
@@ -380,9 +380,9 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether the error of the first op of `chain` is ordinary for short
-    formats: no op but the last enlarges an error below `HOPELESS` by `COSTLY`, by 1 /
-    `unit`, or to an error that perturbed data do not explain; and if an op casts to 8
-    bits, perturbed data explain the error."""
+    formats: no op but the last enlarges an error below `HOPELESS` by a factor of
+    `COSTLY` or 1 / `unit`, or to an error that perturbed data do not explain; and if an
+    op casts to 8 bits, perturbed data explain the error."""
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     costly += [e for _, e in chain[:-1] if _is_unexplained(e)]
     if any(e.error_before < HOPELESS for e in costly):

@@ -58,7 +58,6 @@ def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
 
 
 def _held(op: Op, share: Share, is_broken: bool) -> float | None:
-    """Return a constant operand if it is Inf or, as a factor, 0 or 1; else None."""
     if share.elements and share.nonfinite - share.nan == share.elements:
         return math.inf if is_broken or op.name in _ARITHMETIC else None
     if share.largest == share.norm and op.name in _FACTORS:

@@ -33,8 +33,8 @@ SHORT = 2.0**-12
 
 
 def limit(share: Share, unit: float, most: float = HOPELESS) -> float:
-    """Return the largest relative L2 error of an array that roundings of size `unit`
-    and data explain. In 9 to 16 bits, the data explain no error larger than `most`."""
+    """Return the largest relative L2 error of an array that its data and roundings by
+    `unit` explain. In 9 to 16 bits, the data explain no error larger than `most`."""
     most = most if SHORT < unit <= COARSE else HOPELESS
     return max(min(OF_DATA * share.data_error, most), excused(unit))
 
@@ -46,8 +46,8 @@ def excused(unit: float) -> float:
 
 
 def is_far(share: Share, unit: float, most: float = HOPELESS) -> bool:
-    """Return whether the error of an array exceeds `limit`, the number of Inf and NaN
-    is not that of the reference, or `loses_elements` returns True."""
+    """Return whether the error of an array exceeds `limit`, its number of Inf and NaN
+    differs from the reference's, or `loses_elements` returns True."""
     if share.nonfinite != share.nonfinite_reference:
         return True
     return share.error > limit(share, unit, most) or loses_elements(share)

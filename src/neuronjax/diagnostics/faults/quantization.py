@@ -48,7 +48,6 @@ BLOWN_UP = 10.0
 #: roundoff x norm, for numbers spread evenly between two powers of two.
 _OF_WHOLE = 1 / math.sqrt(12)
 _OF_FLOATS = 1 / math.sqrt(7)
-#: The largest whole number of 16 bits.
 _LARGEST_CODE = 65535
 #: A bound below this share of a float format's largest number belongs to no quantizer.
 _NEAR_LARGEST = 0.5
@@ -87,8 +86,8 @@ def quantizing(
         return
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
-        # A quantizer to floats may bound numbers before it scales them. In a quantizer
-        # to integers, only a computed bound counts there: a constant may be a relu6.
+        # A quantizer to floats may bound numbers before it scales them. A quantizer to
+        # integers may only if the bound is computed: a constant may be a relu6.
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0

@@ -66,8 +66,8 @@ class Witness:
     ) -> None:
         """Observe an op that the run and the reference have executed. `own` is the op's
         own rounding error, on the reference's operands. If `repeats`, the result has
-        every number of the operand equally often. Devices with the numbers of an
-        earlier device are left out."""
+        every number of the operand equally often. A device with the same numbers as an
+        earlier device is not observed."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
         """Observe that a device has the same results of an op as device `done`."""
@@ -271,7 +271,7 @@ class Recorder(Witness):
         super().ended(results)
 
     def _end_turn(self) -> None:
-        """Complete an op's record after all devices: `wrapped` and `flattened`."""
+        """Complete `wrapped` and `flattened` of an op after its run on all devices."""
         if not self._devices or self._turn is None:
             return
         operands, results = zip(*self._devices, strict=True)

@@ -43,9 +43,9 @@ _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"
 def unfit_scale(
     flow: Flow, trace: OpTrace, *, cuts: bool
 ) -> tuple[OpTrace, bool] | None:
-    """Return (op that made a wrong scale, zero point or range, whether it depends on
-    the scaled numbers); None if there is no such op. `trace` (a cast, bound or
-    rounding) cuts off the numbers if `cuts`, else makes some of them zero.
+    """Return the op that made a wrong scale, zero point or range, and whether that op
+    depends on the scaled numbers; None if there is no such op. `trace` (a cast, bound
+    or rounding) cuts off the numbers if `cuts`, else makes some of them zero.
 
     If the scale is computed from a statistic (a reduction), return the op of the
     statistic. But if the statistic is right (a maximum as large as the numbers), return
@@ -70,8 +70,7 @@ def unfit_scale(
 
 def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
     """Return the select that gives the matmul of `trace` a constant (a mask's -1e9) so
-    large that a policy's scaled cast makes the matmul's other numbers zero; else None.
-    """
+    large that a policy's scaled cast makes the other numbers zero; else None."""
     if trace.cast is None or not trace.cast.is_scaled:
         return None
     fmt = get_format(trace.cast.format)

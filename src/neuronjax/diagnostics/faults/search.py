@@ -78,7 +78,7 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: A sum loses digits to an offset if its error is this share of the other addend.
+#: A sum loses digits to an offset if its error exceeds this share of the other term.
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
@@ -347,7 +347,7 @@ class FaultSearch:
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
         """Return the op on the path `chain` that lost digits although its roundoff is
-        ordinary: a sum with a small addend, an op that rounds whole numbers, or an op
+        ordinary: a sum with a small addend, an op that rounds whole numbers, or one
         that makes large numbers of which only the fraction or phase matters; else None.
         """
         (last, evidence), (_, shown) = chain[-1], chain[0]

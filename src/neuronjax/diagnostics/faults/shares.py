@@ -95,7 +95,7 @@ class Share:
 def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     """Compare an array with its reference. `unit` is the roundoff of the coarsest
     format on which the array depends. The effect of perturbed data is computed only if
-    the error exceeds `excused` or many elements are lost."""
+    the error exceeds `excused` or many elements are far off."""
     is_whole = np.dtype(x.dtype).kind in "iu"
     setting = settings_of(np.dtype(x.dtype))
     limit, counts = setting[Told.LOST], x.found

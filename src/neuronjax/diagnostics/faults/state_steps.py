@@ -1,4 +1,4 @@
-"""Steps of states. A state is an argument of which a result is the next value.
+"""Steps of states, such as parameters: arguments of which a result is the next value.
 
 A step (the change) may be wrong although the next state is close to its reference. If
 elements do not change, or are rounded by more than a step, the state's format is at

@@ -127,7 +127,7 @@ def handed_on(trace: OpTrace) -> Iterator[Value]:
 
 
 def vanishes(trace: OpTrace) -> bool:
-    """Return whether over `GONE` of an array underflows in every execution."""
+    """Return whether a share above `GONE` of an array underflows in every execution."""
     is_array = trace.worst.result.elements > 1
     return is_array and trace.zeros > 0 and trace.vanished > GONE
 
