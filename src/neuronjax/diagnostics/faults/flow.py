@@ -34,7 +34,7 @@ AMPLIFIES = 2.0
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
 _SUMS = ADDS | _OF_PRODUCTS | {"stablehlo.reduce"}
-#: In these ops, an element of the result has about the operands' relative error.
+#: Ops in which an element of the result has about the operands' relative error.
 FACTORS = frozenset(
     f"stablehlo.{name}" for name in ("multiply", "divide", "negate", "convert")
 )

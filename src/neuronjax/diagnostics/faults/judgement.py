@@ -23,8 +23,8 @@ UNSEEN_IN_ONE = 1e-2
 #: Ill-conditioning excuses errors up to this and, in 8 bits or fewer, larger errors
 #: that grew from op to op.
 HOPELESS = 0.35
-#: The same limit for 9 to 16 bits if one op enlarges an error by `COSTLY` or more, as a
-#: difference of two nearly equal products does.
+#: The limit instead of `HOPELESS` in 9 to 16 bits if one op enlarges an error by
+#: `COSTLY` or more, as a difference of two nearly equal products does.
 OF_ONE_OP = 0.1
 #: No ordinary op amplifies an error in a short format by this factor or more.
 COSTLY = 16.0

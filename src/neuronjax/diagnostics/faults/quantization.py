@@ -40,7 +40,7 @@ from neuronjax.ir.value_sources import ValueSources
 A_BIT = 2.0
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
-#: The same limit for channels in which most numbers are rounded to zero.
+#: The same limit for the share of channels in which most numbers become zero.
 DEAD = 1 / 16
 #: Zeros of a divisor b matter if norm(a / b) is this many times norm(a) / norm(b).
 BLOWN_UP = 10.0

@@ -70,7 +70,7 @@ class Witness:
         earlier device is not observed."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Observe that a device has the same results of an op as device `done`."""
+        """Observe that `device` has the same results of an op as the device `done`."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """Keep the results of main, after the last op."""
@@ -104,7 +104,7 @@ class OpTrace:
             whose result is not zero in the reference.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of an execution's `own` and its result's norm.
-        left_out: the sum over all executions of the root mean square of lost addends.
+        left_out: the sum over all executions of the second number of `absorbed`.
         left_behind: the same sum, with each term divided by the result's norm.
         wrapped, misread: the sum of this field of `OpEvidence` over all executions.
         rounds_whole: whether any execution rounds whole numbers.
@@ -178,9 +178,9 @@ class OpTrace:
 
     @property
     def absorbs(self) -> bool:
-        """Return whether most sums lose an addend, and the lost addends are at least
-        `PART` of the rounding error and of the result's error. (An epsilon or the last
-        terms of a converged series are less.)"""
+        """Return whether rounding drops an addend of most sums, and these addends are
+        at least `PART` of the rounding error and of the result's error. (An epsilon or
+        the last terms of a converged series are less.)"""
         error = min(self.worst.result.error, 1.0)
         is_part = self.left_out >= PART * self.rounded_away
         is_part &= self.left_behind >= PART * error

@@ -97,7 +97,7 @@ class Suspect:
         role: "makes" or "amplifies": what the op does to the error.
         results: the indices of the results that depend on the op.
         amplifier: the first op with too large an error, if it is not the op at fault.
-        is_running: whether the op is a running sum in a loop and loses its addends.
+        is_running: whether the op is a loop's running sum that addends do not change.
         is_update: whether the op loses the step of a state (a parameter's update).
         bounding: for an op of a quantizer, the execution that clips most numbers or
             rounds most to zero; if `scale`, the execution that loses scaled numbers.
@@ -477,13 +477,13 @@ class FaultSearch:
                 return
 
     def _absorbed(self, trace: OpTrace) -> Iterator[OpTrace]:
-        """Yield the sums shortly before `trace` that no smaller addend changed."""
+        """Yield the sums shortly before `trace` that equal their larger addends."""
         return (t for t in self._flow.near(trace, NEARBY) if t.absorbed[0] == 1)
 
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield the running sums of loops that lose most of their addends."""
+        """Yield the running sums of loops on which most addends have no effect."""
         for trace in self._recorder.traces.values():
             op, loses = trace.path.op, trace.absorbs and not trace.is_broken
             # Lost addends are a fault even if the errors of all results are ordinary.
@@ -495,7 +495,8 @@ class FaultSearch:
                 yield Suspect(trace, "makes", results, is_running=True)
 
     def _is_late(self, sum_: OpTrace, shown: Sequence[tuple[Moment, OpTrace]]) -> bool:
-        """Return whether Inf, NaN or zeros were made before `sum_` lost its addends."""
+        """Return whether Inf, NaN or zeros were made before addends left `sum_`
+        unchanged."""
         if sum_.moment is None:
             return False
         before = (t for moment, t in shown if moment[0] < sum_.moment[0])
@@ -618,8 +619,8 @@ class FaultSearch:
 
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
-    """Return whether one of `others` that affects a result of `suspect` makes an error
-    over `TWO_DIGITS` times as large as that of `suspect`."""
+    """Return whether an op of `others` that affects a result of `suspect` makes an
+    error over `TWO_DIGITS` times as large as the error of `suspect`."""
     error, results = suspect.trace.worst.result.error, {*suspect.results}
     makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
     return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)

@@ -41,7 +41,7 @@ class Seen(NamedTuple):
         dtype: the declared dtype.
         reference: the reference's array; float64 for floats.
         actual: the run's array, of the declared dtype.
-        perturbed: the reference's arrays on perturbed data, one for each draw.
+        perturbed: the reference's arrays, one for each perturbation of the data.
         found: the result of `figures` with `settings_of(dtype)`, if already computed.
     """
 
@@ -60,7 +60,7 @@ class Share:
         elements: number of elements.
         error: relative L2 error; Inf if an element is finite in only one of the arrays.
         data_error: error of the reference on perturbed data, as a root mean square over
-            all draws; 0 where `error` and `lost` are so small that it is not computed.
+            perturbations; 0 if it is not computed, because `error` and `lost` are small.
         lost: share of elements off by more than half of their magnitude; for integers,
             by more than a tenth and by more than one.
         data_lost: the same share on perturbed data; 0 where `lost` is small.

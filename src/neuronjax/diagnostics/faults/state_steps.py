@@ -28,7 +28,7 @@ from neuronjax.diagnostics.faults.shares import (
 )
 from neuronjax.ir.program import Value
 
-#: A step is lost if its error is more than this share of the step.
+#: A step (change) of a state is lost if its error is above this share of the step.
 LOST_UPDATE = 0.5
 #: A result updates an argument if their relative distance is below this.
 NEAR = 0.3
@@ -65,7 +65,7 @@ class StateStep:
 
     @property
     def may_be_noise(self) -> bool:
-        """Return whether the error is more than the state's rounding explains."""
+        """Return whether the step's error is more than the state's rounding explains."""
         return self.has_room or self.error > OF_DATA * self.format_error
 
     @property

@@ -77,7 +77,7 @@ def executions(side: Side, arguments: Sequence[Any], wanted: Wanted) -> Executio
 
 
 class _FoundError(Exception):
-    """The signal that all wanted ops are kept, which ends a walk."""
+    """The signal that ends a walk, because all wanted executions are kept."""
 
 
 class _Keeper(ParallelWalk):

@@ -30,7 +30,7 @@ MOST_EXECUTIONS = 2048  # no remedy is tried for a fault that shows after more o
 
 @dataclass(frozen=True, kw_only=True)
 class WrongResult:
-    """A result of a program that is farther off than its formats and data explain.
+    """A result that is farther from float64 than its formats and data explain.
 
     Attributes:
         name: path in the pytree of the results.

@@ -36,8 +36,8 @@ class Wrong:
         index: the index among the results of main.
         how: "nonfinite", "far", "discrete", "chosen" or "lost", as in `WrongResult`.
         share: the result compared with its reference.
-        allowed: the relative L2 error that formats and data explain.
-        step: the step of a state, if the step is lost.
+        allowed: the relative L2 error that roundings and perturbed data explain.
+        step: the lost step (change) of a state; None if no step is lost.
     """
 
     index: int
@@ -48,7 +48,7 @@ class Wrong:
 
     @property
     def is_doubtful(self) -> bool:
-        """Return whether more draws of perturbed data may excuse the error."""
+        """Return whether more perturbations of the data may excuse the error."""
         return self.how != "nonfinite" and self.share.error <= HOPELESS
 
 
