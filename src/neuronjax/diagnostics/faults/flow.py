@@ -274,9 +274,8 @@ class Flow:
 
     def is_costly(self, value: Value, unit: float) -> bool:
         """Return whether an op on the path of the error of `value` makes a large error
-        of a small one, or the path is a loop that multiplies by a matrix in a short
-        format. `unit` is the roundoff of the coarsest format on which `value` depends.
-        """
+        of a small one, or a loop on the path multiplies by a matrix in a short format.
+        `unit` is the roundoff of the coarsest format on which `value` depends."""
         trace = self.maker(value)
         if trace is None or trace.worst.result.error <= OF_ONE_OP:
             return False

@@ -104,7 +104,7 @@ class OpTrace:
             whose result is not zero in the reference.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of an execution's `own` and its result's norm.
-        left_out: the sum over all executions of the second number of `absorbed`.
+        left_out: the sum over all executions of `OpEvidence.absorbed[1]`.
         left_behind: the same sum, with each term divided by the result's norm.
         wrapped, misread: the sum of this field of `OpEvidence` over all executions.
         rounds_whole: whether any execution rounds whole numbers.

@@ -305,9 +305,8 @@ class FaultSearch:
             yield from found
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return the steps of an error's path `chain`, the earliest first, that amplify
-        the error by at least sqrt(f), up to the step that amplifies most, by a factor
-        f."""
+        """Return the steps of an error's path `chain`, earliest first, that amplify the
+        error by at least sqrt(f), up to the step that amplifies most, by a factor f."""
         # An op that moves numbers is not at fault, even if it drops exact numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
@@ -346,10 +345,9 @@ class FaultSearch:
         return own > other or flushes(trace) or trace.absorbs or rounds_data
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
-        """Return the op on the path `chain` that lost digits although its roundoff is
-        ordinary: a sum with a small addend, an op that rounds whole numbers, or one
-        that makes large numbers of which only the fraction or phase matters; else None.
-        """
+        """Return the op on the path `chain` that lost digits although it rounds as
+        usual: a sum with a small addend, an op that rounds whole numbers, or one that
+        makes large numbers of which only the fraction or phase matters; else None."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         if chain[0][0].path.op.name in NEAR_ONE:
             before = (t for t, _ in chain[1:] if t.path.op.name not in BOUNDS)

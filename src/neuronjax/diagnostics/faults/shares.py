@@ -60,7 +60,7 @@ class Share:
         elements: number of elements.
         error: relative L2 error; Inf if an element is finite in only one of the arrays.
         data_error: error of the reference on perturbed data, as a root mean square over
-            perturbations; 0 if it is not computed, because `error` and `lost` are small.
+            perturbations; 0 if not computed, because `error` and `lost` are small.
         lost: share of elements off by more than half of their magnitude; for integers,
             by more than a tenth and by more than one.
         data_lost: the same share on perturbed data; 0 where `lost` is small.

@@ -65,7 +65,7 @@ class StateStep:
 
     @property
     def may_be_noise(self) -> bool:
-        """Return whether the step's error is more than the state's rounding explains."""
+        """Return whether rounding the state explains less than the step's error."""
         return self.has_room or self.error > OF_DATA * self.format_error
 
     @property

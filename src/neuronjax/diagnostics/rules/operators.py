@@ -216,7 +216,7 @@ neuronjax does not run this op
         "dot-algorithm": _algorithm,
         "dot-precision": _precision,
         "custom-call": _custom_call,
-        # Both run on the host: JAX cannot lower them for the platform.
+        # The host runs the ops of these two rules: JAX cannot lower them for the chip.
         "linear-algebra": lambda c: _left_to_host(c, is_callback=False),
         "host-callback": lambda c: _left_to_host(c, is_callback=True),
         "unlisted-operator": _unlisted,
