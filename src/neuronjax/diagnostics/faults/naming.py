@@ -51,7 +51,6 @@ IN_FP32: Mapping[str, str] = {
     "stagnation": "add in blocks, or use compensated summation",
     "coarse": "compute the result by a formula that needs fewer digits",
 }
-#: Advice for special cases.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
 OUT_OF_MATMUL = (
     "keep whole numbers out of the matmul: multiply elementwise, or give the "

@@ -34,7 +34,7 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Return `x` (float64) changed by at most a roundoff `unit`, with hash `draw`.
+    """Return perturbation number `draw` of `x` (float64), by at most a roundoff `unit`.
     Whole numbers do not change if the format can also hold the halves between them."""
     if not unit or is_exact(x, 0.25 / unit):
         return x

@@ -156,7 +156,7 @@ class Remedy:
         return False, f"{where} alone would still leave {left}"
 
     def _handed_on(self) -> float:
-        """Return the error of `shown` if the op at fault computed in FP32."""
+        """Return what error `shown` would have if the op at fault computed in FP32."""
         made, shown = self.suspect.trace.worst.result, self.shown.worst.result
         grows = shown.error / made.error if made.error else 0.0
         is_other = self.shown is not self.suspect.trace and math.isfinite(grows)

@@ -113,7 +113,7 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         constant = _constant(flow, value, trace)
         made = constant or flow.maker(value)
-        if made is None or made is trace:  # `trace` makes a loop's counter
+        if made is None or made is trace:  # `trace` is a loop's counter
             continue
         dtype = made.path.op.results[0].type.dtype
         if dtype == value.type.dtype:  # else it is the index of a slice

@@ -45,7 +45,7 @@ def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
 
 
 def is_function(trace: OpTrace) -> bool:
-    """Return whether an op is a function with a singular point."""
+    """Return whether an op is a function with a singular point, such as a logarithm."""
     return trace.path.op.name.rpartition(".")[2] in SINGULAR
 
 

@@ -81,7 +81,7 @@ class _FoundError(Exception):
 
 
 class _Keeper(ParallelWalk):
-    """A walk that keeps one execution of each wanted op."""
+    """A walk (an execution op by op) that keeps one execution of each wanted op."""
 
     def __init__(self, side: Side, wanted: Wanted) -> None:
         super().__init__(
