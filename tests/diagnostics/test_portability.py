@@ -170,7 +170,7 @@ def test_facts_pass_through_calls():
         return pick(x, jnp.array([0, 1])), pick(x, jnp.array([0, 11]))
 
     (finding,) = check(program)(f32(8)).findings
-    assert "index 11, legal are 0 to 7" in finding.message
+    assert "index 11, outside 0 to 7" in finding.message
 
 
 # -- what a real program gets ----------------------------------------------------------

@@ -11,7 +11,7 @@ from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
 #: Formula of a program -> what to write instead. A name in a formula matches any value,
-#: but the same value wherever the name occurs. The larger formulas come first.
+#: but the same value wherever the name occurs. The first formula that matches counts.
 FORMS: Mapping[str, str] = {
     "log(1 - 1 / (1 + exp(y)))": "jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x))",
     "log(1 - logistic(x))": "jax.nn.log_sigmoid(-x) for log(1 - sigmoid(x))",
@@ -67,8 +67,9 @@ _KEEPS = CONSTANT - {"stablehlo.constant"}
 
 
 def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str) -> str:
-    """Return advice to replace a formula that contains one of `ops`, against a fault of
-    `kind`; "" if there is none. `scope` names the JAX functions around the ops."""
+    """Return advice to rewrite the formula, or the solution of linear equations, that
+    contains one of `ops`; "" if no advice fits a fault of `kind`. `scope` names the JAX
+    functions around the ops."""
     inner = re.findall(r"\w+", scope.partition("/")[2])  # without the user's function
     names = {op.name.rpartition(".")[2] for op in ops} | set(inner)
     if names & SOLVING:
@@ -78,7 +79,7 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
         if kind not in RANGES.get(formula, (kind,)):
             continue
         if kind == "non-finite" and "exp" not in formula:
-            continue  # other forms keep digits, but make no Inf finite
+            continue  # the other forms do not avoid Inf
         for value in ends:
             found = _match(graph, _PARSED[formula], value, {})
             if found is not None and not found.isdisjoint(ops):
@@ -97,7 +98,7 @@ def _ahead(graph: ValueSources, op: Op) -> Iterator[Value]:
 def _match(
     graph: ValueSources, pattern: ast.expr, value: Value, names: dict[str, Value]
 ) -> set[Op] | None:
-    """Return the ops that compute `value` by the formula `pattern`, or None."""
+    """Return the ops that compute `value` if its formula is `pattern`, else None."""
     value = graph.origin(value, _KEEPS)
     if isinstance(pattern, ast.Name):
         return set() if names.setdefault(pattern.id, value) is value else None

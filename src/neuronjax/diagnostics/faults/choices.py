@@ -1,4 +1,4 @@
-"""Choices such as an argmax or an order, and integers used for their magnitude.
+"""Choices such as an argmax or a sorting order, and integers whose magnitude matters.
 
 An index is right or wrong, never slightly off. If an index is wrong, the numbers that
 were compared are at fault, even if the numbers are as exact as their format allows.
@@ -32,7 +32,7 @@ _ARITHMETIC |= {f"stablehlo.{n}" for n in ("add", "subtract", "multiply")}
 
 
 def is_choice(flow: Flow, value: Value) -> bool:
-    """Return whether whole numbers come from comparing floats, without arithmetic."""
+    """Return whether the whole numbers of `value` come only from comparing floats."""
     if value.type.dtype.kind not in "iub":
         return False
     chosen = False
@@ -49,8 +49,8 @@ def is_choice(flow: Flow, value: Value) -> bool:
 
 
 def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
-    """For each comparison of wrong floats on which `value` depends, yield the op that
-    made most of the floats' error, and the comparison."""
+    """Yield (op that made most of the error of the compared floats, comparison) for
+    each comparison of floats with errors on which `value` depends."""
     for op in _whole_ops(flow, value):
         makers = (flow.maker(v) for v in op.operands if _is_float(v))
         wrong = [t for t in makers if t is not None and t.worst.result.error]
@@ -63,12 +63,12 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
 
 
 def is_chosen_from(flow: Flow, op: Op, ends: Collection[Value]) -> bool:
-    """Return whether only selects, which may discard a result, use the result of an op.
-    `ends` are the values that leave the program.
+    """Return whether the result of `op` is read only by selects, which may discard it.
 
-    If an op moves the result, makes Inf or NaN of it, or multiplies it as an integer,
-    the uses of that op count instead. (An integer power computes one product more than
-    it selects.)
+    If a reader moves the result, makes Inf or NaN of it, or multiplies it as an
+    integer, the readers of that reader's result count instead. (An integer power
+    computes one product more than it selects.) Return False for a result in `ends`, the
+    values that leave the program.
     """
     seen, left = {op}, [op]
     while left:
@@ -89,8 +89,8 @@ def _passes(trace: OpTrace) -> bool:
 
 
 def is_bit_field(flow: Flow, op: Op) -> bool:
-    """Return whether an op shifts to the left, and its result is only combined with
-    other bits or shifted back. Code that packs small integers drops bits on purpose."""
+    """Return whether `op` is a left shift whose result is only combined with other bits
+    or shifted back: code that packs small integers drops bits on purpose."""
     if op.name != "stablehlo.shift_left":
         return False
     readers = [r for r in flow.ahead(op, _moves) if not _moves(r)]
@@ -110,8 +110,8 @@ def _bits(flow: Flow, op: Op) -> float:
 
 
 def drops_digits(flow: Flow, trace: OpTrace) -> bool:
-    """Return whether a shift to the right drops a large part of numbers that no other
-    op reads, and its result is later cast to a float, perhaps after arithmetic."""
+    """Return whether `trace` is a right shift that drops a large part of its numbers,
+    which no other op reads, and whose result is later cast to a float."""
     op = trace.path.op
     if op.name not in _BACK or flow.readers(op.operands[0]) != {op}:
         return False
@@ -125,20 +125,20 @@ def drops_digits(flow: Flow, trace: OpTrace) -> bool:
 
 
 def is_magnitude(flow: Flow, op: Op) -> bool:
-    """Return whether an integer result is compared by size, bounded or cast to a float
-    before any arithmetic. A hash does arithmetic first."""
+    """Return whether the integer result of `op` is compared by size, bounded or cast to
+    a float before any arithmetic. (A hash does arithmetic first.)"""
     return any(map(_orders, flow.ahead(op, _moves)))
 
 
 def is_integer(flow: Flow, op: Op) -> bool:
-    """Return whether the float result of an op is cast to an integer."""
+    """Return whether the float result of `op` is cast to an integer."""
     readers = flow.ahead(op, lambda r: r.name in MOVING | ROUNDS)
     casts = (op for op in readers if op.name == "stablehlo.convert")
     return not all(_is_float(op.results[0]) for op in casts)
 
 
 def _whole_ops(flow: Flow, value: Value) -> list[Op]:
-    """Return the ops that compute whole numbers, back to ops that read floats."""
+    """Return the integer ops that compute `value`, back to ops that read floats."""
 
     def passes(value: Value) -> bool:
         return not _is_float(value)

@@ -1,7 +1,7 @@
 """More draws (random perturbations) of the data, for results that seem wrong.
 
 In one draw, a sign that could flip may stay, and a sum of a few terms may hardly
-change. So the reference runs on more draws before a result counts as wrong.
+change. So the float64 reference runs on more draws before a result counts as wrong.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from neuronjax.diagnostics.faults.shares import Seen
 
-#: Number of draws for a doubtful result, with the first draw.
+#: Number of draws for a doubtful result, including the first draw.
 DRAWS = 5
 
 
@@ -19,9 +19,9 @@ def with_draws(
     doubtful: Collection[int],
     draw: Callable[[int], Sequence[Seen]],
 ) -> tuple[Seen, ...]:
-    """Return `results` with `DRAWS` draws of perturbed data at indices in `doubtful`.
+    """Return `results`, with `DRAWS` perturbed arrays at the indices in `doubtful`.
 
-    `draw(n)` runs the reference on the data of draw `n` and returns the results.
+    `draw(n)` returns the results of the float64 reference on data of perturbation `n`.
     """
     drawn = {n: [*results[n].perturbed] for n in doubtful}
     for number in range(1, DRAWS):

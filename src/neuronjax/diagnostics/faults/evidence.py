@@ -1,4 +1,4 @@
-"""One execution of an op: errors, and numbers that were lost."""
+"""Observations of one execution of an op: its errors, and the numbers that it loses."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ class OpEvidence:
     """The errors and the lost numbers of one execution of an op.
 
     Attributes:
-        result: the result with the largest error, compared with the reference.
-        operands: the float and integer operands, compared likewise.
-        own: relative L2 error of the op on the reference's operands.
+        result: the result with the largest error, compared with the float64 reference.
+        operands: the float and integer operands, compared with the reference.
+        own: the op's own rounding error: relative L2 error on the reference's operands.
         absorbed: share of sums that equal one addend though the other addend is not
             zero, and the root mean square of the addends that rounding drops.
         wrapped: number of integers beyond the range of their type.
-        misread: number of results whose sign changed (see `whole_numbers.misread`).
+        misread: number of integers that change sign: -1 is 2**32 - 1 in uint32.
         rounds_whole: whether the op rounds whole numbers (257 is 256 in bfloat16).
         cut_off: for each operand of a clamp, maximum, minimum, select or saturating
             cast, two root mean squares of what is cut off in the reference: of numbers
             that stay nonzero, and of numbers that become zero.
-        is_tie: whether the function `is_tie` returns True.
+        is_tie: whether results differ from the reference by chance: one comparison
+            flips, or floats next to a rounding boundary become other whole numbers.
     """
 
     result: Share
@@ -53,16 +54,16 @@ class OpEvidence:
         return max((x.error for x in self.operands.values()), default=0.0)
 
     def is_costly(self, unit: float, cast: Cast | None) -> bool:
-        """Return whether the op makes a large error (above `OF_ONE_OP`) of the small
-        errors of its operands and their `cast`, in 9 to 16 bits. `unit` is the roundoff
-        of the coarsest format on which the result depends."""
+        """Return whether the op turns small errors of its operands and of their `cast`
+        into an error above `OF_ONE_OP`, in 9 to 16 bits. `unit` is the roundoff of the
+        coarsest format on which the result depends."""
         before = max(self.error_before, cast.unit if cast else 0.0)
         least = max(OF_ONE_OP, COSTLY * before)
         is_made = self.result.elements > 1 and self.result.error >= least
         return is_made and SHORT < unit <= COARSE
 
 
-#: Ops whose results have the absolute errors of their operands.
+#: Ops whose results have the same absolute errors as their operands.
 ADDS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
 
@@ -77,11 +78,11 @@ def narrows(op: Op) -> bool:
 def absorbed(
     op: Op, operands: Sequence[Seen], result: Seen, state: Seen | None = None
 ) -> tuple[float, float]:
-    """Return the share of sums of two nonzero addends that equal one of them, and the
-    root mean square of the addends that rounding drops.
+    """Return the share of sums of two nonzero addends that equal one of the addends,
+    and the root mean square of the addends that rounding drops.
 
-    For a cast in a loop, `state` is the cast's previous result; for a scatter, it is
-    the first operand. The addends are then `state` and its change in the reference.
+    A cast in a loop counts as the sum of `state` (its previous result) and the change
+    in the reference, and a scatter as the sum of its first operand and the change.
     """
     if result.dtype.kind in "iub":
         return 0.0, 0.0
@@ -119,13 +120,13 @@ _CHANGES = {
 }
 #: Floats with a smaller relative distance may be the same number in FP32.
 _ONE_IN_FP32 = 2.0**-21
-#: In FP32, larger floats have at most 12 bits of the fraction: too few for `is_tie`.
+#: Larger floats have at most 12 fractional bits in FP32: too few for `is_tie`.
 _LARGEST_WITH_FRACTION = 2.0**11
 
 
 def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
-    """Return whether results differ by chance: exactly one of several comparisons
-    flipped, or floats next to a rounding boundary became other whole numbers."""
+    """Return whether `result` is off only by chance: exactly one of several comparisons
+    flips, or floats next to a rounding boundary become other whole numbers."""
     if op.name == "stablehlo.compare":
         flips = np.count_nonzero(np.asarray(result.actual) != result.reference)
         return flips == 1 < np.size(result.reference)
@@ -151,7 +152,7 @@ ROUNDS = frozenset(
 )
 
 
-#: Slices with fewer numbers are no channels.
+#: A slice of an array with fewer numbers does not count as a channel.
 LEAST_IN_CHANNEL = 4
 
 
@@ -164,13 +165,13 @@ def rounds(op: Op) -> bool:
 
 
 class Flattened(NamedTuple):
-    """What a rounding to whole numbers changes by 100 % or more.
+    """The numbers that a rounding to whole numbers changes by 100 % or more.
 
     Attributes:
-        numbers: the share of numbers.
+        numbers: the share of these numbers.
         channels: the largest share of rows, columns or other slices along one axis
-            that become 0 and 1 and in which most numbers change so much; 0 if fewer
-            than two slices do.
+            whose numbers all become 0 or 1 in magnitude, most of them with such a
+            change; 0 if fewer than two slices do.
     """
 
     numbers: float
@@ -178,8 +179,8 @@ class Flattened(NamedTuple):
 
 
 def flattened(operand: Seen, result: Seen) -> Flattened:
-    """Return the shares that a rounding changes by 100 % or more. A half rounded down
-    counts as a zero: code rounds x by `floor(x + 0.5)`."""
+    """Return the shares of numbers and channels that a rounding changes by 100 % or
+    more. An operand of 0.5 counts as 0, since code rounds x by `floor(x + 0.5)`."""
     x = wide(operand.reference)
     counts = (x != 0) & (x != 0.5)
     changed = (np.abs(wide(result.reference) - x) >= np.abs(x)) & counts
@@ -197,7 +198,7 @@ def flattened(operand: Seen, result: Seen) -> Flattened:
 def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, tuple[float, float]]:
-    """Return, for each operand that an op of `CLIPS` or a saturating cast to 8 bits
+    """Return, for each operand that `op` (of `CLIPS`, or a saturating cast to 8 bits)
     bounds, two root mean squares of what is cut off: of numbers that stay nonzero, and
     of numbers that become zero. A select counts only if it clips like a clamp."""
     if op.name in CLIPS and result.dtype.kind not in "iub":
@@ -224,7 +225,7 @@ def cut_off(
 
 
 def _is_clipped(x: np.ndarray, bounded: np.ndarray) -> bool:
-    """Return whether only the largest and smallest of `x` changed, and no sign."""
+    """Return whether `bounded` is `x` clipped at both ends, without a changed sign."""
     if (x * bounded)[x != bounded].min(initial=0.0) < 0:
         return False
     changed = x[x != bounded]

@@ -20,9 +20,9 @@ class Fault(Mapping[str, Any]):
         parameter: path of the nearest leaf of the arguments that the op or an earlier
             op reads, or "". It shows the part of a model if modules have no names.
         shows: the first op whose error is too large, if that is not `record`.
-        iteration: iterations of the loops around the op when the error first happened.
+        iteration: for each loop around the op, the iteration of the first large error.
         evidence: what was observed, in words and numbers.
-        remedy: what to try. An error in this text was measured on the op alone.
+        remedy: what to try. An error that the text names was measured on the op alone.
         outputs: paths of the results that depend on the op.
     """
 

@@ -1,4 +1,4 @@
-"""The paths of errors through the values of a program."""
+"""The paths along which errors reach the values of a program."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ AMPLIFIES = 2.0
 LITTLE = 1e-2
 _OF_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
 _SUMS = ADDS | _OF_PRODUCTS | {"stablehlo.reduce"}
-#: In these ops, an element of the result has about the operands' relative error.
+#: Ops in which an element of the result has about the operands' relative error.
 FACTORS = frozenset(
     f"stablehlo.{name}" for name in ("multiply", "divide", "negate", "convert")
 )
 
-#: An op and one of its executions.
+#: The execution record of an op, and one of its executions.
 Step = tuple[OpTrace, OpEvidence]
 
 
 class Flow:
-    """The values of a program, and the traces of its ops: records of all executions.
+    """The values of a program, and the execution record (`OpTrace`) of every op.
 
     The maker of a value is the op that computed the numbers of the value, never an op
     that moves the numbers and never a call, loop or branch.
@@ -54,21 +54,21 @@ class Flow:
         self._graph = graph
         self._by_op: dict[Op, OpTrace] = {}
         for path, trace in recorder.traces.items():
-            # Of all calls of a function, keep the trace with the largest error.
+            # Of an op's records, one for each call of its function, keep the worst.
             known = self._by_op.setdefault(path.op, trace)
             if _error(trace) > _error(known):
                 self._by_op[path.op] = trace
 
     def trace(self, value: Value) -> OpTrace | None:
-        """Return the trace of the op that computes or moves a value."""
+        """Return the execution record of the op that computes or moves a value."""
         maker = self._graph.makers.get(value)
         return None if maker is None else self._by_op.get(maker)
 
     def maker(
         self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
-        """Return the trace of the op that computed a value; of several ops (in
-        branches), the trace with the largest `key`, by default the largest error."""
+        """Return the execution record of the op that computed `value`; of several ops
+        (in branches), the record with the largest `key`, by default the error."""
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
@@ -84,8 +84,8 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """Return `value` and the values from which it is computed: for each value v
-        that `passes` accepts, the sources of v except those in `leaves_out(v)`."""
+        """Return `value` and the values from which it is computed: of each value v that
+        `passes` accepts, the sources are followed except those in `leaves_out(v)`."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
@@ -111,8 +111,8 @@ class Flow:
         return {self._graph.makers[r] for r in readers if was_run(r)}
 
     def ahead(self, op: Op, hands_on: Callable[[Op], bool]) -> Iterator[Op]:
-        """Yield the ops that read the first result of `op` or of a yielded op that
-        `hands_on` accepts."""
+        """Yield the ops that read the first result of `op`, and the readers of each
+        yielded op for which `hands_on` returns True."""
         seen, left = {op}, [op]
         while left:
             for reader in self.readers(left.pop().results[0]) - seen:
@@ -131,12 +131,12 @@ class Flow:
         return {makers[v] for v in self.behind(value, lambda v: True) if v in makers}
 
     def carrying(self, value: Value) -> set[Op]:
-        """Return the ops through whose results an error reaches a value."""
+        """Return the ops whose results carry an error into `value`."""
         return self._through(value, lambda t: t.first is not None, self._beside_others)
 
     def carrying_nonfinite(self, value: Value) -> set[Op]:
-        """Return the ops through whose results an Inf or NaN, or an error caused by an
-        Inf (a quotient by Inf is zero), reaches a value."""
+        """Return the ops whose results carry Inf or NaN, or an error caused by an Inf
+        (a quotient by Inf is zero), into `value`."""
         is_off = lambda t: t.is_broken or t.first is not None  # noqa: E731
         return self._through(value, is_off, lambda value: ())
 
@@ -161,8 +161,7 @@ class Flow:
         }
 
     def _beside_others(self, value: Value) -> list[Value]:
-        """Return those addends of the sum `value` that have negligible errors
-        (`LITTLE`)."""
+        """Return the addends of the sum `value` with negligible errors (`LITTLE`)."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
@@ -177,9 +176,9 @@ class Flow:
         return any(source not in self.ops_behind(v) for v in addends)
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
-        """Return an op and the ops from which its error came: after each op, the maker
-        of its worst operand. The last op makes its error, or reads a result of the
-        chain (a loop)."""
+        """Return the path along which an op's error came: the op, the op that computed
+        its worst operand, and so on. The last op makes its error itself, or reads a
+        result of an op on the path (in a loop)."""
         found, seen = [(trace, evidence)], {trace.path.op}
         while not _is_own(trace.path.op, evidence):
             behind = next(self.behind_step(trace, evidence), None)
@@ -191,8 +190,8 @@ class Flow:
         return found
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """For each sum in `chain` whose two addends have similar errors, yield the op
-        that made the error of the addend outside the chain."""
+        """For each sum on the path `chain` of an error whose addends have similar
+        errors, yield the op that made the error of the addend outside the path."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
@@ -202,8 +201,8 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """If `chain` ends in a loop, yield the ops from which errors enter the
-        chain."""
+        """If the path `chain` of an error ends in a loop, yield the ops from which
+        errors enter the path."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -218,7 +217,7 @@ class Flow:
                         yield from (t for t, _ in steps if t.path.op not in inside)
 
     def behind_step(self, trace: OpTrace, evidence: OpEvidence) -> Iterator[OpTrace]:
-        """Yield the makers of an op's operands with errors, the largest error first."""
+        """Yield the ops that computed the operands with errors, largest error first."""
         makers = (self.maker(v) for _, _, v in self._wrong(trace, evidence))
         return (maker for maker in makers if maker is not None)
 
@@ -226,9 +225,9 @@ class Flow:
         self, trace: OpTrace, evidence: OpEvidence
     ) -> list[tuple[float, int, Value]]:
         """Return (error, index, value) of the operands with errors, the largest error
-        first: the absolute error for sums; for other ops the relative error or, if a
-        product loses many elements, an operand's share of lost elements if that is
-        larger."""
+        first. The error is absolute in sums and relative in other ops; if many elements
+        of a product are far off, it is at least the share of elements that are far off
+        in the operand."""
         name = trace.path.op.name
         loses = name in FACTORS and evidence.result.lost > MOST_LOST
 
@@ -245,13 +244,12 @@ class Flow:
         return sorted(wrong, key=lambda w: (-w[0], w[1]))
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
-        """Return whether the error of a value is due to chance and not to an op. `unit`
-        is the roundoff of the coarsest format on which the value depends. Chance
-        explains the errors of a gradient that should be zero (of a bias before a
-        softmax) but is rounding noise; of a few elements that are noise, which an
-        optimizer may enlarge; of a float halfway between whole numbers, which may be
-        rounded up or down; and, in 16 bits or fewer, of results after many layers.
-        """
+        """Return whether the error of `value` is due to chance and not to an op. `unit`
+        is the roundoff of the coarsest format on which the value depends. By chance, a
+        gradient that should be zero (of a bias before a softmax) is rounding noise; a
+        few elements are noise that an optimizer may enlarge; a float halfway between
+        whole numbers is rounded up or down; and, in 16 bits or fewer, errors of many
+        layers add up."""
         trace = self.maker(value)
         if trace is None:
             return False
@@ -274,16 +272,16 @@ class Flow:
 
     @functools.cached_property
     def _tie(self) -> Op | None:
-        """Return the first op with a large error if a tie made the error; else None."""
+        """Return the first op with a large error if chance made it; else None."""
         for op, trace in self._by_op.items():
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None
         return None
 
     def is_costly(self, value: Value, unit: float) -> bool:
-        """Return whether an op on the path of a value's error makes a large error of a
-        small one, or the path is a loop that multiplies by a matrix in a short format.
-        `unit` is as in `owes_to_chance`."""
+        """Return whether an op on the path of the error of `value` makes a large error
+        of a small one, or a loop on the path multiplies by a matrix in a short format.
+        `unit` is the roundoff of the coarsest format on which `value` depends."""
         trace = self.maker(value)
         if trace is None or trace.worst.result.error <= OF_ONE_OP:
             return False
@@ -292,8 +290,9 @@ class Flow:
         return is_made or self.multiplies_again(chain, unit)
 
     def multiplies_again(self, chain: list[Step], unit: float) -> bool:
-        """Return whether a chain ends in a loop of linear ops that multiplies a state
-        by a matrix, whose rounding to 9 to 16 bits makes the same error each time."""
+        """Return whether an error's path `chain` ends in a loop of linear ops that
+        multiplies a state by a matrix, whose rounding to 9 to 16 bits (roundoff `unit`)
+        makes the same error each time."""
         ops = [t.path.op for t, _ in chain]
         around = next(self.behind_step(*chain[-1]), None)
         if around is None or around.path.op not in ops or not SHORT < unit <= COARSE:
@@ -308,9 +307,9 @@ class Flow:
         return is_linear and max(errors, default=0.0) > OF_ONE_OP
 
     def _is_of_roundings(self, chain: list[Step], unit: float) -> bool:
-        """Return whether ordinary roundings in short formats explain the first op's
-        error. If the last op's operands have no correct digit, the worst operand's
-        maker is examined."""
+        """Return whether ordinary roundings in short formats explain the error of the
+        first op of `chain`. If no digit of the last op's operands is correct, the op
+        that computed the worst operand is examined."""
         seen: set[Op] = set()
         while _is_ordinary(chain, unit) and chain[-1][0].path.op not in seen:
             origin, last = chain[-1]
@@ -324,7 +323,7 @@ class Flow:
         return False
 
     def before_casts(self, value: Value) -> OpTrace | None:
-        """Return the op that computed a value before any casts of the value."""
+        """Return the last op that computed `value` and is not a cast, or None."""
         trace = self.maker(value)
         while trace is not None and trace.path.op.name == "stablehlo.convert":
             trace = self.maker(trace.path.op.operands[0])
@@ -342,11 +341,11 @@ class Flow:
 
         is_in = [argument in self.behind(v, passes) for v in trace.path.op.operands]
         if trace.path.op.name == "stablehlo.subtract":
-            return is_in == [True, False]  # x - argument is only a distance
+            return is_in == [True, False]  # `argument` minus a term
         return any(is_in)
 
     def near(self, trace: OpTrace, steps: int) -> Iterator[OpTrace]:
-        """Yield the ops at most `steps` steps before an op, the nearest first."""
+        """Yield the ops at most `steps` ops before `trace`, the nearest first."""
         level, seen = [trace], {trace.path.op}
         for _ in range(steps):
             operands = [v for t in level for v in t.worst.operands]
@@ -364,8 +363,8 @@ def computes(trace: OpTrace | None) -> bool:
 
 
 def _is_own(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether an op makes its result's error itself. A cast makes it only if the
-    operand's error is smaller."""
+    """Return whether `op` makes the error of its result itself. A cast makes it only if
+    the operand's error is smaller."""
     if not evidence.own or evidence.own < OWN * evidence.result.error:
         return False
     before = evidence.error_before
@@ -373,8 +372,8 @@ def _is_own(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_noise(op: Op, evidence: OpEvidence) -> bool:
-    """Return whether the terms of a sum cancel to rounding noise of float64; and either
-    the terms are about as exact as FP32, or perturbed data explain the sum's error."""
+    """Return whether the terms of a sum cancel to rounding noise of float64, and either
+    the terms are about as exact as FP32 or perturbed data explain the sum's error."""
     result = evidence.result
     norms = [evidence.operands[v].norm for v in op.operands if v in evidence.operands]
     terms = math.prod(norms) if op.name in _OF_PRODUCTS else max(norms, default=0.0)
@@ -386,9 +385,9 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether the error of the first op of `chain` is ordinary for short
-    formats: each op before the last amplifies the error by less than `COSTLY` and 1 /
-    `unit`, or its operands have no correct digit; and if the chain has a cast to 8
-    bits, perturbed data explain the error."""
+    formats: no op but the last enlarges an error below `HOPELESS` by a factor of
+    `COSTLY` or 1 / `unit`, or to an error that perturbed data do not explain; and if an
+    op casts to 8 bits, perturbed data explain the error."""
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     costly += [e for _, e in chain[:-1] if _is_unexplained(e)]
     if any(e.error_before < HOPELESS for e in costly):
@@ -400,8 +399,8 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
 
 
 def _is_unexplained(evidence: OpEvidence) -> bool:
-    """Return whether an op makes an error above `HOPELESS` of a much smaller one, and
-    perturbed data do not explain the error."""
+    """Return whether an op turns a much smaller error into an error above `HOPELESS`
+    that perturbed data do not explain."""
     share = evidence.result
     is_larger = amplification(evidence) >= OF_DATA
     return is_larger and share.error > max(HOPELESS, OF_DATA * share.data_error)

@@ -1,5 +1,5 @@
-"""Constants that a format holds as another number: an epsilon that is zero and guards
-nothing, a factor that is Inf or one.
+"""Constants that rounding turns into another number: an epsilon into zero, which guards
+nothing, or a factor into Inf or one.
 
 JAX rounds constants before a program is captured, so the reference has the wrong number
 too. Only the source line has the right number.
@@ -27,7 +27,7 @@ SMALLEST_EPSILON = 1e-30
 
 
 class Misread(NamedTuple):
-    """A constant of the source, and its value after rounding to a dtype."""
+    """A constant of a source line, and its value after rounding to a dtype."""
 
     written: float
     held: float
@@ -39,9 +39,9 @@ class Misread(NamedTuple):
 
 
 def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
-    """Return the constant of the source line that became an operand of Inf or a factor
-    of 0 or 1 by rounding; None if there is no such constant. Inf in a bound or mask
-    counts only if `is_broken`: a result with Inf or NaN depends on the op."""
+    """Return the constant of the source line that rounding turned into Inf or, if it is
+    a factor, into 0 or 1; None if there is none. Inf in a bound or mask counts only if
+    `is_broken` says that a result with Inf or NaN depends on the op."""
     op = trace.path.op
     for value, share in trace.worst.operands.items():
         if value.type.dtype.kind in "iub" or not flow.is_constant(value):
@@ -58,7 +58,6 @@ def misread(flow: Flow, trace: OpTrace, *, is_broken: bool) -> Misread | None:
 
 
 def _held(op: Op, share: Share, is_broken: bool) -> float | None:
-    """Return the value of a constant operand if it is Inf or, as a factor, 0 or 1."""
     if share.elements and share.nonfinite - share.nan == share.elements:
         return math.inf if is_broken or op.name in _ARITHMETIC else None
     if share.largest == share.norm and op.name in _FACTORS:
@@ -67,7 +66,7 @@ def _held(op: Op, share: Share, is_broken: bool) -> float | None:
 
 
 def rounded(x: float, dtype: np.dtype) -> float:
-    """Return a number rounded to a dtype; Inf where it overflows."""
+    """Return `x` rounded to a dtype; Inf if it overflows."""
     with np.errstate(over="ignore"):
         return float(np.float64(x).astype(dtype))
 

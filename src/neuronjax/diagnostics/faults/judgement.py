@@ -23,8 +23,8 @@ UNSEEN_IN_ONE = 1e-2
 #: Ill-conditioning excuses errors up to this and, in 8 bits or fewer, larger errors
 #: that grew from op to op.
 HOPELESS = 0.35
-#: The same limit for 9 to 16 bits if one op makes the error from an error that is at
-#: most 1 / `COSTLY` of it, as a difference of two nearly equal products does.
+#: The limit instead of `HOPELESS` in 9 to 16 bits if one op enlarges an error by
+#: `COSTLY` or more, as a difference of two nearly equal products does.
 OF_ONE_OP = 0.1
 #: No ordinary op amplifies an error in a short format by this factor or more.
 COSTLY = 16.0
@@ -33,29 +33,29 @@ SHORT = 2.0**-12
 
 
 def limit(share: Share, unit: float, most: float = HOPELESS) -> float:
-    """Return the largest relative L2 error that an array's formats and data explain. In
-    9 to 16 bits, the data explain no error larger than `most`."""
+    """Return the largest relative L2 error of an array that its data and roundings by
+    `unit` explain. In 9 to 16 bits, the data explain no error larger than `most`."""
     most = most if SHORT < unit <= COARSE else HOPELESS
     return max(min(OF_DATA * share.data_error, most), excused(unit))
 
 
 def excused(unit: float) -> float:
-    """Return the relative L2 error that roundings explain for any data."""
+    """Return the relative L2 error that roundings with roundoff `unit` explain."""
     times = OF_COARSE_ROUNDOFF if unit > COARSE else OF_ROUNDOFF
     return max(times * unit, UNSEEN)
 
 
 def is_far(share: Share, unit: float, most: float = HOPELESS) -> bool:
-    """Return whether an array's error exceeds `limit`, another number of elements than
-    in the reference is Inf or NaN, or `loses_elements` returns True."""
+    """Return whether the error of an array exceeds `limit`, its number of Inf and NaN
+    differs from the reference's, or `loses_elements` returns True."""
     if share.nonfinite != share.nonfinite_reference:
         return True
     return share.error > limit(share, unit, most) or loses_elements(share)
 
 
 def loses_elements(share: Share) -> bool:
-    """Return whether more elements are lost than perturbed data explain. A single
-    element of several does not count, because it may be near zero by chance."""
+    """Return whether more elements are lost (far off) than perturbed data explain. A
+    single element of several does not count: it may be near zero by chance."""
     if share.lost * share.elements <= 1 < share.elements:
         return False
     return share.lost > MOST_LOST and share.lost > OF_DATA * share.data_lost

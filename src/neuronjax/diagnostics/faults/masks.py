@@ -1,8 +1,8 @@
 """Large negative numbers that masks use as minus infinity.
 
 Attention sets masked scores to about -1e9. Beside such numbers the errors of all other
-scores are negligible, yet only the other scores matter. So masked elements are left
-out, like Inf. Large positive numbers are no masks.
+scores are negligible, yet only the other scores matter. So masked elements are left out
+of the error, like Inf. Large positive numbers are no masks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def masked_values(graph: ValueSources) -> frozenset[Value]:
 
 
 def unmasked(seen: Seen, share: Share) -> Seen:
-    """Return an array without masked elements, or unchanged if no mask is found."""
+    """Return `seen` without masked elements; unchanged if no mask is found."""
     if share.largest < LEAST:
         return seen
     reference = wide(seen.reference)

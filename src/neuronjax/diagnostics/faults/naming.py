@@ -43,7 +43,7 @@ KINDS: Mapping[str, str] = {
     "coarse": "keep the result in FP32 up to the op that shows the error",
     "other": "compare this op alone with float64",
 }
-#: Advice where the op already computes in FP32, or where FP32 does not help.
+#: Kind of fault -> advice if the op computes in FP32, or if FP32 does not help.
 IN_FP32: Mapping[str, str] = {
     "overflow": "subtract the maximum or scale before this op",
     "underflow": "work with logarithms, or scale before this op",
@@ -51,7 +51,6 @@ IN_FP32: Mapping[str, str] = {
     "stagnation": "add in blocks, or use compensated summation",
     "coarse": "compute the result by a formula that needs fewer digits",
 }
-#: Advice for special cases.
 WHOLE_IN_FP32 = "keep positions and counts as integers, or in FP32"
 OUT_OF_MATMUL = (
     "keep whole numbers out of the matmul: multiply elementwise, or give the "
@@ -91,7 +90,7 @@ class FaultName:
 
 
 def named(suspect: Suspect) -> FaultName:
-    """Return the name of a suspect's fault, by the first rule of `_RULES` that fits."""
+    """Return the name of a fault, by the first rule of `_RULES` that fits `suspect`."""
     trace, evidence = suspect.trace, suspect.trace.shown
     for rule in _RULES:
         found = rule(suspect, trace, evidence)
@@ -222,7 +221,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
-    """Name the fault of a scale; `e` is the execution of the scaled cast or bound."""
+    """Name the fault of a scale; `e` is the execution that loses the scaled numbers."""
     if s.scale == "loss":
         reach = f"with this loss scale, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
@@ -333,7 +332,6 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 def _is_near_one(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
-    """Name the fault of a cosine or sine near 1 of which an angle is computed."""
     if s.amplifier is None or s.amplifier.path.op.name not in NEAR_ONE:
         return None
     text = f"{_format(t)} keeps few digits of the distance of these numbers from 1"

@@ -3,8 +3,8 @@
 A number is multiplied by 1 + u s, where u is the format's unit roundoff and s, between
 -1 and 1, is a hash of the number's magnitude. As under rounding, equal numbers stay
 equal, zeros stay zero and opposite numbers stay opposite: a constant feature stays
-constant and a symmetric matrix symmetric. `draw` selects the hash. An array of whole
-numbers does not change if its format could also hold the halves between them.
+constant and a symmetric matrix symmetric. `draw` selects the hash. Whole numbers count
+as exact, and stay, if their format could also hold the halves between them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Return `x` (float64) changed by at most a roundoff `unit`, with hash `draw`.
+    """Return perturbation number `draw` of `x` (float64), by at most a roundoff `unit`.
     Whole numbers do not change if the format can also hold the halves between them."""
     if not unit or is_exact(x, 0.25 / unit):
         return x

@@ -5,8 +5,8 @@ A quantizer ends in a cast to 8 bits or fewer; or it rounds to whole numbers, bo
 these and scales them back. A quantizer is at fault if its error is over twice the error
 with a scale that fits all numbers: it loses a bit. (If few numbers are much larger than
 the others, clipping the few may be better than a scale that fits them.) A quantizer is
-also at fault if many numbers become zero; or if a few do, and the program divides by
-these few or multiplies several numbers by each.
+also at fault if many numbers become zero; or if a few become zero, and the program
+divides by the zeros or multiplies several numbers by each zero.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from neuronjax.ir.value_sources import ValueSources
 A_BIT = 2.0
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
-#: The same limit for channels in which most numbers are rounded to zero.
+#: The same limit for the share of channels in which most numbers become zero.
 DEAD = 1 / 16
 #: Zeros of a divisor b matter if norm(a / b) is this many times norm(a) / norm(b).
 BLOWN_UP = 10.0
@@ -48,7 +48,6 @@ BLOWN_UP = 10.0
 #: roundoff x norm, for numbers spread evenly between two powers of two.
 _OF_WHOLE = 1 / math.sqrt(12)
 _OF_FLOATS = 1 / math.sqrt(7)
-#: The largest whole number of 16 bits.
 _LARGEST_CODE = 65535
 #: A bound below this share of a float format's largest number belongs to no quantizer.
 _NEAR_LARGEST = 0.5
@@ -79,16 +78,16 @@ class Bound(NamedTuple):
 def quantizing(
     flow: Flow, graph: ValueSources, traces: Mapping[OpPath, OpTrace], last: OpTrace
 ) -> Iterator[tuple[OpTrace, OpEvidence]]:
-    """Yield the ops at fault in the quantizer that ends with `last`, each with its
-    worst execution; nothing if `last` ends no quantizer."""
+    """Yield (op at fault, its worst execution) for the quantizer that ends with the op
+    `last`; nothing if `last` ends no quantizer."""
     op, dtype = last.path.op, last.path.op.results[0].type.dtype
     is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
-        # A quantizer to floats may bound numbers before it scales them; a quantizer to
-        # integers, only by a computed bound. (A constant bound may be a relu6.)
+        # A quantizer to floats may bound numbers before it scales them. A quantizer to
+        # integers may only if the bound is computed: a constant may be a relu6.
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
@@ -121,7 +120,7 @@ def quantizing(
 
 
 def truncates_steps(flow: Flow, trace: OpTrace) -> bool:
-    """Return whether an op truncates the steps of an integer state in a loop, changes
+    """Return whether an op truncates the steps (changes) of an integer state in a loop,
     more than `MOST_LOST` of them by 100 %, and the program keeps no remainders."""
     op = trace.path.op
     is_cast = op.name == "stablehlo.convert" and rounds(op)
@@ -166,9 +165,9 @@ def _is_range(flow: Flow, trace: OpTrace) -> bool:
 def _before(
     graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
 ) -> Iterator[tuple[OpTrace, bool]]:
-    """Going back from an op to arithmetic other than scaling, yield the ops that bound
-    or round numbers, each with whether a scaling follows. Each call of a function is
-    examined, because all clips of a program may call one function."""
+    """Yield (op that bounds or rounds numbers, whether a scaling follows) for the ops
+    before the op at `path`, back to arithmetic other than scaling. Each call of a
+    function is examined, because all clips of a program may call one function."""
     left = [(path.calls, v, False) for v in _same_size(path.op)]
     seen = set(left)
     while left:
@@ -196,7 +195,7 @@ def _same_size(op: Op) -> list[Value]:
 
 
 def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
-    """Return an op as a `Bound`, or None if the op cuts nothing off; with `zero`,
+    """Return the op of `trace` as a `Bound`; None if it cuts nothing off. If `zero`,
     numbers that become zero count as cut off. Of two operands, the operand nearer to
     the result counts as bounded."""
     found = [
@@ -234,7 +233,7 @@ def _matters(
     codes: OpTrace,
 ) -> bool:
     """Return whether a few zeros in the result of `codes` matter: the program divides
-    by numbers computed from zeros, or multiplies several numbers by each zero."""
+    by numbers computed from the zeros, or multiplies several numbers by each zero."""
 
     def hands_on(_: Value, reader: Value) -> bool:
         maker = graph.makers.get(reader)

@@ -44,7 +44,7 @@ class Witness:
     """An observer of a walk (an execution op by op) that keeps the results of main.
 
     Attributes:
-        contractions: the policy's casts of operands, by contraction.
+        contractions: for each contraction, the cast of its operands by a policy.
         results: the results of main, after the walk.
         hears_every_device: whether devices with equal arrays are observed separately.
     """
@@ -64,13 +64,13 @@ class Witness:
         repeats: bool = False,
         device: int = 0,
     ) -> None:
-        """Observe an op that the run and the reference have executed. `own` is the
-        error that the op makes itself; with `repeats`, the result has every number of
-        the operand equally often. Devices with the numbers of an earlier device are
-        left out."""
+        """Observe an op that the run and the reference have executed. `own` is the op's
+        own rounding error, on the reference's operands. If `repeats`, the result has
+        every number of the operand equally often. A device with the same numbers as an
+        earlier device is not observed."""
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Observe that a device has the same results of an op as device `done`."""
+        """Observe that `device` has the same results of an op as the device `done`."""
 
     def ended(self, results: Sequence[Seen]) -> None:
         """Keep the results of main, after the last op."""
@@ -80,13 +80,13 @@ class Witness:
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
 #: A contribution of at least this share of an error counts as a part of the error.
 PART = 0.25
-#: (Index of an execution, iterations of the loops around the op, evidence).
+#: (Index of an execution, iterations of the loops around the op, what was observed).
 Moment = tuple[int, tuple[int, ...], OpEvidence]
 
 
 @dataclass
 class OpTrace:
-    """All executions of an op.
+    """The execution record of an op: its worst executions, and sums over all of them.
 
     Attributes:
         worst: the execution with the largest error of its result.
@@ -104,8 +104,8 @@ class OpTrace:
             whose result is not zero in the reference.
         is_broken: whether any result has an Inf or NaN.
         rounded_away: the largest product of an execution's `own` and its result's norm.
-        left_out: the sum over all executions of the root mean square of lost addends.
-        left_behind: the same sum, of terms relative to the result's norm.
+        left_out: the sum over all executions of `OpEvidence.absorbed[1]`.
+        left_behind: the same sum, with each term divided by the result's norm.
         wrapped, misread: the sum of this field of `OpEvidence` over all executions.
         rounds_whole: whether any execution rounds whole numbers.
     """
@@ -173,14 +173,14 @@ class OpTrace:
 
     @property
     def shown(self) -> OpEvidence:
-        """Return the evidence of `moment`, or `worst` if `moment` is None."""
+        """Return what was observed at `moment`, or `worst` if `moment` is None."""
         return self.moment[2] if self.moment else self.worst
 
     @property
     def absorbs(self) -> bool:
-        """Return whether most sums lose an addend, and the lost addends make at least
-        `PART` of the rounding error and of the result's error. (An epsilon or the last
-        terms of a converged series make less.)"""
+        """Return whether rounding drops an addend of most sums, and these addends are
+        at least `PART` of the rounding error and of the result's error. (An epsilon or
+        the last terms of a converged series are less.)"""
         error = min(self.worst.result.error, 1.0)
         is_part = self.left_out >= PART * self.rounded_away
         is_part &= self.left_behind >= PART * error
@@ -204,12 +204,12 @@ def _badness(share: Share) -> tuple[float, float]:
 
 @dataclass(kw_only=True)
 class Recorder(Witness):
-    """An observer that also records the traces of a run.
+    """An observer that also keeps an execution record (`OpTrace`) of every op.
 
     Attributes:
         units: for every value, the roundoff of the coarsest format on which it depends.
         masked: values that may have large negative numbers instead of minus infinity.
-        traces: the executions of each op, in the order of the first executions.
+        traces: the execution records, in the order of the first executions.
     """
 
     units: Mapping[Value, float]
@@ -219,7 +219,7 @@ class Recorder(Witness):
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
     # The last result of a cast in a loop, by device.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
-    # The op and iterations in progress; and (operand, result) of each device.
+    # The op that is being observed, its iterations, and (operand, result) by device.
     _turn: tuple[OpPath, tuple[int, ...]] | None = None
     _devices: list[tuple[Seen, Seen]] = field(default_factory=list)
 
@@ -261,7 +261,7 @@ class Recorder(Witness):
             trace.made_nonfinite = moment
 
     def repeated(self, op: Op, done: int, device: int) -> None:
-        """Copy each `Share` of an op's results from the device `done` to `device`."""
+        """Copy the comparisons of an op's results from device `done` to `device`."""
         known = self._shares.get(done, {})
         own = {v: known[v] for v in op.results if v in known}
         self._shares.setdefault(device, {}).update(own)
@@ -271,7 +271,7 @@ class Recorder(Witness):
         super().ended(results)
 
     def _end_turn(self) -> None:
-        """Add to a trace what depends on all devices: `wrapped` and `flattened`."""
+        """Complete `wrapped` and `flattened` of an op after its run on all devices."""
         if not self._devices or self._turn is None:
             return
         operands, results = zip(*self._devices, strict=True)
@@ -284,7 +284,7 @@ class Recorder(Witness):
         trace.dead_channels = max(trace.dead_channels, *(s.channels for s in shares))
 
     def unit(self, op: Op) -> float:
-        """Return the largest of the `units` of an op's results."""
+        """Return the largest roundoff in `units` of the results of `op`."""
         return max((self.units.get(v, 0.0) for v in op.results), default=0.0)
 
     def _is_off(self, op: Op, evidence: OpEvidence) -> bool:

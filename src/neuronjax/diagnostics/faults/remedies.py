@@ -46,8 +46,8 @@ _BFLOAT16, _FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 
 
 def tried_op(suspect: Suspect, kind: str) -> OpTrace:
-    """Return the op on which a remedy is tried: the op at fault, or the op at which the
-    error shows."""
+    """Return the op on which a remedy is tried: the op at fault, or the first op with
+    too large an error."""
     trace, shown = suspect.trace, suspect.amplifier
     if shown is None:
         return trace
@@ -72,7 +72,7 @@ class Remedy:
         shown: the op that `tried_op` returns.
         execution: an execution of `shown`; None if no trial is possible.
         unit: roundoff of the coarsest format on which the result of `shown` depends.
-        step: size of a lost step relative to the state; 0 for other faults.
+        step: size of a lost update relative to its state; 0 for other faults.
     """
 
     name: FaultName
@@ -93,7 +93,7 @@ class Remedy:
             ops = {self.suspect.trace.path.op, self.shown.path.op}
             form = better_form(self.graph, ops, self.suspect.trace.path.scope, kind)
         known = form or IN_FP32.get(kind, KINDS[kind])
-        is_broken = self.shown.shown.result.nonfinite_reference  # even in float64
+        is_broken = self.shown.shown.result.nonfinite_reference  # in float64 too
         if not self._is_narrow() or is_broken or kind == "saturation":
             return known
         if self.execution is None:
@@ -156,7 +156,7 @@ class Remedy:
         return False, f"{where} alone would still leave {left}"
 
     def _handed_on(self) -> float:
-        """Return the error at `shown` that the op at fault would cause in FP32."""
+        """Return what error `shown` would have if the op at fault computed in FP32."""
         made, shown = self.suspect.trace.worst.result, self.shown.worst.result
         grows = shown.error / made.error if made.error else 0.0
         is_other = self.shown is not self.suspect.trace and math.isfinite(grows)
@@ -165,7 +165,7 @@ class Remedy:
     # -- scales ------------------------------------------------------------------------
 
     def _scaled(self) -> str:
-        """Return advice on a scale with which the numbers fit 8 bits, or ""."""
+        """Return advice on a scale with which the numbers fit 8 bits; "" for none."""
         found = self._short()
         if found is None:
             return ""
@@ -186,8 +186,8 @@ class Remedy:
         return f"give every {each} a scale of its own, which leaves {left}"
 
     def _short(self) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
-        """Return (numbers that a fault stores in 8 bits, stored numbers, dtype); None
-        if the fault stores no numbers in 8 bits."""
+        """Return (numbers that the op at fault casts to 8 bits, cast numbers, dtype),
+        or None."""
         execution, trace, suspect = self.execution, self.suspect.trace, self.suspect
         if execution is None:
             return None
@@ -208,5 +208,5 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # and not a bound
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # others are bounds
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype

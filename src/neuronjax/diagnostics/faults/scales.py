@@ -24,7 +24,7 @@ from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
-#: At most this many ops are between cast and scaling, or between scale and statistic.
+#: At most this many ops are between cast and scaling, or between scale and reduction.
 NEARBY = 8
 #: A bound that changes the norm of a scale by this factor or more is at fault.
 REPLACED = 4.0
@@ -43,9 +43,9 @@ _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"
 def unfit_scale(
     flow: Flow, trace: OpTrace, *, cuts: bool
 ) -> tuple[OpTrace, bool] | None:
-    """Return the op that made the wrong scale, zero point or range of numbers, and
-    whether the op depends on these numbers; else None. With `cuts`, `trace` (a cast,
-    bound or rounding) cuts off the numbers; without `cuts`, it makes some of them zero.
+    """Return the op that made a wrong scale, zero point or range, and whether that op
+    depends on the scaled numbers; None if there is no such op. `trace` (a cast, bound
+    or rounding) cuts off the numbers if `cuts`, else makes some of them zero.
 
     If the scale is computed from a statistic (a reduction), return the op of the
     statistic. But if the statistic is right (a maximum as large as the numbers), return
@@ -59,7 +59,7 @@ def unfit_scale(
             return None  # the bound does not fit the format
         for made, numbers, is_of_numbers in _factors(flow, near):
             if dtype in (op.results[0].type.dtype for op in _casts(flow, made)):
-                continue  # `made` holds data cast to this dtype, no scale
+                continue  # data cast to this dtype is no scale
             is_range = name in CLIPS and is_of_numbers
             if is_range or _is_used_again(flow, made, near, trace):
                 largest = near.worst.operands[numbers].largest if cuts else 0.0
@@ -69,8 +69,8 @@ def unfit_scale(
 
 
 def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
-    """Return the select that gives a matmul a constant (a mask's -1e9) so large that a
-    policy's scaled cast makes the other numbers of the matmul zero; else None."""
+    """Return the select that gives the matmul of `trace` a constant (a mask's -1e9) so
+    large that a policy's scaled cast makes the other numbers zero; else None."""
     if trace.cast is None or not trace.cast.is_scaled:
         return None
     fmt = get_format(trace.cast.format)
@@ -105,7 +105,7 @@ def loss_scale(flow: Flow, trace: OpTrace, evidence: OpEvidence) -> OpTrace | No
 
 
 def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]]:
-    """Yield (maker of a scale, scaled operand, whether the scale depends on this
+    """Yield (op that made a scale, scaled operand, whether the scale depends on this
     operand) for the operands of `trace` that may be scales: arrays smaller than the
     result, and arrays computed from the other operand by a reduction."""
     if trace.path.op.name not in SCALES | ADDS | CLIPS:
@@ -113,7 +113,7 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         constant = _constant(flow, value, trace)
         made = constant or flow.maker(value)
-        if made is None or made is trace:  # `trace` makes a loop's counter
+        if made is None or made is trace:  # `trace` is a loop's counter
             continue
         dtype = made.path.op.results[0].type.dtype
         if dtype == value.type.dtype:  # else it is the index of a slice
@@ -136,8 +136,7 @@ def _constant(flow: Flow, value: Value, near: OpTrace) -> OpTrace | None:
 
 
 def _casts(flow: Flow, made: OpTrace) -> list[Op]:
-    """Return the casts and transfers over devices that end at `made`, the last
-    first."""
+    """Return the casts and transfers between devices that end at `made`, last first."""
     found: list[Op] = []
     step: OpTrace | None = made
     while step is not None and step.path.op.name in _TRANSFERS:
@@ -167,16 +166,15 @@ def _statistics(flow: Flow, made: OpTrace) -> list[OpTrace]:
 
 
 def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> bool:
-    """Return whether the scale that `made` computes is used again after `cast`."""
     readers = flow.ahead(made.path.op, lambda r: r.name in _STORES)
     again = (r for r in readers if r is not near.path.op and r.name in SCALES | ADDS)
     return any(cast.path.op in flow.ops_behind(r.results[0]) for r in again)
 
 
 def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
-    """Return the op at fault for the scale that `made` computes. `largest` is the
-    largest scaled number. Return None if the scale is that of a span (maximum minus
-    minimum): then the numbers only lack a zero point."""
+    """Return the op at fault for the scale that `made` computes; None if the scale is
+    computed from a span (maximum minus minimum), since only a zero point is missing
+    then. `largest` is the largest scaled number."""
     steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
     for step in steps:
         if step.path.op.name in CLIPS and _replaces(flow, step):

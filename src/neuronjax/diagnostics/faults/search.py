@@ -3,8 +3,9 @@
 An error is said to show at the first op whose result has too large an error. An earlier
 op whose error looks like ordinary rounding may have made the error. So the search
 follows the worst operands back to an op that makes an error itself. If that op narrows
-(casts to fewer digits), flushes numbers to zero or absorbs addends, that op is at
-fault. If the op only rounds as usual, the op that amplifies the error is at fault.
+(casts to fewer digits), flushes numbers to zero or absorbs addends (sums do not
+change), it is at fault. If it only rounds as usual, the op that amplifies the error is
+at fault.
 
 Integers that wrap around, and quantizers that lose more than their format requires, are
 wrong in float64 too. No result shows these faults, so separate searches find them.
@@ -78,7 +79,7 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: A sum with an offset loses digits if its error is this share of the other addend.
+#: A sum loses digits to an offset if its error exceeds this share of the other term.
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by more than this is listed even if the error is small.
 TWO_DIGITS = 100.0
@@ -93,20 +94,19 @@ class Suspect:
     """An op at fault.
 
     Attributes:
-        trace: the executions of the op.
+        trace: the execution record of the op.
         role: "makes" or "amplifies": what the op does to the error.
         results: the indices of the results that depend on the op.
-        amplifier: the op at which the error shows, if it is not the op at fault.
-        is_running: whether the op is a running sum in a loop and loses its addends.
-        is_update: whether the op loses the step of a state.
+        amplifier: the first op with too large an error, if it is not the op at fault.
+        is_running: whether the op is a loop's running sum that addends do not change.
+        is_update: whether the op loses the step of a state (a parameter's update).
         bounding: for an op of a quantizer, the execution that clips most numbers or
-            rounds most to zero; with `scale`, the execution of the cast, bound or
-            overflowing op.
+            rounds most to zero; if `scale`, the execution that loses scaled numbers.
         lost_guard: text on the epsilon that the op adds, if the epsilon became zero.
-        misread: a constant operand that the operand's format holds as another number.
+        misread: a constant that rounding turned into Inf, 0 or 1.
         scale: "small" or "large" if the op made a scale that does not fit the scaled
-            numbers; "fill" if it selects a constant to which the scale of a policy's
-            cast fits; "loss" if it made the scale of a loss.
+            numbers; "fill" if it selects a constant so large that the scale of a
+            policy's cast fits only the constant; "loss" if it made the scale of a loss.
     """
 
     trace: OpTrace
@@ -177,7 +177,7 @@ class FaultSearch:
 
     @functools.cached_property
     def _ends(self) -> set[Value]:
-        """Return the values that leave the program, also before calls and loops."""
+        """Return the results of the program, also as values inside calls and loops."""
         behind = (
             self._flow.behind(v, lambda v: not self._flow.trace(v))
             for v in self._results
@@ -231,8 +231,8 @@ class FaultSearch:
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return (first execution with a large error, trace) for the ops on which a
-        wrong result depends. Ops that make Inf or NaN come first."""
+        """Return (first execution with too large an error, execution record) of the ops
+        on which a wrong result depends. Ops that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
         # In 1 / exp(x), the exponential may overflow without fault: the result is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
@@ -253,12 +253,12 @@ class FaultSearch:
 
     @functools.cached_property
     def _carrying(self) -> set[Op]:
-        """Return the ops through whose results an error reaches a wrong result."""
+        """Return the ops whose results carry an error into a wrong result."""
         off = [w for w in self.wrong if w.how != "lost"]
         return {op for w in off for op in self._flow.carrying(self._results[w.index])}
 
     def _traced_back(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
-        """Yield the ops that made or amplified the error that shows at op `shown`."""
+        """Yield the ops that made or amplified the error of op `shown`."""
         results = self._on(shown)
         if evidence.result.nonfinite:
             scale = loss_scale(self._flow, shown, evidence)
@@ -277,7 +277,7 @@ class FaultSearch:
             return
         chain = self._flow.chain(shown, evidence)
         origins = [t for t, _ in reversed(chain) if t is not shown]
-        if not shown.absorbs:  # an op that absorbs addends loses the digits
+        if not shown.absorbs:  # otherwise `shown` loses the digits
             origins += self._flow.entries(chain)
         maker = next((t for t in origins if self._makes(t, shown)), None)
         if maker is None and len(chain) > 1:
@@ -300,8 +300,8 @@ class FaultSearch:
                 found.append(Suspect(last, "makes", results, shown))
                 steps = (t for t, _ in chain[:-1])
                 between = [*itertools.dropwhile(lambda t: t is not worst, steps)]
-                # A linear op in any form needs the digits that the cast lost, unless
-                # it subtracts a number that the cast did not round.
+                # A linear op, however written, needs the digits that the cast lost,
+                # unless it subtracts a number that the cast did not round.
                 others = (self._flow.adds_other(t, last.path.op) for t in between)
                 is_linear = all(t.path.op.name in LINEAR for t in between or [worst])
                 if is_linear and not any(others):
@@ -309,8 +309,8 @@ class FaultSearch:
             yield from found
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return the steps of a chain that amplify an error by at least sqrt(f), up to
-        the step that amplifies the error most, by a factor f."""
+        """Return the steps of an error's path `chain`, earliest first, that amplify the
+        error by at least sqrt(f), up to the step that amplifies most, by a factor f."""
         # An op that moves numbers is not at fault, even if it drops exact numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
@@ -326,9 +326,9 @@ class FaultSearch:
         return [*reversed(before), self._before_factors(chain[worst])]
 
     def _before_factors(self, step: Step) -> Step:
-        """Go back from `step` through products, quotients, negations and casts, which
-        only change the weights of wrong elements, to another op. Return that op's step
-        if it loses elements or amplifies the error, else `step`."""
+        """Return the nearest step from `step` back whose op is not in `FACTORS`, if it
+        loses elements or amplifies the error; else `step`. A product, quotient,
+        negation or cast only changes the weights of wrong elements."""
         found, seen = step, set[Op]()
         while found[0].path.op.name in FACTORS and found[0].path.op not in seen:
             seen.add(found[0].path.op)
@@ -340,8 +340,8 @@ class FaultSearch:
         return found if loses else step
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether `trace` rounds to fewer digits than `shown` (a cast: or to as
-        many), flushes numbers to zero, absorbs addends or rounds whole numbers."""
+        """Return whether `trace` rounds to fewer digits than `shown` (or, as a cast, to
+        as many), flushes numbers to zero, absorbs addends or rounds whole numbers."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
@@ -349,9 +349,9 @@ class FaultSearch:
         return own > other or flushes(trace) or trace.absorbs or rounds_data
 
     def _loses_digits(self, chain: list[Step]) -> OpTrace | None:
-        """Return the op that lost digits although its roundoff is ordinary, or None: a
-        sum with a small addend, an op that rounds whole numbers, or an op that makes
-        large numbers of which only the fraction or phase matters."""
+        """Return the op on the path `chain` that lost digits although it rounds as
+        usual: a sum with a small addend, an op that rounds whole numbers, or one that
+        makes large numbers of which only the fraction or phase matters; else None."""
         (last, evidence), (_, shown) = chain[-1], chain[0]
         if chain[0][0].path.op.name in NEAR_ONE:
             before = (t for t, _ in chain[1:] if t.path.op.name not in BOUNDS)
@@ -385,8 +385,8 @@ class FaultSearch:
         return None
 
     def _before_phase(self, chain: list[Step]) -> OpTrace | None:
-        """If an op of a chain uses only the phase or fraction of large numbers, return
-        the earliest op that made a part of the error of these numbers; else None."""
+        """If an op on an error's path `chain` uses only the phase or fraction of large
+        numbers, return the earliest op that made a part of their error; else None."""
         phase = (
             n
             for n, (t, seen) in enumerate(chain[:-1])
@@ -415,8 +415,8 @@ class FaultSearch:
         return times * unit_of(trace.path.op.results[0].type.dtype) <= UNSEEN
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
-        """Yield a suspect and, if a scale does not fit its numbers, the op that made
-        the scale. This op comes first if it reads the numbers that are lost."""
+        """Yield `suspect` and, if a scale does not fit its numbers, the op that made
+        the scale: first if that op reads the numbers that are lost, otherwise last."""
         trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
@@ -450,8 +450,8 @@ class FaultSearch:
     def _nonfinite(
         self, shown: OpTrace, evidence: OpEvidence
     ) -> Iterator[tuple[OpTrace, OpTrace | None]]:
-        """Yield each cause of the Inf or NaN of `shown`, and the op at which the cause
-        shows; None if `shown` is the cause."""
+        """Yield (op that causes the Inf or NaN of `shown`, op at which the effect first
+        shows); the second is None if `shown` is the cause."""
         if is_too_large(shown, evidence):  # earlier roundings do not matter
             yield shown, None
             return
@@ -482,13 +482,13 @@ class FaultSearch:
                 return
 
     def _absorbed(self, trace: OpTrace) -> Iterator[OpTrace]:
-        """Yield the sums shortly before `trace` that lost every smaller addend."""
+        """Yield the sums shortly before `trace` that equal their larger addends."""
         return (t for t in self._flow.near(trace, NEARBY) if t.absorbed[0] == 1)
 
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield the running sums of loops that lose most of their addends."""
+        """Yield the running sums of loops on which most addends have no effect."""
         for trace in self._recorder.traces.values():
             op, loses = trace.path.op, trace.absorbs and not trace.is_broken
             # Lost addends are a fault even if the errors of all results are ordinary.
@@ -500,14 +500,15 @@ class FaultSearch:
                 yield Suspect(trace, "makes", results, is_running=True)
 
     def _is_late(self, sum_: OpTrace, shown: Sequence[tuple[Moment, OpTrace]]) -> bool:
-        """Return whether Inf, NaN or zeros were made before `sum_` lost its addends."""
+        """Return whether Inf, NaN or zeros were made before addends left `sum_`
+        unchanged."""
         if sum_.moment is None:
             return False
         before = (t for moment, t in shown if moment[0] < sum_.moment[0])
         return any(t.made_nonfinite or flushes(t) for t in before)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
-        """Yield the ops that lose a state's step, or that made the step wrong."""
+        """Yield the ops that lose a state's step (change), or made the step wrong."""
         assert wrong.step is not None
         traces = [
             t
@@ -584,7 +585,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", results)
 
     def _misread(self) -> Iterator[Suspect]:
-        """Yield the ops with a constant that its format holds as another number."""
+        """Yield the ops with a constant that rounding turned into another number."""
         broken = self._broken()
         for trace in self._recorder.traces.values():
             is_broken = trace.path.op in broken
@@ -623,8 +624,8 @@ class FaultSearch:
 
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
-    """Return whether one of `others` that affects a result of `suspect` makes an error
-    over `TWO_DIGITS` times as large as that of `suspect`."""
+    """Return whether an op of `others` that affects a result of `suspect` makes an
+    error over `TWO_DIGITS` times as large as the error of `suspect`."""
     error, results = suspect.trace.worst.result.error, {*suspect.results}
     makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
     return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)

@@ -35,13 +35,13 @@ NOISE = 2.0**-44
 
 
 class Seen(NamedTuple):
-    """An array in three runs: the reference, the run itself and perturbed references.
+    """An array of the run, the float64 reference and references on perturbed data.
 
     Attributes:
         dtype: the declared dtype.
         reference: the reference's array; float64 for floats.
         actual: the run's array, of the declared dtype.
-        perturbed: the reference's arrays on perturbed data, one for each draw.
+        perturbed: the reference's arrays, one for each perturbation of the data.
         found: the result of `figures` with `settings_of(dtype)`, if already computed.
     """
 
@@ -54,16 +54,16 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An array compared with its reference.
+    """The errors of an array, compared with the float64 reference.
 
     Attributes:
         elements: number of elements.
         error: relative L2 error; Inf if an element is finite in only one of the arrays.
-        data_error: the error of the perturbed reference, as a root mean square of the
-            draws; 0 where `error` and `lost` are so small that it is not computed.
+        data_error: error of the reference on perturbed data, as a root mean square over
+            perturbations; 0 if not computed, because `error` and `lost` are small.
         lost: share of elements off by more than half of their magnitude; for integers,
             by more than a tenth and by more than one.
-        data_lost: the same share in the perturbed reference; 0 where `lost` is small.
+        data_lost: the same share on perturbed data; 0 where `lost` is small.
         nonfinite, nonfinite_reference: number of elements that are Inf or NaN.
         nan: number of elements that are NaN.
         zeros: share of elements that are zero, but not in the reference.
@@ -95,7 +95,7 @@ class Share:
 def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     """Compare an array with its reference. `unit` is the roundoff of the coarsest
     format on which the array depends. The effect of perturbed data is computed only if
-    the error exceeds `excused` or many elements are lost."""
+    the error exceeds `excused` or many elements are far off."""
     is_whole = np.dtype(x.dtype).kind in "iu"
     setting = settings_of(np.dtype(x.dtype))
     limit, counts = setting[Told.LOST], x.found
@@ -113,7 +113,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # No floor for lost elements: they are noise if perturbed data lose them, too.
+        # Lost elements have no floor: if perturbed data lose them too, they are noise.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])

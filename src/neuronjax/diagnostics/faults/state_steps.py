@@ -1,4 +1,4 @@
-"""Steps of states. A state is an argument of which a result is the next value.
+"""Steps of states, such as parameters: arguments of which a result is the next value.
 
 A step (the change) may be wrong although the next state is close to its reference. If
 elements do not change, or are rounded by more than a step, the state's format is at
@@ -28,7 +28,7 @@ from neuronjax.diagnostics.faults.shares import (
 )
 from neuronjax.ir.program import Value
 
-#: A step is lost if its error is more than this share of the step.
+#: A step (change) of a state is lost if its error is above this share of the step.
 LOST_UPDATE = 0.5
 #: A result updates an argument if their relative distance is below this.
 NEAR = 0.3
@@ -42,8 +42,8 @@ class StateStep:
         size: norm of the step relative to the norm of the next state.
         error: L2 error relative to the step, without the element that is farthest off.
         data_error: relative L2 error of steps on perturbed data, as a root mean square.
-        format_error: relative L2 error of the step if only the reference's next state
-            is rounded, to the state's format.
+        format_error: relative L2 error of the step if the next state is only rounded to
+            the state's format and is otherwise that of the reference.
         unmoved: share of elements that should change but do not.
     """
 
@@ -65,7 +65,7 @@ class StateStep:
 
     @property
     def may_be_noise(self) -> bool:
-        """Return whether the error is more than the state's rounding explains."""
+        """Return whether rounding the state explains less than the step's error."""
         return self.has_room or self.error > OF_DATA * self.format_error
 
     @property
@@ -98,13 +98,13 @@ class StateSteps:
         self._norms: dict[int, float] = {}
 
     def is_incremented(self, value: Value) -> bool:
-        """Return whether a result adds something to an argument with the same name."""
+        """Return whether `value` adds something to an argument with the same name."""
         return any(self._increments(value, entry) for entry in self._values)
 
     def lost_step(
         self, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
     ) -> StateStep | None:
-        """Return the step of the state that `value` updates, if lost; else None."""
+        """Return the lost step of the state that `value` updates, or None."""
         if seen.dtype.kind in "iub" or not share.elements:
             return None
         error = share.error * share.norm * math.sqrt(share.elements)
@@ -193,7 +193,7 @@ def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
 
 
 def _is_copy(seen: Seen, results: Sequence[Seen]) -> bool:
-    """Return whether another of the results is the same state in a finer format."""
+    """Return whether one of `results` is the state `seen` in a finer format."""
     reference = np.asarray(seen.reference)
     unit = unit_of(seen.dtype)
     return any(

@@ -1,4 +1,4 @@
-"""Functions that derive a trait of an op from the errors of its executions."""
+"""Properties of an op that follow from the errors of its executions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PERIODIC = frozenset(
 
 
 def buries(trace: OpTrace, evidence: OpEvidence) -> float:
-    """Return a sum's rounding error relative to its smallest addend; 0 if no sum."""
+    """Return a sum's rounding error relative to its smallest addend; otherwise 0."""
     if trace.path.op.name not in _SUMS:
         return 0.0
     addends = [s.norm for s in evidence.operands.values() if s.norm]
@@ -45,7 +45,7 @@ def has_offset(trace: OpTrace, evidence: OpEvidence) -> bool:
 
 
 def is_function(trace: OpTrace) -> bool:
-    """Return whether an op is a function with a singular point."""
+    """Return whether an op is a function with a singular point, such as a logarithm."""
     return trace.path.op.name.rpartition(".")[2] in SINGULAR
 
 
@@ -69,7 +69,7 @@ def is_too_large(trace: OpTrace, evidence: OpEvidence) -> bool:
 
 def cast_limit(trace: OpTrace) -> float:
     """Return the largest number of the format to which a policy casts an op's operands;
-    Inf if there is no such cast or it scales the operands."""
+    Inf if there is no such cast or the cast scales the operands."""
     if trace.cast is None or trace.cast.is_scaled:
         return math.inf
     return get_format(trace.cast.format).max_finite
@@ -116,7 +116,7 @@ def is_short(value: Value) -> bool:
 
 def handed_on(trace: OpTrace) -> Iterator[Value]:
     """Yield the operands of an op that may be earlier values of a state: floats more
-    than `NEAR` times as large as the result, and the factors near one."""
+    than `NEAR` times as large as the result and, in a product, floats near one."""
     factors = trace.path.op.name in _PRODUCTS
     size = trace.worst.result.norm
     for operand, share in trace.worst.operands.items():
@@ -127,15 +127,14 @@ def handed_on(trace: OpTrace) -> Iterator[Value]:
 
 
 def vanishes(trace: OpTrace) -> bool:
-    """Return whether more than `GONE` of an array underflows in every execution."""
+    """Return whether a share above `GONE` of an array underflows in every execution."""
     is_array = trace.worst.result.elements > 1
     return is_array and trace.zeros > 0 and trace.vanished > GONE
 
 
 def vanishes_on(flow: Flow, trace: OpTrace, ends: Collection[Value]) -> bool:
-    """Return whether the zeros that an op makes by underflow reach one of `ends`, or
-    an op such as a division, which has another result for zero than for small numbers.
-    """
+    """Return whether the zeros that an op makes by underflow reach a result (`ends`),
+    or an op, such as a division, for which zero is not like a small number."""
 
     def hands_on(reader: Op) -> bool:
         read = flow.trace(reader.results[0])

@@ -1,7 +1,7 @@
 """Trials of remedies on an op at fault, with the operands of the op in the reference.
 
-A second walk, of the reference alone and only up to the last op at fault, keeps the
-operands. The op is then executed again on these operands with the remedy.
+A second walk (op by op), of the reference alone and only up to the last op at fault,
+keeps the operands. The op is then executed again on these operands with the remedy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.program import Op, Value
 from neuronjax.numerics.float_format import get_format
 
-#: Op -> iterations of the execution to keep; None for the first execution.
+#: Op -> iterations of the loops around the wanted execution; None for the first one.
 Wanted = Mapping[OpPath, tuple[int, ...] | None]
 
 
@@ -45,7 +45,7 @@ class Execution:
 
     def error(self, dtype: Any) -> float:
         """Return the relative L2 error of `rounded` or, if larger and above `FEW`, the
-        share of lost numbers; Inf if only one of `rounded` and `result` is finite."""
+        share of numbers far off; Inf if only `rounded` or only `result` is finite."""
         made = self.rounded(dtype)
         if (np.isfinite(made) != np.isfinite(self.result)).any():
             return math.inf
@@ -77,11 +77,11 @@ def executions(side: Side, arguments: Sequence[Any], wanted: Wanted) -> Executio
 
 
 class _FoundError(Exception):
-    """The signal that all wanted ops are kept, which ends a walk."""
+    """The signal that ends a walk, because all wanted executions are kept."""
 
 
 class _Keeper(ParallelWalk):
-    """A walk that keeps one execution of each wanted op."""
+    """A walk (an execution op by op) that keeps one execution of each wanted op."""
 
     def __init__(self, side: Side, wanted: Wanted) -> None:
         super().__init__(

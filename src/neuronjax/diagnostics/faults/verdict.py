@@ -30,7 +30,7 @@ MOST_EXECUTIONS = 2048  # no remedy is tried for a fault that shows after more o
 
 @dataclass(frozen=True, kw_only=True)
 class WrongResult:
-    """A result of a program that is farther off than its formats and data explain.
+    """A result that is farther from float64 than its formats and data explain.
 
     Attributes:
         name: path in the pytree of the results.
@@ -41,7 +41,7 @@ class WrongResult:
         allowed: the relative error that the roundings of formats and the data explain.
         nonfinite: number of elements that are Inf or NaN.
         lost: share of elements that are off by more than half of their magnitude.
-        step: norm of a lost step relative to the norm of the state.
+        step: norm of a lost step (change of a state) relative to the norm of the state.
         step_error: L2 error of the step, relative to the step.
         step_allowed: the error of a step that the condition of the problem explains.
         unmoved: share of a state's elements that should change but did not.
@@ -110,8 +110,8 @@ def verdict(
 ) -> FaultVerdict:
     """Return the verdict on a run, from the errors of every op.
 
-    `names` are the names of the results, `draw` is the argument of `with_draws`, and
-    `execute` executes ops again to try remedies. `draw` and `execute` may be None.
+    `names` are the names of the results. `draw` runs the reference on other perturbed
+    data, and `execute` executes ops again to try remedies; both may be None.
     """
     unjudged = tuple(dict.fromkeys(_sent(program)))
     execute = None if unjudged else execute  # a trial must not call the host
@@ -155,7 +155,6 @@ def _remedies(
     graph: ValueSources,
     execute: Callable[[Wanted], Executions] | None,
 ) -> list[str]:
-    """Return the advice against every fault, from trials for the first `MOST_TRIED`."""
     shown = [tried_op(suspect, name.kind) for suspect, name in found]
     near = {
         t.path: t.moment and t.moment[1]

@@ -39,8 +39,8 @@ _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
 
 
 def rounds_whole(op: Op, result: Seen, share: Share, own: float) -> bool:
-    """Return whether an op rounds whole numbers in floats, or rounds integers because
-    an engine computes with them in floats."""
+    """Return whether an op rounds whole numbers in floats, or integers because an
+    engine computes with them in floats. `own` is the op's own rounding error."""
     if np.dtype(result.dtype).kind in "iu":
         return own > 0 and op.name in _RULES
     unit = unit_of(result.dtype)

@@ -22,7 +22,7 @@ _FACTORS = ast.Mult | ast.Div | ast.Pow
 
 
 class Written(NamedTuple):
-    """The magnitude of a number, and whether it may be a factor or exponent."""
+    """The magnitude of a number on a source line, and whether it may be a factor."""
 
     value: float
     is_factor: bool

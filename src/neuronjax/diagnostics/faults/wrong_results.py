@@ -36,8 +36,8 @@ class Wrong:
         index: the index among the results of main.
         how: "nonfinite", "far", "discrete", "chosen" or "lost", as in `WrongResult`.
         share: the result compared with its reference.
-        allowed: the relative L2 error that formats and data explain.
-        step: the step of a state, if the step is lost.
+        allowed: the relative L2 error that roundings and perturbed data explain.
+        step: the lost step (change) of a state; None if no step is lost.
     """
 
     index: int
@@ -48,7 +48,7 @@ class Wrong:
 
     @property
     def is_doubtful(self) -> bool:
-        """Return whether more draws of perturbed data may excuse the error."""
+        """Return whether more perturbations of the data may excuse the error."""
         return self.how != "nonfinite" and self.share.error <= HOPELESS
 
 
@@ -65,11 +65,12 @@ def wrong_results(
 ) -> Iterator[Wrong]:
     """Yield the results of a program's main that are wrong.
 
-    `units` has the roundoff of the coarsest format on which each value depends.
-    `is_chance` returns whether the error of a value is due to chance, given this
-    roundoff; `is_choice`, whether a whole number is an index or order and not a
-    quantity; `increments`, whether a result adds something to an argument with the same
-    name; and `hands_on`, whether sums and scalings lead from an argument to a result.
+    `units` has the roundoff of the coarsest format on which each value depends. Given
+    this roundoff, `is_chance` returns whether the error of a value is due to chance,
+    and `is_costly`, whether one op made it of a small error. `is_choice` returns
+    whether a whole number is an index or order and not a quantity; `increments`,
+    whether a result adds something to an argument with the same name; and `hands_on`,
+    whether sums and scalings lead from an argument to a result.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]
     pairs = zip(results, coarsest, strict=True)

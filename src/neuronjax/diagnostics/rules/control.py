@@ -1,7 +1,7 @@
 """Rules about control flow, reductions, windows and sorting.
 
-Sources: JK, the known issues of JAX on Neuron; RN-CC, the compiler's list of supported
-operators with its footnotes; ERR, the compiler's error codes.
+The abbreviated sources are JK, the known issues of JAX on Neuron; RN-CC, the compiler's
+list of supported operators with its footnotes; and ERR, the compiler's error codes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOGICAL_BODIES = ("and", "or", "xor")
 
 
 def combiner_of(region: Region) -> str | None:
-    """Return the name of the only op of a region of two arguments, or None."""
+    """Return the name of the op if `region` is one op of its two arguments, or None."""
     if len(region.ops) != 1 or len(region.arguments) != 2:
         return None
     (op,) = region.ops

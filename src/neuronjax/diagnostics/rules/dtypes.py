@@ -24,7 +24,7 @@ class DtypeRule(RuleText):
 
     Attributes:
         limit: where the rule applies: "on chips with" or "on chips without" a
-            capability, "before" or "since" an SDK; "" for everywhere.
+            capability, or "before" or "since" a version of the SDK; "" for everywhere.
     """
 
     dtypes: tuple[str, ...]
@@ -218,7 +218,7 @@ round_trips="folded" shows the effect
 
 
 def arguments(settings: Settings) -> Iterator[tuple[DtypeRule, str, TensorType]]:
-    """Yield the dtype rules that apply to arguments, with the argument and its type."""
+    """Yield (rule, name, type) for each argument to which a dtype rule applies."""
     names = settings.program.argument_names
     for index, value in enumerate(settings.program.entry.body.arguments):
         name = names[index] if index < len(names) else str(index)

@@ -112,7 +112,7 @@ def _epsilon(context: OpContext) -> Answer:
 
 
 def _guarded(context: OpContext, value: Value) -> set[str]:
-    """Return the names of ops for which a value or its broadcast must not be zero."""
+    """Return the names of ops for which `value` or its broadcast must not be zero."""
     guards: set[str] = set()
     for user in context.users.get(value, ()):
         if user.name in _SPREADS:
@@ -179,8 +179,8 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
-    """Return the largest number of an iota or of cast integers, or 0 if `dtype` holds
-    all of the numbers; and whether more is known than the range of the dtype."""
+    """Return the largest number of `op`, an iota or a cast of integers, or 0 if `dtype`
+    holds all of the numbers; and whether more is known than the range of the dtype."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands

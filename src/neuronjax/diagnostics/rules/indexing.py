@@ -55,13 +55,13 @@ def _outside(context: OpContext) -> Answer:
         return None
     if fact.value is None:
         sure = fact.low > max(limits) or fact.high < 0
-        return sure and f"indices up to {fact.high:.0f}, legal are 0 to {max(limits)}"
+        return sure and f"indices up to {fact.high:.0f}, outside 0 to {max(limits)}"
     vectors = _vectors(context.op, fact.value).astype(np.int64)
     bad = (vectors < 0) | (vectors > np.array(limits))
     if not bad.any():
         return None
     row, column = np.argwhere(bad)[0]
-    return f"index {vectors[row, column]}, legal are 0 to {limits[column]}"
+    return f"index {vectors[row, column]}, outside 0 to {limits[column]}"
 
 
 def _unproven(context: OpContext) -> Answer:

@@ -2,7 +2,7 @@
 
 `LISTED` is the list of operators in the compiler's documents, in StableHLO's names. The
 list is stale (it lacks sorting, loops and convolution, which other documents describe).
-So an operator that the list lacks is an info, or a warning if no document mentions it.
+So an operator outside the list gives an info, or a warning if no document mentions it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _calls(pattern: str, context: OpContext) -> bool:
 
 
 def _threefry(context: OpContext) -> Answer:
-    """Find threefry. If draws use rbg, threefry only derives keys."""
+    """Find threefry. If the program draws by rbg, threefry only derives keys."""
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())
@@ -216,7 +216,7 @@ neuronjax does not run this op
         "dot-algorithm": _algorithm,
         "dot-precision": _precision,
         "custom-call": _custom_call,
-        # Both run on the host: JAX cannot lower them for the platform.
+        # The host runs the ops of these two rules: JAX cannot lower them for the chip.
         "linear-algebra": lambda c: _left_to_host(c, is_callback=False),
         "host-callback": lambda c: _left_to_host(c, is_callback=True),
         "unlisted-operator": _unlisted,
