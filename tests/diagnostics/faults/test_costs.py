@@ -223,10 +223,29 @@ def test_steps_of_an_integer_state_that_a_cast_truncates():
         assert report.faults == (), str(report)
 
 
-def test_an_integer_power_does_not_wrap():
-    def places(x):
-        return jnp.sum(x * 4 ** jnp.arange(14), axis=1)
+# ---- Products that wrap around, and selects that discard them or not.
 
-    digits = np.random.default_rng(15).integers(0, 4, (9, 14)).astype(np.int32)
-    report = compare(places, policy="fp32")(digits)
+
+def power_of(base, dtype):
+    def places(x):
+        powers = jnp.asarray(base, dtype) ** jnp.arange(14, dtype=dtype)  # here
+        return jnp.sum(x * powers.astype(jnp.float32), axis=1)
+
+    return places
+
+
+def test_an_integer_power_wraps_only_if_its_last_product_is_used():
+    digits = normal(15, 9, 14)
+    report = compare(power_of(4, jnp.int32), policy="fp32")(digits)
     assert report.faults == (), str(report)
+    report = compare(power_of(4, jnp.int16), policy="fp32")(digits)
+    assert [f.kind for f in report.faults[:1]] == ["integer"], str(report)
+
+
+@pytest.mark.parametrize("largest", [1000, 100_000])
+def test_products_that_a_select_discards(largest):
+    def area(x):
+        return jnp.where(x <= largest, x * x, 0).astype(jnp.float32)
+
+    report = compare(area, policy="fp32")(np.arange(0, 100_000, 999, dtype=np.int32))
+    assert [f.kind for f in report.faults] == ["integer"] * (largest > 1000)

@@ -63,7 +63,8 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
 
 
 def is_chosen_from(flow: Flow, op: Op, ends: Collection[Value]) -> bool:
-    """Return whether the result of `op` is read only by selects, which may discard it.
+    """Return whether the result of `op` is read only by selects, which may discard it,
+    and none of which takes an integer outside the range of its type.
 
     If a reader moves the result, makes Inf or NaN of it, or multiplies it as an
     integer, the readers of that reader's result count instead. (An integer power
@@ -74,7 +75,8 @@ def is_chosen_from(flow: Flow, op: Op, ends: Collection[Value]) -> bool:
     while left:
         value = left.pop().results[0]
         readers = flow.readers(value)
-        others = {r for r in readers if r.name != "stablehlo.select"} - seen
+        selects = {r for r in readers if r.name == "stablehlo.select"}
+        others = readers - (selects - flow.takes_outside) - seen
         computing = (flow.trace(r.results[0]) for r in others if r.name not in MOVING)
         if value in ends or not all(t is not None and _passes(t) for t in computing):
             return False

@@ -52,6 +52,7 @@ class Flow:
 
     def __init__(self, graph: ValueSources, recorder: Recorder) -> None:
         self._graph = graph
+        self.takes_outside = recorder.takes_outside
         self._by_op: dict[Op, OpTrace] = {}
         for path, trace in recorder.traces.items():
             # Of an op's records, one for each call of its function, keep the worst.

@@ -29,11 +29,13 @@ from neuronjax.diagnostics.faults.shares import Seen, Share, repeated, share_of,
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.diagnostics.faults.whole_numbers import (
     misread,
+    outside,
     rounds_whole,
+    takes,
     unheld,
-    wrapped,
     wrapped_over_devices,
 )
+from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.diagnostics.parallel_runs import OpPath
 from neuronjax.execution.probes.signs import MOSTLY, Finiteness, makes_nonfinite
 from neuronjax.ir.program import Op, Value
@@ -78,6 +80,8 @@ class Witness:
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
+#: If an operand lies outside the range of its type, the result counts as outside too.
+_COPIES_OUTSIDE = MOVING | {"stablehlo.multiply"}
 #: A contribution of at least this share of an error counts as a part of the error.
 PART = 0.25
 #: (Index of an execution, iterations of the loops around the op, what was observed).
@@ -210,12 +214,16 @@ class Recorder(Witness):
         units: for every value, the roundoff of the coarsest format on which it depends.
         masked: values that may have large negative numbers instead of minus infinity.
         traces: the execution records, in the order of the first executions.
+        takes_outside: the selects that took an integer outside the range of its type.
     """
 
     units: Mapping[Value, float]
     masked: frozenset[Value] = frozenset()
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
+    takes_outside: set[Op] = field(default_factory=set)
     _count: int = 0
+    # The last result of an op with integers outside their range, and which these are.
+    _outside: dict[Op, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
     # The last result of a cast in a loop, by device.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
@@ -304,6 +312,23 @@ class Recorder(Witness):
         numbers = unmasked(seen, share)
         return share if numbers is seen else share_of(numbers, unit, excused(unit))
 
+    def _wrapped(self, op: Op, operands: Sequence[Seen], result: Seen) -> int:
+        """Return the number of results outside the range of their type. Note whether a
+        select takes such results of earlier ops, or products of such results."""
+        which = outside(op, operands, result)
+        count, kept = int(which.sum()), [*self._outside.values()]
+        if any(takes(op, operands, *known) for known in kept):
+            self.takes_outside.add(op)
+        if op.name in _COPIES_OUTSIDE and any(
+            known.all() and np.array_equal(x.actual, numbers)
+            for x in operands
+            for numbers, known in kept
+        ):
+            which = np.ones(np.shape(result.actual), bool)
+        if which.dtype == bool and which.any():
+            self._outside[op] = np.asarray(result.actual), which
+        return count
+
     def _evidence(
         self,
         op: Op,
@@ -338,7 +363,7 @@ class Recorder(Witness):
             operands=read,
             own=own,
             absorbed=absorbed(op, arrays, results[0], state),
-            wrapped=wrapped(op, arrays, results[0]),
+            wrapped=self._wrapped(op, arrays, results[0]),
             misread=misread(op, arrays, results[0]),
             rounds_whole=rounds_whole(op, results[0], shares[0], own)
             or (own > 0 and unheld([wide(x.reference) for x in arrays], cast)),

@@ -58,8 +58,9 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
     return any(is_exact(x) and not is_whole(digits(x)) for x in operands)
 
 
-def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
-    """Return how many integer results of an op lie outside the range of their type.
+def outside(op: Op, operands: Sequence[Seen], result: Seen) -> np.ndarray:
+    """Return which integer results of an op lie outside the range of their type; for a
+    scatter, only how many.
 
     Ops that read uint32 or uint64, or make them from other integers, are not counted:
     hashes and random number generators wrap around on purpose.
@@ -67,11 +68,24 @@ def wrapped(op: Op, operands: Sequence[Seen], result: Seen) -> int:
     dtype = np.dtype(result.dtype)
     rule = _RULES.get(op.name)
     if rule is None or dtype.kind not in "iu" or not operands:
-        return 0
+        return np.zeros((), bool)
     given = np.dtype(operands[0].dtype)
     if is_word(given) or (is_word(dtype) and given.kind in "iub"):
-        return 0
+        return np.zeros((), bool)
     return rule(op, [wide(x.actual) for x in operands], result)
+
+
+def takes(op: Op, operands: Sequence[Seen], numbers: np.ndarray, which: Any) -> bool:
+    """Return whether a select takes some of those elements of `numbers`, one of its
+    operands, that `which` marks."""
+    if op.name != "stablehlo.select":
+        return False
+    choice, *branches = (np.asarray(x.actual) for x in operands)
+    chosen = (choice, ~choice)
+    return any(
+        np.array_equal(x, numbers) and bool(np.any(which & taken))
+        for x, taken in zip(branches, chosen, strict=True)
+    )
 
 
 def misread(op: Op, operands: Sequence[Seen], result: Seen) -> int:
@@ -82,21 +96,22 @@ def misread(op: Op, operands: Sequence[Seen], result: Seen) -> int:
     is_either = any(is_word(np.dtype(x.dtype)) for x in (operands[0], result))
     if not is_either or op.name not in ("stablehlo.subtract", "stablehlo.convert"):
         return 0
-    return _RULES[op.name](op, [wide(x.actual) for x in operands], result)
+    return int(np.sum(_RULES[op.name](op, [wide(x.actual) for x in operands], result)))
 
 
 def _is_integer(x: Seen) -> bool:
     return np.dtype(x.dtype).kind in "iu"
 
 
-def _counted(exact: Callable[[Op, Sequence[np.ndarray]], Any]) -> _Rule:
-    """Return a rule that counts the results outside the range of their type; `exact`
+def _exactly(exact: Callable[[Op, Sequence[np.ndarray]], Any]) -> _Rule:
+    """Return a rule that finds the results outside the range of their type; `exact`
     returns the results in float64, or None if they are not known."""
 
-    def rule(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+    def rule(op: Op, x: Sequence[np.ndarray], result: Seen) -> np.ndarray:
         found, info = exact(op, x), np.iinfo(result.dtype)
-        outside = found is not None and (found > info.max) | (found < info.min)
-        return int(np.count_nonzero(outside))
+        if found is None:
+            return np.zeros((), bool)
+        return (found > info.max) | (found < info.min)
 
     return rule
 
@@ -124,12 +139,12 @@ def _cumulative(op: Op, x: Sequence[np.ndarray]) -> np.ndarray | None:
     return function.accumulate(ordered, axis=axis)
 
 
-def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> int:
+def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> np.ndarray:
     if _of_region(op) is not np.add or len(x) != 3:
-        return 0
+        return np.zeros((), int)
     missing = float(x[0].sum() + x[2].sum() - wide(result.actual).sum())
     times, rest = divmod(abs(missing), 2.0 ** (8 * np.dtype(result.dtype).itemsize))
-    return 0 if rest else int(times)
+    return np.asarray(0 if rest else int(times))
 
 
 def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> int:
@@ -163,15 +178,15 @@ def _of_region(op: Op) -> np.ufunc | None:
     return _FOLDS.get(names[0]) if len(names) == 1 else None
 
 
-_Rule = Callable[[Op, Sequence[np.ndarray], Seen], int]
+_Rule = Callable[[Op, Sequence[np.ndarray], Seen], np.ndarray]
 _RULES: dict[str, _Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, _counted(lambda op, x: _ELEMENTWISE[op.name](*x))),
+    **dict.fromkeys(_ELEMENTWISE, _exactly(lambda op, x: _ELEMENTWISE[op.name](*x))),
     # A cast of Inf or NaN is another fault and is not counted.
-    "stablehlo.convert": _counted(
+    "stablehlo.convert": _exactly(
         lambda op, x: np.nan_to_num(np.trunc(x[0]), posinf=0, neginf=0)
     ),
-    "stablehlo.dot_general": _counted(lambda op, x: products(DotDimensions.of(op), *x)),
-    "stablehlo.reduce": _counted(_reduced),
-    "stablehlo.reduce_window": _counted(_cumulative),
+    "stablehlo.dot_general": _exactly(lambda op, x: products(DotDimensions.of(op), *x)),
+    "stablehlo.reduce": _exactly(_reduced),
+    "stablehlo.reduce_window": _exactly(_cumulative),
     "stablehlo.scatter": _scattered,
 }
