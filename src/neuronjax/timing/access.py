@@ -3,8 +3,8 @@
 Reshapes, broadcasts, slices and widening casts move no data: an engine reads a tensor
 with up to four strides, and converts any dtype to FP32. `viewed` decides which
 instructions are access patterns, and computes the row counts that each keeps. R is a
-row count of a tensor if R is the product of some of its leading dimensions; a chain of
-instructions that keeps R rows can be executed a few rows at a time.
+row count of a tensor if, for some n, R is the product of its first n dimensions; a
+chain of instructions that keeps R rows can be executed a few rows at a time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ValueAccess(NamedTuple):
         is_scalar: whether the value has one element per row, or one in all.
         transposes: whether reading the value swaps rows and columns.
         part: the fraction of `roots` that is read.
-        rows: the row counts that both the value and `roots` have; None if these are all
-            row counts of the value.
+        rows: the row counts (`rows_of`) that both the value and `roots` have; None if
+            these are all row counts of the value.
     """
 
     roots: tuple[int, ...]
@@ -42,8 +42,8 @@ class ValueAccess(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
-    """Return the possible row counts of a tensor of `shape`: 1, and the products of its
-    leading dimensions, at most the first `dimensions`."""
+    """Return the row counts of a tensor of `shape`: 1, and the product of the first n
+    dimensions for each n up to `dimensions` (None: all)."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -60,7 +60,8 @@ def viewed(
 ) -> ValueAccess | None:
     """Return the access to the result of `i`; None if `i` is not an access pattern.
 
-    `arguments` are the values that are in HBM."""
+    `access` and `types` have the accesses and types of all values by number,
+    `arguments` the numbers of those in HBM."""
     kind = type(i)
     if kind is TensorCopy or kind is BitcastCopy:
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype
@@ -139,9 +140,9 @@ def _reshaped(
 def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
-    """Return the row counts for which a row of the result is read from one row of the
-    operand, and whether a row of the result repeats one element; None means that it
-    does if a row of the operand does."""
+    """Return the row counts for which each row of the result is read from one row of
+    the operand, and whether each row of the result repeats one element (None: if each
+    row of the operand does)."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

@@ -1,7 +1,7 @@
 """Figures of the time model that are not in `neuronjax.hardware`.
 
 Each figure is a `Constant`, so that it can be listed and replaced; rules read
-`MINIMUM_INTERVAL.value`. A figure that is not published is an assumption; one chosen to
+`Constant.value`. A figure that is not published is an assumption; a figure chosen to
 match a measurement names the measurement. `CONSTANTS` lists the figures of the cost
 rules, `PLANNING_CONSTANTS` those of fusion, memory plan and schedule,
 `COLLECTIVE_CONSTANTS` those of collectives. Cycles are those of the engine that the
@@ -70,8 +70,8 @@ def _named(*listed: Mapping[str, Constant]) -> Mapping[str, Constant]:
 PROGRAM_SECONDS = assumed(
     10e-6,
     "s",
-    "added to the instructions of every program: a line through measured times against"
-    " bytes moved does not go through zero. What takes this time (first and last"
+    "time added to every program: the line through measured times, plotted against"
+    " bytes moved, does not go through zero. What takes this time (first and last"
     " transfers, fetching instructions, ending) is not published",
     fitted_to="trn2, LNC 1: 12 us fit MLP decode and its baseline kernels, 20 us FP8"
     " decode, 30 us prefill of few rows [VL]; trn1: 22 us fit Mamba",
@@ -89,21 +89,21 @@ FAST_LOAD = Constant(
     "ratio",
     "LoadStationary is up to 4 times as fast as MultiplyMoving of equal free size [A2]",
 )
-TILE_ROWS_V2 = Constant(64, "rows", "the array is 2 tiles of 64 rows or columns [ISA]")
+TILE_ROWS_V2 = Constant(64, "rows", "rows or columns of the smallest tile [ISA]")
 TILE_ROWS = Constant(
-    32, "rows", "the array is 4 tiles of 32 rows or columns from NeuronCore-v3 [ISA]"
+    32, "rows", "rows or columns of the smallest tile from NeuronCore-v3 on [ISA]"
 )
 PARALLEL_INPUT = assumed(
     256,
     "elements/cycle",
-    "row and column tiles run in parallel [ISA] while their moving rows fit the array's"
-    " input, 2 x 128 [A2, A3, A4]; no document says that this input is the bound",
+    "tiles of the array run in parallel [ISA] if the rows of their moving operands fit"
+    " in its input, 2 x 128 [A2, A3, A4]; that this is the limit is not documented",
 )
-ONE_ZERO = Constant(2, "ratio", "FP32 speedup for each operand of ones and zeros [ISA]")
+ONE_ZERO = Constant(2, "ratio", "FP32 speedup per operand of only 0 and 1 [ISA]")
 FP32_TRANSPOSE_PASSES = Constant(
     2,
     "passes",
-    "transpose mode of FP32 is twice as fast as 4 passes, from NeuronCore-v3 [A3]",
+    "an FP32 transpose takes half of a matmul's 4 passes from NeuronCore-v3 on [A3]",
 )
 THROTTLE_SECONDS = Constant(
     3e-6, "s", "TensorE goes from half to full rate in this time after a pause [GL]"
@@ -114,9 +114,9 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "seconds of the rise to full rate lost in each second of low use: this constant"
-    " times (THROTTLE_LIMIT - use). Use is 0 if idle, else the rate times the share of"
-    " rows in use; that rows count is undocumented",
+    "each second of low use takes back this constant times (THROTTLE_LIMIT - use)"
+    " seconds of the rise to full rate. Use is 0 in a pause, else the rate times the"
+    " share of rows in use; that rows matter is undocumented",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -128,12 +128,12 @@ MINIMUM_INTERVAL = Constant(
 VISIBLE_STARTS = assumed(
     1,
     "accesses",
-    "how many of an instruction's accesses to SBUF or PSUM start after the previous"
-    " instruction has ended; a start takes 60 cycles; starts overlap partly [A2]",
+    "number of an instruction's accesses to SBUF or PSUM that start after the previous"
+    " instruction has ended; the others start earlier [A2]. A start takes 60 cycles",
     fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
-    100, "cycles", "fixed latency, seen with few elements or in serial work [A2]"
+    100, "cycles", "fixed latency, seen if elements are few or the next work waits [A2]"
 )
 REDUCE_IN_PASSING = Constant(
     64,
@@ -141,14 +141,14 @@ REDUCE_IN_PASSING = Constant(
     "added for each sum of activation_reduce or tensor_scalar_reduce [V26, A2]",
 )
 STRIDE_BYTES = Constant(
-    16, "B", "innermost stride that halves an engine's bandwidth [A2]"
+    16, "B", "smallest innermost stride that halves an engine's bandwidth [A2]"
 )
 STRIDED_ACCESS = Constant(
     2,
     "cycles/element",
     "time at a stride of STRIDE_BYTES [A2]; guides to later cores state no other time",
 )
-DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "copy from a dynamic address [V26]")
+DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "least, at a dynamic address [V26]")
 RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
 RECIPROCAL_PASSES_V2 = Constant(
     2.6,
@@ -163,8 +163,8 @@ MAX8_EXTRA = Constant(144, "cycles", "added by max8, match_replace8 in nki-libra
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
-    "largest free size of an elementwise instruction; larger tiles are divided, so that"
-    " they stream. If an operand is in PSUM, the limit is a bank, which is smaller",
+    "largest free size of an elementwise instruction; a larger tile is divided, so that"
+    " its readers start early. For an operand in PSUM the limit is a bank",
 )
 TABLE_LOAD = Constant(1.28e-6, "s", "load of exp's table on trn2 [DM, picture]")
 RANDOM_XORWOW = Constant(
@@ -179,7 +179,7 @@ ROUNDING_PASSES = assumed(
     3, "passes", "floor and ceil: to int32 and back, then a correction"
 )
 BIT_COUNT_PASSES = assumed(
-    15, "passes", "popcnt and count_leading_zeros: five halvings of shift, mask and add"
+    15, "passes", "popcnt and count_leading_zeros: five rounds of shift, mask and add"
 )
 SCALE_STEPS = assumed(
     8, "instructions", "instructions on one element that compute a scale from an amax"
@@ -189,7 +189,7 @@ SCALE_STEPS = assumed(
 
 GPSIMD_START = Constant(150, "cycles", "start of a GpSimdE instruction [V26]")
 GPSIMD_BYTES = Constant(
-    4, "B/lane/cycle", "512 bits per 16 partitions read or written [A2]"
+    4, "B/lane/cycle", "512 bits for 16 partitions, read or written [A2]"
 )
 GPSIMD_SHARE = assumed(
     0.5,
@@ -201,25 +201,25 @@ GPSIMD_PROCESSORS = Constant(8, "processors", "processors of GpSimdE [A2]")
 GATHER_INDEX = assumed(
     7,
     "cycles/index",
-    "local_gather: (28 + 4 e) / 4 cycles for an index that selects e elements, less in"
-    " narrow dtypes; V26 divides by e, not 4: a larger e would take less time",
+    "local_gather: 7 + e cycles for an index that selects e elements, fewer in narrow"
+    " dtypes; V26 has (28 + 4 e) / e cycles, which would be fewer for a larger e",
 )
-TOPK_PASSES = Constant(4, "cycles/element", "topk: 4 n + K cycles [ISA]")
+TOPK_PASSES = Constant(4, "cycles/element", "topk of n: 4 n + k cycles [ISA]")
 THREEFRY_OPERATIONS = Constant(
     58,
     "operations/word",
-    "threefry2x32: 20 rounds of add, rotate (3), xor; 5 injections of 3; 2 words",
+    "threefry2x32: for 2 words, 20 rounds of 5 operations and 5 key injections of 3",
 )
 PHILOX_OPERATIONS = Constant(
     25,
     "operations/word",
-    "philox4x32: 10 rounds of 2 wide products, 4 xors, 2 additions; 4 words",
+    "philox4x32: for 4 words, 10 rounds of 2 wide products (4), 4 xors, 2 additions",
 )
 FUNCTION_OPERATIONS = assumed(
     32, "operations", "a function of two arguments in software (power, atan2, ...)"
 )
 INTEGER_DIVISION = assumed(
-    32, "operations", "32-bit quotient or remainder in software, one for each bit"
+    32, "operations", "32-bit quotient or remainder in software: 1 for each bit"
 )
 SORT_OPERATIONS = assumed(
     4, "operations", "a step of a merge: two reads, a comparison, a write"
@@ -249,10 +249,10 @@ HBM_INTERLEAVE = assumed(
     512,
     "B",
     "consecutive bytes on one channel of HBM; the next bytes are on the next channel."
-    " Rows share one if their distance is a multiple of this times the channel count",
+    " Rows share a channel if this times the channel count divides their distance",
     fitted_to="trn1, tutorial of matrix products: rows of 1 KiB, 16 KiB apart, move at"
     " 100 GB/s, on two channels; an interleave of 256 B would give 205 GB/s, of 1 KiB"
-    " 51. Rows of 4 KiB in bmm, also 16 KiB apart, move at 235 GB/s [AO]",
+    " 51 GB/s. Rows of 4 KiB in bmm, also 16 KiB apart, move at 235 GB/s [AO]",
 )
 DMA_TRANSPOSE_SHARE = Constant(0.9, "of DMA's rate", "transpose to SBUF [A3]")
 DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "of DMA's rate", "transpose within SBUF [A3]")
@@ -262,8 +262,8 @@ DMA_TRANSPOSE_ON_CHIP = Constant(0.5, "of DMA's rate", "transpose within SBUF [A
 REORDER_WINDOW = assumed(
     64,
     "instructions",
-    "how many next instructions of an engine compete: the one that can start first is"
-    " issued, as the compiler reorders them (TensorE's only in the style of"
+    "of this many next instructions of an engine, the one that can start first is"
+    " issued, since the compiler reorders them (those of TensorE only in kernels of"
     " neuronxcc.nki). Fused attention takes 21.3 ms on trn2; the prediction is 31.4 ms"
     " in the kernel's order, 21.1 ms with this window [KDA]",
 )
@@ -300,7 +300,7 @@ INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"
 )
 RESIDENT_SHARE = assumed(
-    0.85, "fraction", "the part of SBUF for values that stay, not for passing tiles"
+    0.85, "fraction", "the part of SBUF for values that stay; tiles use the rest"
 )
 COLUMN_BLOCK_BYTES = assumed(
     4096,
@@ -319,13 +319,13 @@ PASSING_SHARE = assumed(
 CARRY_SHARE = assumed(
     0.5,
     "fraction",
-    "the part of SBUF for a loop's carry, its smallest values first",
+    "the part of SBUF in which a loop's carry stays, smallest values first",
 )
 MASK_ROWS = assumed(
     128,
     "rows",
-    "queries in a block of scores, and keys if a matmul contracts the scores, as in"
-    " nki-library's attention_cte; blocks that a mask hides are not computed",
+    "queries in a block of attention scores, and keys if a matmul contracts the scores,"
+    " as in nki-library's attention_cte; blocks that a mask hides are not computed",
 )
 MASK_COLUMNS = assumed(
     512, "columns", "keys in a block of scores, as in nki-library's attention_cte"
@@ -339,8 +339,8 @@ CHUNK_BYTES = assumed(
 LOOP_TURN = Constant(
     1.4e-6,
     "s",
-    "added to an iteration of a loop: 64 iterations take 257 us, unrolled 161 us [KLN,"
-    " its author]",
+    "added to each iteration of a loop: 64 iterations take 257 us, unrolled 161 us"
+    " [KLN, its author]",
 )
 
 PLANNING_CONSTANTS = _named(CONSTANTS)

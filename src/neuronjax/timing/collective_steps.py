@@ -1,8 +1,8 @@
 """Steps of collectives: the bytes between chips, and those in each rank.
 
-A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of its
-size, the larger of a rank's data before and after the collective, as in nccom-test. The
-steps of a reduce-scatter follow its fold plan, except for mesh on trn1
+A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of the
+collective's size, which is the larger of a rank's data before and after it, as in
+nccom-test. The steps of a reduce-scatter follow its fold plan, except for mesh on trn1
 (`Topology.mesh`), which needs one step; an all-gather has the corresponding steps in
 reverse order; an all-reduce has the steps of a reduce-scatter, then those of an
 all-gather. Sources of the algorithms: intranode- and internode-collective-comm.rst (IN,
@@ -54,12 +54,14 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups that work at the same time, merged step by step."""
+    """Return steps of which the n-th is the n-th of all `groups`, which work at one
+    time."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
 def at_once(steps: Sequence[CollectiveStep]) -> CollectiveStep:
-    """Return one step for all the sliced `steps`, which work at the same time."""
+    """Return one step with the traffic of all `steps`, which run at the same time on
+    different slices of the data."""
     dma = sum(step.count * step.dma for step in steps)
     flows = _all_flows((step, step.count) for step in steps)
     return replace(steps[0], count=1, dma=dma, flows=flows)
@@ -161,7 +163,7 @@ class _GroupSite:
 
     def wires(self, limit: int | None = None) -> list[tuple[int, ...]]:
         """Return the first `limit` channels of a ring (None: all), each as a sequence
-        of chips, numbered across all nodes."""
+        of chips, numbered across all nodes; [] for one chip."""
         if len(self.chips) == 1:
             return []
         if len(self.group.by_node) > 1:

@@ -9,7 +9,7 @@ reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, and a
 collective-broadcast is an all-gather (compiler 2.29). Contention with compute for HBM
 and DMA rings is not modelled. A program with collectives also waits once per launch for
 all ranks of its groups: 1 to 5 ms in the only published measurement (T16 of
-`benchmarks/validate_collectives.py`). The previous launch may still run meanwhile.
+`benchmarks/validate_collectives.py`). The previous launch may run during this wait.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return the seconds per byte of `steps`, summed by the slowest resource of a
-    step."""
+    """Return, by resource, the seconds per byte of those `steps` in which the resource
+    is the slowest."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)

@@ -2,10 +2,10 @@
 
 The CC-cores work in parallel with the engines, and wait only for the tensors that they
 read and write. A kernel's rank is a logical NeuronCore. The CC-cores of a rank run
-collectives in the kernel's order, and those of its physical cores one after the other
-(ASSUMPTION). Tensors in SBUF take as long as tensors in HBM; parts whose lengths are
-known only at run time count as whole buffers (ASSUMPTION). `collectives.launch_seconds`
-includes the wait for all ranks.
+collectives in the kernel's order; collectives of the rank's physical cores run one
+after the other (ASSUMPTION). Tensors in SBUF take as long as tensors in HBM; parts
+whose lengths are known only at run time count as whole buffers (ASSUMPTION).
+`collectives.launch_seconds` includes the wait for all ranks.
 """
 
 from __future__ import annotations

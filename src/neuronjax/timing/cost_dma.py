@@ -1,16 +1,16 @@
 """Costs of transfers, and of movement inside SBUF, on the DMA engines.
 
-In programs, all engines of a core share a transfer, and the cores of a chip share HBM's
-bandwidth equally. Descriptors are prebuilt. Movement that an access pattern can replace
-is free (`FREE`).
+In programs, all engines of a core share a transfer, the cores of a chip share HBM's
+bandwidth equally, and descriptors are prebuilt. Movement that an access pattern can
+replace is free (`FREE`).
 
 In kernels, an engine serves eight partitions, so that few partitions use few engines
 [DM]. A kernel has HBM to itself: the engines of a core move more than the core's share
 of HBM (400 GB/s measured on trn2 [KDA]). SyncE commands a generator of descriptors for
 loads, and ScalarE another generator for other transfers, unless the kernel names the
 engine (ASSUMPTION: the compiler uses the hardware generators unless there is a cast or
-an index known only at run time). In kernels of the older style descriptors are
-prebuilt, as with the compiler's `--disable-dge`.
+an index known only at run time). In kernels of neuronxcc.nki descriptors are prebuilt,
+as with the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def _copies(
 
 
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
-    """Return the number, rows and columns of the matrices that a transpose swaps; None
-    if an access pattern suffices.
+    """Return the number, the rows and the columns of the matrices that `i` transposes;
+    None if an access pattern suffices.
 
     An access pattern suffices if the last axis stays last, so that whole rows move, or
     if the leading axes that fill the partitions stay, so that elements stay in their
@@ -191,7 +191,8 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price patches: free if read in place (`patches`), otherwise a copy by DMA."""
+    """Price a convolution's patches: free if read in place (`patches`), otherwise a
+    copy by DMA."""
     if patches.read_in_place(i, core):
         return FREE
     return (
@@ -351,7 +352,7 @@ def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
 
 @prices("dma_copy", "dma_transpose", "dma_compute", "sendrecv")
 def transfer(i: KernelInstruction, core: Core) -> KernelPrice:
-    if i.attributes.get("dge_engine") == "tensor":  # a broadcast, in the older style
+    if i.attributes.get("dge_engine") == "tensor":  # a broadcast of neuronxcc.nki
         return over_partitions(i, core)
     m = _move(i)
     mode = _mode(i, m, core)

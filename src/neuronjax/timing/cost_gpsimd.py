@@ -42,7 +42,8 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return a way of one work, with `cycles` of GpSimdE on each physical core."""
+    """Return the way to run an instruction in `cycles` of GpSimdE on each physical
+    core."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -57,7 +58,8 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
 def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
-    """Return a way on GpSimdE: 32-bit scalar `operations`, spread over the lanes."""
+    """Return the way to run 32-bit scalar `operations` on GpSimdE, spread over the
+    lanes."""
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     cycles = operations_cycles(core, operations, moved)
     return gpsimd(core, instruction, cycles, opcode)
@@ -153,8 +155,8 @@ def _parts(instruction: Instruction) -> int:
     return 4 if len(instruction.results) > 1 else 1
 
 
-#: The scalar operations of an instruction in software. Operations of a body count as
-#: often as the body runs.
+#: By class, a function that counts an instruction's scalar operations in software.
+#: Operations of a body count as often as the body runs.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
     ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),

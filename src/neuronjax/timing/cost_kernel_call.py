@@ -1,9 +1,10 @@
-"""The cost of a kernel inside a program: one work per queue, from its own schedule.
+"""The cost of a kernel inside a program: one work per queue, from the kernel's
+schedule.
 
-A work has the time that the kernel occupies its queue. All works together take as long
-as the kernel alone, without `around_seconds`, which a program has once. The kernel's
-transfers are between HBM and its own tiles, so its operands and results are in HBM
-(`sbuf_allocation`). A kernel without a grid runs on one physical core.
+A work has the time for which the kernel occupies the queue. All works together take as
+long as the kernel alone, without `around_seconds`, which a program has once. The
+kernel's transfers are between HBM and its own tiles, so its operands and results are in
+HBM (`sbuf_allocation`). A kernel without a grid runs on one physical core.
 """
 
 from __future__ import annotations

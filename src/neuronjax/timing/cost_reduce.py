@@ -2,7 +2,7 @@
 
 Along the free axis VectorE folds the elements of a lane; ScalarE sums while it copies.
 Along the partition axis TensorE adds by a product with a column of ones; for other
-folds it first transposes, so that VectorE folds along the free axis.
+folds TensorE transposes, and VectorE then folds along the free axis.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _along_free_axis(
 ) -> list[Way]:
     """Return the ways to fold the elements of each lane to `results` results.
 
-    A pass of ScalarE leaves one sum in each partition's register [ISA], so it needs an
-    instruction for every result."""
+    ScalarE needs an instruction for every result, since an instruction leaves one sum
+    in each partition's register [ISA]."""
     task = _task(i, per_lane, ops=(i.op,))
     task = replace(task, read=(_strided(i, task.read[0]),))
     ways: list[Way] = [(_work(core, i, task),)]
@@ -81,7 +81,8 @@ def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
 
 
 def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ...]:
-    """Return the ways to sum [rows, results] over partitions by a matmul with ones."""
+    """Return the ways to sum a tensor [rows, results] over its rows, which are on the
+    partitions, by a matmul with ones."""
     cycles = 1.0
     if item_bytes > 2:
         cycles = column_cycles(core, "fp32", zeros_and_ones=1)
@@ -89,13 +90,14 @@ def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ..
         *(1, 1, results, rows, core.spec.k_tile),
         column_cycles=cycles,
         item_bytes=float(item_bytes),
-        flops_per_k=0.0,  # the program asks for no matmul
+        flops_per_k=0.0,  # no operations that the program asks for
     )
     return contraction_ways(ones, core)
 
 
 def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, ...]:
-    """Return the ways to fold FP32 [rows <= 128, results] over the partitions."""
+    """Return the ways to fold an FP32 tensor [rows, results] over its rows, at most
+    128, which are on the partitions."""
     if i.op == "add":
         return _ones(core, rows, results, 4)
     turned = transpose_works(core, 1, rows, results, 4)[0]
@@ -157,11 +159,11 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass and its fold: on VectorE one instruction, or a pass and a reduction.
+    """Price a pass and the fold of its rows: on VectorE one or two instructions.
 
-    The one instruction takes N + 64 cycles for each row of N elements in a lane [V26],
-    N for an abs-max of 16 bits [RMQ, picture]. ScalarE can fold sums and, with
-    `activate2`, extrema."""
+    A single instruction takes N + 64 cycles for each row of N elements in a lane [V26]
+    (measured: N cycles for an abs-max of 16-bit elements [RMQ, picture]). ScalarE can
+    fold sums and, with `activate2`, extrema."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
@@ -190,7 +192,7 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
     lanes = core.spec.partitions * core.lnc
     if i.engine == "gpsimd" and i.integer_path == "exact":
         return (software(core, i, rows * length),)
-    own = ceil(rows / lanes)  # one instruction per row
+    own = ceil(rows / lanes)  # rows of a lane; each is an instruction
     whole = _task(i, own * length, "tensor_tensor_scan", folds=own)
     part = ceil(rows * length / lanes)
     scan = _task(i, part, "tensor_tensor_scan")

@@ -45,7 +45,8 @@ def columns(shape: tuple[int, ...], core: Core) -> int:
 
 
 def tiles_of(per_lane: int, limit: float | None = None) -> int:
-    """Return how many instructions process `per_lane` elements of each lane."""
+    """Return how many instructions of at most `limit` elements process `per_lane`
+    elements of each lane."""
     return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))
 
 
@@ -55,7 +56,7 @@ FREE: tuple[Way, ...] = ((),)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The reading of an instruction's operands; each field is a set of their indices.
+    """The ways in which operands are read; each field is a set of operand indices.
 
     Attributes:
         scalars: operands with one element in all or one per row (an immediate, or a
@@ -165,7 +166,8 @@ def lane_task(
     operands: Iterable[int] | None = None,
     **more: Any,
 ) -> LaneTask:
-    """Return the task of the instruction `name` on the result of `i`, or on `shape`.
+    """Return the task of the nki.isa instruction `name` that computes the result of
+    `i`, or, if `shape` is given, a tensor of that shape.
 
     `operands` are the indices of the operands that stream in, by default the first
     operand that is not a scalar."""

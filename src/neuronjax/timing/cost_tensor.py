@@ -64,9 +64,10 @@ class Contraction:
         column_cycles: cycles per moving column.
         item_bytes: bytes of an element of the operands.
         psum_bytes: bytes of a sum in PSUM.
-        flops_per_k: operations per stored row: 2, or more if zeros are not stored.
+        flops_per_k: operations per result and stored row: 2, or more if zeros are not
+            stored.
         stationary: "lhs", "rhs", or "" for the quicker of the two.
-        row_tiles, column_tiles: whether the array may be divided into tiles.
+        row_tiles, column_tiles: whether tiles may divide the array's rows, columns.
     """
 
     batch: int
@@ -151,7 +152,7 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
 
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
     """Return the two ways to contract: the works `before`, a matmul, and a copy out of
-    PSUM by either VectorE or ScalarE."""
+    PSUM by VectorE or by ScalarE; `FREE` if the result is empty."""
     if not c.batch * c.m * c.n:
         return FREE
     t = _best_tiling(c, core)

@@ -143,7 +143,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
     if 0 in reading.scalars:  # the activation's scale is the dividend
         return reciprocals
     both = Reading(scalars=reading.scalars - {0}, in_psum=reading.in_psum)
-    if _tensors(i, both) == 1:  # 1 / y is ScalarE's scale, or tensor_scalar's
+    if _tensors(i, both) == 1:  # 1 / y is the scalar operand
         products = one_stream(
             core, i, both, "tensor_scalar", on_scalar=True, on_gpsimd=False
         )
@@ -156,7 +156,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
     """Price an operation on one or two tensors, by passes of engines or by software."""
     dtype = i.results[0].type.dtype
-    if i.op in SOFTWARE_FUNCTIONS:  # except `power`, which GpSimdE's ALU has
+    if i.op in SOFTWARE_FUNCTIONS:
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
         return (software(core, i, operations),)
     if i.op in ("divide", "remainder") and i.engine == "gpsimd":  # integers

@@ -22,8 +22,8 @@ from neuronjax.timing.work import QUEUES, Core
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
 #: The number of measured times from which an interval is made, and the probability that
-#: the interval contains a further time: 19 times bound 20 gaps (two of them open), and
-#: the interval covers all gaps but two at each end.
+#: the interval contains a further time. Around and between 19 sorted times are 20 gaps
+#: into which it may fall; the interval leaves out two gaps at each end.
 ROWS, COVERED = 19, 0.8
 #: How much a factor of ten in time, another LNC and another chip each add to the
 #: distance of two programs. A queue that is always busy in one program and idle in the

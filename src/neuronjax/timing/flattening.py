@@ -118,8 +118,7 @@ class Flattening:
         return total
 
 
-# -- matmuls with operands exchanged
-# -------------------------------------------------------
+# -- matmuls with exchanged operands ---------------------------------------------------
 
 
 def swap(
@@ -163,8 +162,8 @@ def swap(
 
 
 def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
-    """Return chains of a matmul, casts and a transposition, each result with one
-    reader."""
+    """Return the chains of a matmul, casts and a transposition in which every result
+    has one reader."""
     made: dict[int, FlatNode] = {}  # results of matmuls and casts
     found: list[list[FlatNode]] = []
     for node in nodes:

@@ -24,8 +24,8 @@ class FusedStep:
         members: the instructions that were fused into the step, in order.
         operands: values that `instruction` reads, directly or through access patterns.
         results: values that are written.
-        seen: the value whose type prices the step: its first result, or if a reduction
-            is fused into the step, the value that is reduced.
+        seen: the value for whose shape and dtype the step is priced: its first result
+            or, with a fused reduction, the value that is reduced.
         form: the kind of step, which decides what may be fused with it:
             "tensor_scalar", "tensor_tensor", "activation", "matmul", "reduce", "scan",
             "control", "collective", "register" (one integer of a sequencer, which is

@@ -112,7 +112,8 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return a sort key: False (first) for scalars made from arguments alone."""
+        """Return a sort key: False (first) for scalars made from arguments alone, else
+        True."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -242,7 +243,8 @@ class _Fusion:
         return step if step is not None and step.results == [root] else None
 
     def _whole(self, value: int) -> int:
-        """Return the tensor in memory that has exactly a value's elements, or -1."""
+        """Return the tensor in memory that has exactly a value's elements; -1 if none
+        has."""
         access = self.access[value]
         if len(access.roots) != 1 or access.is_scalar or access.transposes:
             return -1
@@ -307,8 +309,9 @@ class _Fusion:
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return the instruction, form and free slots of one activation for both steps,
-        if the steps together are a logistic function or SiLU; otherwise None."""
+        """Return (instruction, form, 0) of one activation for both steps if they are a
+        logistic function or SiLU; otherwise None. No further scalar operation fits in
+        it."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}
@@ -360,8 +363,8 @@ class _Fusion:
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
-    """Return the instruction, form and free slots of one pass for both steps; None if
-    no pass can do both."""
+    """Return (instruction, form, scalar operations that still fit) of one pass for both
+    steps; None if no pass can do both."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:

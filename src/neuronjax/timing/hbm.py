@@ -2,10 +2,11 @@
 
 Arguments and results are in HBM all the time, spilled values from their spill to their
 last use. A tensor that the forward pass saves and the backward pass reads is an
-activation; others are workspace. A captured program has no donation: its results are
-separate tensors. With donation, a result takes the memory of an argument of its shape
-and dtype, paired as JAX pairs them, after the last read of the argument; until then the
-result has other memory. Times stay the same. Bytes are those of a logical core.
+activation; other computed tensors are workspace. A captured program has no donation:
+its results are separate tensors. With donation, a result takes the memory of an
+argument of its shape and dtype, paired as JAX pairs them, after the last read of the
+argument; until then the result has other memory. Times stay the same. Bytes are those
+of a logical core.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _MOST_WAYS = 64
 
 
 def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
-    """Return the categories of arguments by their pytree paths; None if unknown."""
+    """Return the category of each argument by its pytree path; None if that is
+    unknown."""
     found: dict[str, Category] = {}
     for name in parameters_of(names):
         found[name] = "parameters"
@@ -181,8 +183,8 @@ def capacity_bytes(core: Core) -> int:
 def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
     """Return the error of a program that does not fit in HBM; None if it fits.
 
-    The error names the biggest tensors and what rematerialisation or sharding would
-    save; the caller raises or shows it."""
+    The error names the biggest tensors, and what rematerialisation or sharding would
+    save."""
     peak, room = plan.hbm, capacity_bytes(core)
     if peak.bytes <= room:
         return None

@@ -7,9 +7,10 @@ depend on the machine too.
 A *movable* instruction has no `engine=`, and VectorE and ScalarE can both run it. For
 trn2 the compiler divides these between both engines: bmm v2 of kda-for-trainium has
 4,170 instructions on one engine and 4,133 on the other, among them 4,224 movable copies
-out of PSUM. ASSUMPTION: one after the other, movable instructions go to the engine with
-less work so far, after all others. For trn1 all movable instructions go to ScalarE:
-VectorE is idle in bmm, and ScalarE's times in other kernels agree (`docs/times.md`).
+out of PSUM. ASSUMPTION: once all other instructions are assigned, each movable
+instruction goes to the engine with less work so far. For trn1 all movable instructions
+go to ScalarE: VectorE is idle in bmm, and ScalarE's times in other kernels agree
+(`docs/times.md`).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def on_engines(
         entries: the instructions, in the order of the kernel.
         counts: how often each is executed.
         prices: the prices of one core.
-        older: whether the kernel is written in the older style (`neuronxcc.nki`).
+        older: whether the kernel is written with `neuronxcc.nki`.
     """
     priced = [prices.price(i) for i in entries]
     if older:
@@ -146,9 +147,9 @@ def on_engines(
 
 def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
     """Return the indices of `entries` that only fill PSUM with zeros for a sum. The
-    compiler leaves them out, because the first product of the sum overwrites PSUM.
+    compiler leaves these out, since the sum's first product overwrites PSUM.
 
-    The older style writes a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""
+    Kernels of neuronxcc.nki write a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""
     found, zeroed = [], dict[Storage, int]()
     for n, i in enumerate(entries):
         for access in i.accesses if zeroed else ():
@@ -165,17 +166,17 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return `entries`, with a free "held" instead of each whose result is in SBUF.
+    """Return `entries`, with a free "held" for each whose result is already in SBUF.
 
-    The older style's compiler leaves out repeated loads of the same data, and
-    operations that an inner loop repeats in every iteration. Later instructions read
-    the tile that was made first. The most recently used tiles are kept, in the part of
-    `room` (bytes of a partition) that the kernel's own tiles leave. Counters of three
-    kernels on trn1, without spills, agree [AO]: one of them reads 84 MB, although its
-    loads add up to 604 MB. In v2 of the tutorial's Mamba kernel, also at other widths,
-    VectorE is active for 1.33 to 1.46 ms on trn2 [KDA]; with a product of delta and u
-    in every iteration it would be 1.52 to 1.73. The product stays in the loop in v3,
-    where it changes with the inner loop, and in v1, whose tiles are too large."""
+    The compiler of neuronxcc.nki leaves out repeated loads of the same data, and equal
+    operations in later iterations of a loop. Readers use the first tile instead. The
+    most recently used tiles are kept, in the part of `room` (bytes of a partition) that
+    the kernel's own tiles leave. Counters of three kernels on trn1, without spills,
+    agree [AO]: one of them reads 84 MB, although its loads add up to 604 MB. In v2 of
+    the tutorial's Mamba kernel, also at other widths, VectorE is active for 1.33 to
+    1.46 ms on trn2 [KDA]; with a product of delta and u in every iteration it would be
+    1.52 to 1.73. The product stays in the loop in v3, where it changes with the inner
+    loop, and in v1, whose tiles are too large."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)
@@ -237,8 +238,8 @@ def _row_bytes(s: Storage) -> int:
 
 
 def _may_move(i: KernelInstruction) -> bool:
-    """Return whether ScalarE can run an instruction that leaves the engine open: a
-    copy, or a product or sum with a number."""
+    """Return whether an instruction has no `engine=` and ScalarE can run it: a copy, or
+    a product or sum with a number."""
     if not i.is_open:
         return False
     if i.name == "tensor_copy":

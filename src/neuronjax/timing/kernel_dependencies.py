@@ -39,9 +39,8 @@ from neuronjax.timing.kernel_operands import (
 #: plus 1 if the latency of its result does not count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
-#: If an entry has more waits than this, they are joined into one. Otherwise each of
-#: many writers of a large tile would wait for each of the many small tiles that had the
-#: memory before.
+#: If more entries than this free a tile's memory, they are joined to one group, for
+#: which each of the tile's many writers waits.
 _FEW = 8
 
 
@@ -126,7 +125,8 @@ class BoxMap:
         self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
-        """Return the cells of `b`; None for all cells or more than `_MOST_CELLS`."""
+        """Return the cells of `b`; None if `b` is None or has more than
+        `_MOST_CELLS`."""
         if b is None:
             return None
         first, last = b[self._axis]
@@ -180,7 +180,7 @@ class _StorageAccesses:
         """Return the entries for which the next storage in this memory waits."""
         found = self.writers.entries()
         if not found:
-            found += self.freed  # any writer has waited for `freed`
+            found += self.freed  # nothing has waited for `freed` yet
         return found + self.readers.entries()
 
 
@@ -193,7 +193,8 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate `size` bytes; return the last accesses to storages that had them."""
+        """Allocate `size` bytes; return the last accesses to storages that had these
+        bytes."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()
@@ -215,7 +216,8 @@ class KernelDependencies:
     """The dependencies of a stream of instructions, found in one pass.
 
     Attributes:
-        waits: by entry, the entries and groups for which it waits.
+        waits: by entry, the entries and groups for which it waits, encoded as in
+            `Waits`.
         joined: groups of entries to wait for together; in `waits` their numbers follow
             those of the entries.
         stationary: by entry of TensorE, a number of its stationary operand, which is
@@ -274,7 +276,7 @@ class KernelDependencies:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Return which of "SBUF" and "PSUM" are too small for the kernel."""
+        """Return those of "SBUF" and "PSUM" that are too small for the kernel."""
         return tuple(
             sorted({m.upper() for (m, _), p in self._pools.items() if p.is_short})
         )
@@ -370,10 +372,10 @@ class KernelDependencies:
         return entry < len(entries) and entries[entry].engine == "tensor"
 
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
-        """Return the record of accesses of the storage `s`, and the box of `access`."""
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
-            # All storages of a memory that have addresses share a region.
+            # Storages with addresses in one memory share a record, since they may
+            # overlap.
             shared = self._regions.setdefault((s.memory, core), _StorageAccesses())
             return shared, _absolute(s, box(access))
         region = self._regions.get(s.number)

@@ -1,9 +1,9 @@
 """Operands of kernel instructions, described for cost rules, and their overlaps.
 
-For an engine, an access pattern is a `LaneStream`: elements per partition, whether they
-are contiguous, in which memory. A *box* contains the part of a storage that an access
-touches, as a range of every dimension; it may be larger than that part. An index that
-is known only at run time may have any value.
+An engine sees an access pattern as a `LaneStream`: the memory, the elements per
+partition, and whether they are contiguous. A *box* contains the part of a storage that
+an access touches, as a range of every dimension; it may be larger than that part. An
+index that is known only at run time may have any value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Pattern = tuple[tuple[int, int], ...]
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return the NumPy dtype of an NKI name; for a packed dtype, its words' dtype."""
+    """Return the NumPy dtype of an NKI name; for a packed dtype, that of its words."""
     return nki_dtypes.info(name).numeric
 
 

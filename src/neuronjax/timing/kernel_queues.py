@@ -2,7 +2,7 @@
 
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
 other queues issue, of their next few instructions, the one that can start first, as if
-the compiler had moved it to the front. The older style's compiler also reorders
+the compiler had moved it to the front. The compiler of neuronxcc.nki also reorders
 TensorE's instructions, except additions to one sum (gqa_full v1 of [KDA]: 21.3 ms
 measured; the prediction is 21.1 ms if TensorE's instructions are reordered, 31.4 in the
 kernel's order).
@@ -20,7 +20,7 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that issue in the kernel's order; TensorE's does not in the older style.
+#: Queues that issue in the kernel's order (in neuronxcc.nki all of these but TensorE).
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.
@@ -30,7 +30,7 @@ NOTHING = -1
 
 
 class IssueQueue:
-    """A queue of instructions and its position.
+    """A queue of instructions, of which some are issued.
 
     Attributes:
         kind: a ring of DMA, or an engine.
@@ -59,8 +59,8 @@ class IssueQueues:
 
     Attributes:
         queue_of: the number of each entry's queue.
-        pause: the seconds of a device loop's comparison and branch, by the first entry
-            of a queue in an iteration.
+        pause: by the first entry of each queue in an iteration of a device loop, the
+            seconds of the loop's comparison and branch before it.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Array:
         """Schedule one matmul or transpose, in the order of issue, from `start` on.
 
         `held` is the time at which the stationary operand is ready to load; None if it
-        is loaded. Return the start, the end, and the time of the next issue."""
+        is already loaded. Return the start, the end, and the time of the next issue."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.work.seconds
@@ -130,8 +130,8 @@ class Array:
         return start, start + spent, free
 
     def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
-        """Occupy a matmul's tiles and the array's input, and return the time at which
-        both are free and the matmul starts."""
+        """Return when a matmul starts: once its tiles and the array's input are free.
+        Occupy the tiles and the input."""
         rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
         columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
         used = [(r, c) for r in rows for c in columns]

@@ -88,8 +88,8 @@ def schedule_kernel(
     """Return the schedule of a kernel.
 
     The programs of a grid run on `lnc` physical cores; None means one core per program,
-    up to the cores of a logical core. `trips` is the iteration count of device loops
-    that do not specify it, by "file.py:12".
+    up to the cores of a logical core. `trips` has the iteration counts of device loops
+    that do not specify theirs, by "file.py:12".
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
@@ -137,8 +137,8 @@ def _throttled(run: _Scheduling) -> list[str]:
     if lost <= _NOTABLE_SHARE * run.total:
         return []
     return [
-        f"TensorE's throttle makes its work {lost * 1e6:,.0f} us longer: matmuls "
-        "on at most half of the array's rows, or pauses, keep TensorE at half its rate"
+        f"TensorE's throttle adds {lost * 1e6:,.0f} us to its work: matmuls on at most "
+        "half of the array's rows, or pauses, keep TensorE at half of its full rate"
     ]
 
 
@@ -165,7 +165,7 @@ class _CoreState:
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # when all DMA engines become free
+        self.level: float | None = 0.0  # when all DMA engines become free, if equal
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
@@ -225,7 +225,8 @@ class _Scheduling:
                     mine.append(n * 2 + (w & 1))
 
     def all(self) -> None:
-        """Schedule all entries, and the missing iterations of truncated loops."""
+        """Schedule all entries; shift those after a truncated loop by its missing
+        iterations."""
         loops = self.stream.loops
         order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
         periods = [0.0] * len(order)
@@ -422,7 +423,6 @@ class _Scheduling:
     def _transfer(
         self, n: int, p: KernelPrice, start: float, queue: IssueQueue, state: _CoreState
     ) -> float:
-        """Issue a transfer, which DMA moves after earlier ones, and return its end."""
         queue.free = start + p.issue_seconds
         if queue.kind in ISSUERS:
             self.issues.append((start, n))

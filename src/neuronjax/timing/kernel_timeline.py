@@ -1,7 +1,7 @@
 """The `Timeline` of a kernel's schedule, which every report can read.
 
-An event is an instruction at its time; instructions of one line and one name belong to
-one `KernelOp`. With two physical cores an event occupies half of the logical core's
+An event is an execution of an instruction; instructions of one line and one name belong
+to one `KernelOp`. With two physical cores an event occupies half of the logical core's
 queue, unless it is a collective. A transfer that uses a part of the DMA engines
 occupies the same part of the DMA queue.
 
@@ -193,7 +193,8 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
     """Return the seconds of the critical path by queue and entry.
 
     From the last result backwards, an entry counts for the time from its own start to
-    the start of the entry that it delayed; iterations left out do not count."""
+    the start of the entry that it delayed; iterations that the stream leaves out do not
+    count."""
     found: dict[tuple[Queue, int], float] = defaultdict(float)
     if not s.priced:
         return found

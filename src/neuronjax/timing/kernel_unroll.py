@@ -65,7 +65,7 @@ class Stream:
 def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
     """Return the stream of a kernel.
 
-    `trips` has trip counts by "file.py:12"; the file may have folders."""
+    `trips` has trip counts by "file.py:12"; folders before the file are ignored."""
     stream = Stream()
     given = {PurePath(str(line)).name: count for line, count in (trips or {}).items()}
     _add(stream, body, 1, given)

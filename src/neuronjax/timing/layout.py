@@ -1,7 +1,8 @@
-"""The layout of a region's tensors in SBUF and PSUM, and the bytes live at once.
+"""The layout of a region's tensors in SBUF and PSUM, and the bytes live at a time.
 
 The steps of a region decide which matmul results stay in PSUM for their readers, which
-operands have the contracted axis in their rows, and the size of tiles in flight.
+operands have the contracted axis in their rows, and how many tiles are processed
+together.
 """
 
 from __future__ import annotations
@@ -75,11 +76,12 @@ def block_bytes(
 ) -> int:
     """Return the SBUF that one row tile needs on its way through a region.
 
-    The result is the largest number of bytes live at any step. Of a matmul's result, of
-    values computed from it, and of operands that a single elementwise step reads, one
-    block of columns is live at a time; other values are live in whole rows. Elementwise
-    results overwrite operands that nothing reads later; transposed operands need
-    separate memory. `turned` are the matmuls whose left operand is transposed first."""
+    The result is the largest number of bytes live at any step. Only one block of
+    columns is live at a time of a matmul's result, of values computed from it, and of
+    operands that just one elementwise step reads; other values are live in whole rows.
+    An elementwise result overwrites an operand that nothing reads later; a transposed
+    operand needs separate memory. `turned` are the matmuls whose left operand is
+    transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()
@@ -152,7 +154,7 @@ def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
 def replaces_slice(
     fused: Fused, step: FusedStep, value: int, in_sbuf: Collection[int]
 ) -> bool:
-    """Return whether a step writes a value into a slice of a tensor in HBM."""
+    """Return whether `step` only writes `value` into a slice of a tensor in HBM."""
     instruction = step.instruction
     if isinstance(instruction, LocalGather) or addressed_bytes(instruction) is None:
         return False
@@ -176,8 +178,8 @@ def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
 
 
 def meets_little(fused: Fused, step: FusedStep, value: int, room: float) -> bool:
-    """Return whether a value, such as a cast weight, is an operand of a matmul whose
-    other operand fits in `room`, so that the value is read only once."""
+    """Return whether `step` is a matmul of `value`, such as a cast weight, and an
+    operand that fits in `room` bytes, so that `value` is read only once."""
     if step.form != "matmul" or len(step.operands) != 2:
         return False
     sides = [fused.access[v].roots for v in step.operands]

@@ -1,8 +1,8 @@
 """Single instructions of the chip that replace NeuronJAX's own functions in a program.
 
-`neuronjax.cast` computes its bits with some thirty integer operations on the host; an
-engine rounds as it writes, and draws the random bits of stochastic rounding itself.
-From NeuronCore-v4 on, VectorE quantizes blocks with shared scales. JAX outlines the
+`neuronjax.cast` rounds by some thirty integer operations on the host; an engine rounds
+as it writes, and draws the random bits of stochastic rounding itself. From
+NeuronCore-v4 on, VectorE quantizes blocks with shared scales. JAX outlines the
 functions under the names from `numerics.casting` and `numerics.microscaling`. Only the
 time changes: execution still runs the function itself.
 """
@@ -93,7 +93,8 @@ def _dequantize(block: Block, core: Core) -> Instruction:
 
 
 def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None:
-    """Return the axis along which blocks of 32 share a scale; None if none does."""
+    """Return the axis along which blocks of 32 share a scale; None if there is no such
+    axis."""
     if len(shape) != len(scales):
         return None
     axes = [d for d, n in enumerate(shape) if scales[d] != n]

@@ -3,8 +3,7 @@
 The carries of such a loop are of four kinds: unchanged values, a counter of the
 iterations, tensors of which each iteration reads or replaces its own slice, and states.
 A state must be an FP32 recurrence whose other operands do not depend on the state: one
-scan computes it for all iterations, and then the values that are computed from the
-state. Other loops are not rewritten.
+scan computes the state for all iterations. Other loops are not rewritten.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
 class _VectorizedValue(NamedTuple):
-    """The buffer outside of the loop that replaces a value of the body; if `turns`, its
-    last axis has one element per iteration."""
+    """The buffer that replaces a value of a loop's body after vectorization; if
+    `turns`, its last axis has one element per iteration."""
 
     buffer: Buffer
     turns: bool
@@ -276,8 +275,8 @@ class LoopVectorization:
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two operations that compute the state's value `new`, each
-        with its other operand; None if the state is no recurrence."""
+        """Return the one or two operations that compute `new` from `state`, each with
+        its second operand; None if `state` is no recurrence."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:

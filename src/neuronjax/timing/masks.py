@@ -50,7 +50,7 @@ class MaskedScores(NamedTuple):
 
 
 class _Range(NamedTuple):
-    """The lowest and the highest value in every block; of booleans, whether all are
+    """The lowest and the highest value in every block; for booleans, whether all are
     true and whether any may be true."""
 
     low: Any
@@ -62,7 +62,8 @@ _Frame = tuple[_Range, ...]
 
 
 class Masks:
-    """The instructions that compute a block's constants, such as masks."""
+    """The instructions that compute constants, such as masks, in a block of a
+    program."""
 
     def __init__(self, types: list[TensorType]) -> None:
         self.types = types
@@ -93,7 +94,7 @@ class Masks:
     def _visible(
         self, predicate: int, shape: tuple[int, ...], columns: float, is_kept: bool
     ) -> np.ndarray:
-        """Return, for every block of rows and columns, whether scores are visible."""
+        """Return, for every block, whether the mask may show any of its scores."""
         rows = _blocks(shape[-2], MASK_ROWS.value)
         across = _blocks(shape[-1], columns)
         frame = (
@@ -107,7 +108,6 @@ class Masks:
         return np.broadcast_to(np.asarray(visible, bool), size)
 
     def _range(self, value: int, frame: _Frame) -> _Range:
-        """Return the range of `value` in all blocks, given the blocks' index ranges."""
         node = self._made.get(value)
         if node is None:
             return self._unknown(value)

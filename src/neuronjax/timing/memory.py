@@ -9,7 +9,8 @@ core, over all partitions. `timing.hbm` finds the contents of HBM over time.
 If the arguments have no names, an argument counts as a parameter if it is a right
 operand of matmuls and never a left one, or a table of a gather. Each operand is
 followed back to its argument through movements, casts and scales, so that a weight that
-is cast before the matmul still counts. An argument that is written is no parameter.
+is cast before the matmul still counts. An argument that the program updates is no
+parameter.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """A search for the arguments of main from which every buffer is derived.
+    """A search for the arguments of main from which each buffer is derived.
 
     `left` has the arguments that are left operands of matmuls, `right` has those that
     are right operands or tables of gathers."""

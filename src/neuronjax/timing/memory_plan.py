@@ -47,7 +47,7 @@ class Unit:
             if tiles overlap.
         copies: copies of `region.whole`, one per physical core with its own rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
-        resident: positions of a loop's carry that stay in SBUF.
+        resident: positions of the carries of a loop that stay in SBUF.
         by_dma: whether the region consists only of its movements.
         turned: matmul operands that the array transposes first, as (index of the step,
             position).
