@@ -354,8 +354,6 @@ def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) ->
 
     Decoded tokens and training steps follow each other in this way. The runtime
     prepares the next launch, with its wait for all ranks, while the program runs, so a
-    launch adds only the time by which it is longer than the program: on 32 ranks of
-    trn1 a call takes about as long with twelve exchanges of 8 MB (4.7 ms) as with one
-    exchange (5.3 ms) [T16]."""
+    launch adds only the time by which it is longer than the program [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -1,8 +1,4 @@
-"""Costs of work on GpSimdE or the host in programs: sorts, random bits, calls.
-
-The rules count the operations of software, or name the instructions to use;
-`engines.gpsimd` has the times of the engine.
-"""
+"""Costs of programs' work on GpSimdE or the host: sorts, random bits, calls."""
 
 from __future__ import annotations
 

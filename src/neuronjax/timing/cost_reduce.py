@@ -70,7 +70,6 @@ def _along_free_axis(
 
 
 def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
-    """Return `s`, with a stride if the folded elements are not contiguous."""
     source = i.operands[0].type
     last = max((d for d, size in enumerate(source.shape) if size > 1), default=-1)
     folded = [d for d in i.axes if source.shape[d] > 1]

@@ -1,8 +1,4 @@
-"""Costs of programs' elementwise instructions on VectorE, ScalarE and GpSimdE.
-
-The rules name the instructions of nki.isa for an operation, and the engines that can
-run it.
-"""
+"""Costs of programs' elementwise instructions on VectorE, ScalarE and GpSimdE."""
 
 from __future__ import annotations
 

@@ -175,8 +175,7 @@ def with_held_tiles(
     agree [AO]: one of them reads 84 MB, although its loads add up to 604 MB. In v2 of
     the tutorial's Mamba kernel, also at other widths, VectorE is active for 1.33 to
     1.46 ms on trn2 [KDA]; with a product of delta and u in every iteration it would be
-    1.52 to 1.73. The product stays in the loop in v3, where it changes with the inner
-    loop, and in v1, whose tiles are too large."""
+    1.52 to 1.73."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)

@@ -7,9 +7,8 @@ so that a search for overlaps looks into one or two cells.
 
 Storages to which the user gives no address share SBUF and PSUM as a compiler allocates
 them: a new storage takes memory that was never used or, if there is none, waits for the
-last accesses to the storage that has been dead longest, and takes its memory. A kernel
-that allocates a tile per iteration thus has as many buffers as fit. Storages with
-addresses overlap if their bytes do. Bytes are those of a partition.
+last accesses to the storage that has been dead longest, and takes its memory.  Storages
+with addresses overlap if their bytes do. Bytes are those of a partition.
 """
 
 from __future__ import annotations
@@ -220,8 +219,8 @@ class KernelDependencies:
             `Waits`.
         joined: groups of entries to wait for together; in `waits` their numbers follow
             those of the entries.
-        stationary: by entry of TensorE, a number of its stationary operand, which is
-            equal for the same data.
+        stationary: by entry of TensorE, a number of its stationary operand; equal
+            numbers mean equal data.
         order: by entry of TensorE, the earlier entries that write the same sums.
         lives: storages on chip: (storage, first entry, last entry, core).
     """
@@ -282,8 +281,6 @@ class KernelDependencies:
         )
 
     def _survey(self) -> None:
-        """Find the first and last access to storages on chip, and which storages in HBM
-        are written or read."""
         first, last = self._first, self._last
         written, read = self._written, self._read_in_hbm
         for n, i in enumerate(self._entries):

@@ -3,9 +3,7 @@
 TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
 other queues issue, of their next few instructions, the one that can start first, as if
 the compiler had moved it to the front. The compiler of neuronxcc.nki also reorders
-TensorE's instructions, except additions to one sum (gqa_full v1 of [KDA]: 21.3 ms
-measured; the prediction is 21.1 ms if TensorE's instructions are reordered, 31.4 in the
-kernel's order).
+TensorE's instructions, except additions to one sum (see `REORDER_WINDOW`).
 """
 
 from __future__ import annotations

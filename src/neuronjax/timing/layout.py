@@ -1,9 +1,4 @@
-"""The layout of a region's tensors in SBUF and PSUM, and the bytes live at a time.
-
-The steps of a region decide which matmul results stay in PSUM for their readers, which
-operands have the contracted axis in their rows, and how many tiles are processed
-together.
-"""
+"""The layout of a region's tensors in SBUF and PSUM, and the bytes live at a time."""
 
 from __future__ import annotations
 
@@ -154,7 +149,7 @@ def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
 def replaces_slice(
     fused: Fused, step: FusedStep, value: int, in_sbuf: Collection[int]
 ) -> bool:
-    """Return whether `step` only writes `value` into a slice of a tensor in HBM."""
+    """Return whether `step` writes `value` into a slice of a tensor in HBM."""
     instruction = step.instruction
     if isinstance(instruction, LocalGather) or addressed_bytes(instruction) is None:
         return False

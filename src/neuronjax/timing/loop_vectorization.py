@@ -202,8 +202,6 @@ class LoopVectorization:
         return made is not None
 
     def _slice(self, node: FlatNode) -> bool:
-        """Replace the slices of all iterations by one tensor; return whether that is
-        possible."""
         source, *indices = node.operands
         i, value = node.instruction, self.known.get(source)
         assert isinstance(i, DmaCopy)

@@ -33,7 +33,7 @@ class Price:
 
     Attributes:
         usd_per_hour: for the whole machine.
-        basis: "given", or the source and date of the list price.
+        basis: "given" by the caller, or the source and date of the list price.
         terms: the terms of a list price; "" if the price is given.
     """
 
@@ -184,7 +184,7 @@ class TrainingCost:
 
     Attributes:
         machine: instance, or the name of the caller's machine.
-        policy: the numerics' name; "" for the caller's machine.
+        policy: the name of the policy; "" for the caller's machine.
         devices: logical cores in use; 0 for the caller's machine.
         copies: copies of the program, each with its own batch; for the caller's
             machine, the number of batches in a step.
@@ -219,7 +219,7 @@ class TrainingCost:
 
     @property
     def dollars_per_batch(self) -> float:
-        """Return the price of one replica's batch in a step, at full utilization."""
+        """Return the price of one copy's batch in a step, at full utilization."""
         hours = rented_hours(self.step_seconds, 1.0)
         return hours * self.price.usd_per_hour / self.copies
 
@@ -266,7 +266,7 @@ def training_cost(
 ) -> TrainingCost:
     """Return the cost of a run on a machine.
 
-    In a step each copy processes `run.tokens_per_step`; see `TrainingCost`."""
+    In a step each copy processes `run.tokens_per_step` tokens; see `TrainingCost`."""
     steps = run.steps_of(copies)
     made = None if run.tokens_per_step is None else run.tokens_per_step * copies
     rate = None if made is None else made / time.step_seconds

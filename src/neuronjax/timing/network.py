@@ -82,8 +82,6 @@ class Network:
     def _divided(
         self, step: CollectiveStep
     ) -> tuple[dict[int, dict[tuple[int, int], float]], dict[tuple[int, int], float]]:
-        """Return the flows inside each node, by the chips' numbers in the node, and the
-        flows between nodes."""
         inside: dict[int, dict[tuple[int, int], float]] = {}
         outside = {}
         for (a, b), size in step.flows.items():
@@ -97,7 +95,7 @@ class Network:
     def _over_efa(
         self, step: CollectiveStep, flows: Mapping[tuple[int, int], float]
     ) -> float:
-        """Return the seconds per byte over EFA: ranks of neighbouring chips share an
+        """Return the seconds per byte over EFA. Ranks of neighbouring chips share an
         interface, which sends and receives at the same time."""
         if self.efa_bytes_per_second is None:
             raise UnsupportedError(
@@ -151,7 +149,8 @@ def network_of(target: Target, lnc: int | None = None) -> Network:
 
 
 def _around(target: Target) -> InstanceSpec | None:
-    """Return the largest instance with the target's chip, preferably of one host."""
+    """Return the largest instance with the target's chip, preferably of one host; None
+    if no instance has the chip."""
     built = [i for i in INSTANCES.values() if i.chip == target.chip]
     single = [i for i in built if i.hosts == 1]
     if single:

@@ -4,8 +4,8 @@ A matmul reads an image through strides: once for every position of the convolut
 kernel, each time from another first element. If the image's channels fill a tile of the
 array's rows, its patches are thus an access pattern. If the image has fewer channels,
 it is copied for each position along the first axis of the kernel, or of the result if
-this has fewer positions, so that channels and positions share the partitions. The other
-axes are read through strides.
+the result has fewer positions, so that channels and positions share the partitions. The
+other axes are read through strides.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
 
 
 def copied_bytes(i: Im2col) -> int:
-    """Return the bytes that DMA writes to copy an image with few channels for each
-    position of the kernel along its first axis."""
+    """Return the bytes that DMA writes to copy an image with few channels once for each
+    position along the kernel's first axis."""
     window = i.window
     copies = min(window.sizes[0], _places(i)) if window.sizes else 1
     return min(i.results[0].type.size_bytes, copies * i.operands[0].type.size_bytes)
@@ -52,7 +52,7 @@ def held_bytes(i: Im2col) -> int:
 def run_bytes(i: Im2col) -> int:
     """Return the bytes that a copy moves contiguously: a row of pixels, or one pixel.
 
-    An image of one axis is copied by pixels, unless it has one channel."""
+    An image of one axis is copied pixel by pixel unless it has one channel."""
     image, window = i.operands[0].type, i.window
     has_rows = len(window.sizes) > 1 or image.shape[-1] == 1
     is_dense = has_rows and window.base_dilations[-1] == 1

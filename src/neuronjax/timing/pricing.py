@@ -58,8 +58,8 @@ class PricedMove:
     Attributes:
         seconds: the time on the DMA engines.
         latency: the seconds from its end until a consumer can start.
-        first_reader: index of the first step that reads the value, or that makes it
-            if the move is a write.
+        first_reader: index of the first step that reads the value, 0 if none does; for
+            a write, of the step that makes the value, -1 if none does.
     """
 
     movement: Movement
@@ -316,7 +316,7 @@ def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
     Operands have the shape after access patterns and the dtype in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
-        # These forms read whole operands, whose dtype in memory may differ.
+        # Steps of these forms read whole operands; the dtype in memory may differ.
         operands = [
             _seen(types, access, v, view.type.shape)
             for v, view in zip(step.operands, i.operands, strict=False)

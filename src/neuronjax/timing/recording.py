@@ -17,7 +17,7 @@ class EventRecorder:
 
     Attributes:
         on: whether events are recorded.
-        count: how often the current instructions run, by the loops around them.
+        count: how often the current instructions run, due to the loops around them.
         instructions: the instructions to which events belong, one per step.
         fused: for each of `instructions`, all the instructions that its step fuses.
     """
@@ -144,7 +144,7 @@ class QueueState:
         free: the time of every queue other than DMA.
         table: the function table that ScalarE has loaded.
         dma: the time at which the DMA engines become free.
-        end: the end of everything so far.
+        end: the latest end of an event so far.
     """
 
     free: dict[Queue, float] = field(default_factory=dict)

@@ -3,9 +3,9 @@
 `tensor_tensor_scan` is r[i] = (d0[i] op0 r[i - 1]) op1 d1[i] along the free axis, with
 its state in FP32 [ISA]. A selective scan, for example, is a loop over tokens whose
 carry is h = a h + b. Such a loop is rewritten, as in kernels [MAM], if the latencies of
-its iterations take longer than the transpositions: the instructions of its body process
-the slices of all iterations at once, with the iterations as last axis, and scans
-compute its carry. Only the time changes: execution still runs the loop.
+its iterations take longer than the transpositions: each instruction of the body then
+processes all iterations together, as a last axis, and scans compute the carry. Only the
+time changes: execution still runs the loop.
 """
 
 from __future__ import annotations

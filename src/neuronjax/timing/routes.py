@@ -49,7 +49,8 @@ class Routes:
         return cables * link.bytes_per_second
 
     def slowest(self, flows: Mapping[tuple[int, int], float]) -> float:
-        """Return how many seconds simultaneous messages occupy the busiest wire."""
+        """Return the seconds for which the simultaneous messages `flows` (bytes by
+        ends) occupy the busiest wire."""
         load: dict[Wire, float] = {}
         for ends, size in flows.items():
             for wire, part in self.between(*ends):
@@ -82,7 +83,8 @@ def _along_axes(
 def _ways(
     topology: Topology, axis: int, a: int, b: int
 ) -> list[tuple[int, int, float]]:
-    """Return (direction, hops, part of the message) of each direction that is used."""
+    """Return (direction, hops, part of the message) of each direction used from a to
+    b."""
     size = topology.shape[axis]
     if not topology.closed[axis]:
         return [(1 if b > a else -1, abs(b - a), 1.0)]

@@ -74,7 +74,8 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values whose tiles are read as they are computed; no whole tensor is stored.
+        #: Values of which each tile is read once it is computed; no whole tensor is
+        #: stored.
         self.passed_on: set[int] = set()
         #: Values that are written directly into a slice of a tensor in HBM. The update
         #: of this slice then moves nothing.
@@ -184,8 +185,7 @@ class SbufAllocation:
         A computed value has the layout that its readers need, unless reductions along
         its rows, or scalars per row, keep the rows on the partitions. A value from HBM
         has the layout of its tensor. The array transposes a value once for all its
-        readers: on trn3 a matmul whose operands both have the contracted axis last
-        takes longer by two transposes."""
+        readers."""
         region, bound, reads = unit.region, self.bound, self.fused.reads
         turned: set[int] = set()
         found: dict[tuple[int, int], None] = {}
@@ -322,7 +322,7 @@ class SbufAllocation:
         self.sbuf.add(value, size, _NEVER if value in self.kept_results else last)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
-        """Keep results that are read later in SBUF if they fit, else save them."""
+        """Keep results that later units read in SBUF; save results that do not fit."""
         fused = self.fused
         for step in unit.region.steps:
             for value in step.results:
@@ -352,7 +352,8 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader reads each tile as it is computed."""
+        """Return whether a value's only reader reads each tile once the tile is
+        computed."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -377,8 +378,8 @@ class SbufAllocation:
         return True
 
     def _addressed(self, n: int, unit: Unit) -> bool:
-        """Plan a unit that gathers or updates slices of a tensor in HBM; return whether
-        it does.
+        """Plan `unit` if it gathers or updates slices of a tensor; return whether it is
+        planned.
 
         An update happens in place, since nothing reads the target later. Its transfer
         is an "output", an "update" of an argument, or else a "spill_save"."""

@@ -2,8 +2,8 @@
 
 Regions follow each other in program order; each engine and the DMA rings work in the
 order of issue. Inside a region tiles follow each other at the interval of the busiest
-queue: the total is the time of one tile through all steps, plus the interval for every
-other tile. A region of one tile streams parts of the tile: a step starts on its
+queue: the total is the time of one tile through all steps, plus one interval per
+further tile. A region of one tile streams parts of the tile: a step starts on its
 producer's first part, and ends no sooner than the producer's end plus the time of the
 step's last part. Loads are issued before the engines need them. Iterations of a loop
 start at equal intervals. A branch takes the time of its longest block, and an Spmd
@@ -51,10 +51,10 @@ def schedule(
     `trips` has the iteration counts of loops with dynamic conditions, by the user's
     line, "file.py:12", or by the instruction's ordinal. A loop that is neither static
     nor in `trips` counts as one iteration, with a note in `Timeline.notes`. `plan` is
-    the memory plan, if it is already made; `placement` is that of `Policy.placement`.
+    the memory plan, if it is already made; `placement` is `Policy.placement`.
 
     Raises:
-        InvalidProgramError: a collective of a device that is not in the placement.
+        InvalidProgramError: a collective has a device that is not in `placement`.
     """
     plan = plan or plan_memory(program, core)
     return _Schedule(program, core, target, dict(trips or {}), plan, placement).run()
@@ -146,7 +146,7 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule equal row blocks: one with events, and one to measure the period."""
+        """Schedule equal row blocks: one with events, and one to find the period."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)

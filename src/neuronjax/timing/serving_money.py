@@ -4,8 +4,8 @@ A copy of the program, on its own cores, serves `batch` sequences at a time. Eac
 of prefill processes the prompts of `prefill_batch` sequences and makes the first token
 of each sequence; one call of decode makes one more token of all sequences. A full copy
 repeats all prefills of a batch of requests, then `output_tokens - 1` decodes
-(continuous batching changes the order, but not the sum). Queues and the host's work are
-left out.
+(continuous batching changes the order, but not the sum). The model leaves out queues
+and the host's work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Traffic:
     """The requests to serve, and how each copy of the program batches them.
 
     Attributes:
-        prompt_tokens: tokens of one request.
+        prompt_tokens: tokens of one prompt.
         output_tokens: tokens of one answer.
         batch: sequences that a copy decodes together.
         prefill_batch: sequences of one call of prefill.
@@ -72,7 +72,7 @@ class ServingCost:
 
     Attributes:
         machine: the instance.
-        policy: the numerics' name.
+        policy: the name of the policy.
         devices: logical cores in use.
         copies: copies of the program, each with its own weights and cache.
         time_to_first_token_seconds: one prefill, without waiting for a copy.

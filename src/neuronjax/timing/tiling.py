@@ -97,9 +97,8 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
 def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
-    """Return the number of rows that a matmul contracts; empty if it contracts no rows.
-
-    An operand in `inside` must begin with the batch axes, then the contracted axes."""
+    """Return a set of the number of rows that a matmul contracts. It is empty if an
+    operand in `inside` does not begin with the batch axes, then the contracted axes."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -206,7 +205,8 @@ class _Grouping:
         )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return a region's row counts with `step` in it; None if it cannot join."""
+        """Return the row counts that a region still has if `step` joins it; None if
+        `step` cannot join it."""
         first = region.steps[0].form
         if first in ALONE:
             return None
@@ -228,14 +228,15 @@ class _Grouping:
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
         if after < before:
-            # Fewer rows cost nothing if the work is elementwise on few elements.
+            # Fewer tiles are allowed if a region without matmuls and folds keeps
+            # several rows.
             folds = any(s.form == "reduce" or s.reduces for s in region.steps)
             if max(rows, default=1) == 1 or region.has_matmul or folds:
                 return None
         return rows
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a matmul over the rows can add up tile by tile.
+        """Return whether a matmul that contracts the rows can add up tile by tile.
 
         As in kernels for gradients of attention, batched matmuls add up if their
         operands would otherwise leave SBUF. The sums stay in SBUF; neither their memory
@@ -260,8 +261,8 @@ class _Grouping:
         """Return the row counts of a region if `step` reduces over its rows, so that
         each tile is folded as soon as it is made; None if the step does not do so.
 
-        The largest magnitude that scales a tensor is found this way, before the tensor
-        leaves SBUF; the results of the partitions are folded last."""
+        This finds the largest magnitude of a tensor, which scales it, before the tensor
+        leaves SBUF. The results of the partitions are folded last."""
         fold = next((m for m in step.members if isinstance(m, TensorReduce)), None)
         reads = self.fused.reads(step)
         if fold is None or region.rows == 1 or region.inside.isdisjoint(reads):
@@ -275,7 +276,6 @@ class _Grouping:
         return rows if region.rows in rows and small else None
 
     def _parts(self, region: TiledRegion, step: FusedStep) -> int:
-        """Return the number of parts into which a matmul's batch splits an operand."""
         if step.form != "matmul":
             return 1
         batch = _batch(self.fused, step)

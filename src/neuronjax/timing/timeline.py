@@ -25,8 +25,8 @@ class LoopSpan:
     """A loop in the timeline.
 
     Attributes:
-        start_seconds, end_seconds: from the first to the last iteration, in its first
-            run.
+        start_seconds, end_seconds: of all iterations, the first time that the loop
+            runs.
         period_seconds: from one iteration to the next.
         first_event, last_event: the events of the first iteration, as a range of
             `Timeline.events`.
@@ -50,11 +50,11 @@ class Totals:
     """The totals of an instruction over all iterations of its loops.
 
     Attributes:
-        seconds: by queue.
+        seconds: busy seconds by queue.
         flops: operations that the program asks for.
         hardware_flops: operations that the array executes.
         read_bytes, write_bytes: bytes of HBM.
-        count: how often it is executed.
+        count: how often the instruction is executed.
     """
 
     seconds: Mapping[Queue, float]

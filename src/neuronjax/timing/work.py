@@ -54,8 +54,8 @@ class Core:
     def joining_seconds(self) -> float:
         """Return the seconds that a kernel takes in addition to its instructions.
 
-        Several physical cores synchronise their start and end. On one core nothing is
-        added: without an addition, streams of 0.6 ms are predicted within 1 % [KDA]."""
+        Several physical cores synchronise their start and end. One core adds nothing,
+        as measured [KDA]."""
         return self.chip.joining_seconds if self.lnc > 1 else 0.0
 
     @property
@@ -71,7 +71,8 @@ class Core:
 
     @property
     def rows_per_tile(self) -> int:
-        """Return the number of rows that fit on the partitions."""
+        """Return the number of rows that fit on the partitions of all physical
+        cores."""
         return self.spec.partitions * self.lnc
 
 
@@ -87,14 +88,15 @@ class Work:
         opcode: the vendor profiler's name ("MATMUL", "ACTIVATE", "TENSOR_TENSOR").
         flops: operations of matmuls that the program asks for; a multiply-add counts as
             2.
-        hardware_flops: operations that the array executes for them, with FP32 passes
-            and transposes, in BF16 equivalents.
+        hardware_flops: operations that the array executes for the matmuls, in BF16
+            equivalents, including FP32 passes and transposes.
         transpose_flops: the part of `hardware_flops` that is transposes.
         performance_mode: "", "2x" or "4x" of VectorE and ScalarE.
         hbm_read_bytes: bytes that a kernel's transfers read from HBM.
         hbm_write_bytes: bytes that a kernel's transfers write to HBM.
         dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.
-        table: the table of ScalarE that it needs; "" if every table has its function.
+        table: the table that a function of ScalarE needs; "" if every table has the
+            function.
     """
 
     queue: Queue
@@ -172,8 +174,8 @@ class Event(NamedTuple):
         name: opcode, or kind of transfer.
         source: the Work or Transfer of the event.
         instruction: index into `Timeline.instructions`, -1 for none.
-        count: how often it happens: trips of the loops around it. The start and end are
-            of the first time.
+        count: how often it occurs, due to the loops around it; times are those of the
+            first occurrence.
         wait_seconds: how long the queue was idle before it, waiting for operands.
         pieces: the number of its equal tiles; the first begins at the start, the last
             ends at the end, and other events of the queue run between them.

@@ -22,12 +22,13 @@ NAMES = frozenset(
     {"iota", "affine_select", "tensor_partition_reduce"}
     | {"sequence_bounds", "nonzero_with_count"}
 )
-#: Indices per group of instructions of nc_n_gather [ISA].
+#: Indices that nc_n_gather processes at a time [ISA].
 _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return one cycle per element; for software, the cycles of its reads or writes."""
+    """Return one cycle per element; for software, the cycles to read or write the
+    bytes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
@@ -52,8 +53,8 @@ def gather_cycles(indices: float, elements: int, item_bytes: int) -> float:
 
 
 def long_gather_cycles(indices: int) -> float:
-    """Return the cycles of nc_n_gather: as many per index as local_gather, plus the
-    start of an instruction per group of 512 indices [ISA]."""
+    """Return the cycles of nc_n_gather: those of local_gather per index, plus a start
+    for each further 512 indices [ISA]."""
     starts = (ceil(indices / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
     return indices * a.GATHER_INDEX.value + starts
 

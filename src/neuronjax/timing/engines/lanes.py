@@ -116,7 +116,7 @@ def engine_work(
 
 def latency_seconds(core: Core, queue: Queue) -> float:
     """Return the time from the end of an instruction until its result can be read."""
-    hidden = 2 - a.VISIBLE_STARTS.value  # starts of one read and one write
+    hidden = 2 - a.VISIBLE_STARTS.value  # of 2 starts, of a read and a write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)
 

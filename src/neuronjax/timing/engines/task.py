@@ -68,12 +68,12 @@ class LaneTask:
     Attributes:
         name: the function of nki.isa.
         queue: the engine.
-        read: streams in; an operand of one element per lane is not a stream.
-        written: streams out.
+        read: streams into the engine, without operands of one element per lane.
+        written: streams out of the engine.
         ops: operators of the ALU, in order.
         function: the activation function, for ScalarE.
         is_zero: for memset, whether every bit is 0.
-        folds: how often accumulators are read, in all tiles.
+        folds: how often accumulators are read, over all tiles.
     """
 
     name: str

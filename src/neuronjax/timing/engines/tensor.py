@@ -34,8 +34,8 @@ class ArrayTask:
         rows: rows of the array that are in use.
         column_cycles: cycles per moving column.
         loads: the number of stationary operands.
-        parallel: matmuls that the array's tiles do at once.
-        packed: rows of the contraction in a cell.
+        parallel: matmuls that tiles of the array execute at the same time.
+        packed: contracted rows in one row of cells.
     """
 
     held: int
@@ -78,7 +78,7 @@ def array_seconds(core: Core, task: ArrayTask) -> float:
 
 
 def seen_load_seconds(core: Core, task: ArrayTask) -> float:
-    """Return how long a load during another matmul delays the array."""
+    """Return how long a load during another matmul delays the array; 0 before v4."""
     cycles = (core.spec.seen_load_cycles or 0.0) * task.packed
     share = task.held / core.spec.max_stationary_free
     return cycles * share * max(1.0, task.column_cycles) / clock(core, "tensor")

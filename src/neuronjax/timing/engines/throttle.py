@@ -10,9 +10,7 @@ With fewer than half of the rows, the limit thus never rises: FP32 products of o
 take eight cycles a column and not four (mamba [KDA]). A matmul of half of the rows runs
 at the full rate if earlier matmuls have raised the limit to 100 %, until a gap lowers
 it: the use is then below 50 %, and the limit falls further. FP32 products of 64 rows
-thus take one to two times the time at the full rate; the factor is larger if fewer
-transposes of 128 rows precede the products and if there are more products (bmm v1, v2,
-and in blocks of tiles and of batches [KDA]).
+thus take one to two times the time at the full rate (bmm [KDA]).
 """
 
 from __future__ import annotations
@@ -29,7 +27,8 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return how much longer `busy_seconds` of work on all rows take after a pause."""
+    """Return by how much a pause lengthens the next `busy_seconds` of work on all
+    rows."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds

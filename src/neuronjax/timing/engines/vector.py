@@ -58,8 +58,8 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return N / 4, N / 2 or N cycles for N elements per lane; at least 600 cycles if
-    an address is dynamic."""
+    """Return N / 4, N / 2 or N cycles for N elements per lane, by dtypes and layout; at
+    least 600 cycles if an address is dynamic."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -75,9 +75,9 @@ def _one_stream(task: LaneTask, core: Core) -> Pace:
 
 
 def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles for N elements per lane if an operand is in PSUM, or if all
-    tensors have 16 bits (before v3 only in add, subtract, multiply [V26]). Otherwise
-    return the cycles of all input streams."""
+    """Return N cycles for N elements per lane if an operand is in PSUM or if all
+    tensors have 16 bits (from v3 on with speed 2; before, only for add, subtract and
+    multiply [V26]). Otherwise return the cycles of all input streams."""
     if any(s.in_psum for s in task.read):
         return Pace(longest(task.streams))
     modes = has(core, "vector_perf_modes")
@@ -152,7 +152,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 cycles per element, as published, or before v3 2.6, as measured."""
+    """Return 8 cycles per element (published), but 2.6 before v3 (measured)."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
