@@ -8,16 +8,14 @@ rules, `PLANNING_CONSTANTS` those of fusion, memory plan and schedule,
 figure describes, unless the unit names another clock. The keys of sources are those of
 `hardware/chips.py` and `hardware/topology.py`, and:
 
-    V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them)
-    PG     nki_perf_guide.rst and its pictures
-    RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
-    DM DB  as in `chips.py`, and their pictures
-    GL     tools/neuron-explorer/glossary.rst
-    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; its
-           published times are half of the time of a kernel on one core
-    VL     regression baselines of the vendor's kernel library on trn2
-    DGE    nki/deep-dives/nki-dge.rst
-    T2 T12 T16  measurements in `benchmarks/validate_collectives.py`, which prints the
+    V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them) PG
+    nki_perf_guide.rst and its pictures RMQ    the tutorial of RMSNorm with FP8
+    quantization and its pictures DM DB  as in `chips.py`, and their pictures GL
+    tools/neuron-explorer/glossary.rst KDA    kernels of kda-for-trainium on trn2, with
+    the profiler's counters; the published times are half of a kernel's time on one core
+    VL     regression baselines of the vendor's kernel library on trn2 DGE
+    nki/deep-dives/nki-dge.rst T2 T12 T16  measurements in
+    `benchmarks/validate_collectives.py`, which prints the
            error of each
 """
 
@@ -37,9 +35,9 @@ class Constant:
         name: the name of its variable; `_named` sets it.
         value: the figure, in `unit`.
         unit: "s", "cycles", "B", "B/s", "fraction", "elements/cycle" and so on.
-        source: where it is published, or the reasoning of an assumption.
-        is_assumption: whether it is not published.
-        fitted_to: the measurement it was chosen to match; empty if there is none.
+        source: where the figure is published, or the reasoning of an assumption.
+        is_assumption: whether the figure is not published.
+        fitted_to: the measurement that `value` was chosen to match; empty if none.
     """
 
     name: str = field(init=False, default="")

@@ -38,10 +38,10 @@ class CollectiveStep:
         sent: the bytes that one rank sends to other ranks.
         flows: bytes by (source chip, destination chip); chips are numbered over all
             nodes.
-        senders: by chip, the number of ranks that take part.
+        senders: by chip, the number of its ranks that take part.
         channels: the number of DMA rings of each rank, which work in parallel.
-        is_sliced: whether it works on one slice of the data while the other steps of
-            the collective work on other slices.
+        is_sliced: whether the other steps of the collective work on other slices of the
+            data at the same time.
     """
 
     count: int
@@ -124,7 +124,8 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        """Return each chip's hypercube label; neighbours on a torus differ in one bit.
+        """Return, by chip, its hypercube label; labels of torus neighbours differ in
+        one bit.
 
         A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
         [IN] calls the 4 x 4 torus a hypercube of four axes). If the chips are on
@@ -378,7 +379,7 @@ def _of_group(
     if op == "all_reduce" and algorithm in _WHOLE:
         return _WHOLE[algorithm](site)
     if algorithm not in _HALVES:
-        raise InternalError(f"no steps of {op} by {algorithm!r}")
+        raise InternalError(f"algorithm {algorithm!r} has no steps of {op}")
     scatter, gather = _HALVES[algorithm]
     if op == "all_reduce":
         return scatter(site) + gather(site)

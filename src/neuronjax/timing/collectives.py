@@ -53,7 +53,7 @@ class CollectiveTime:
         steps: the number of consecutive steps.
         latency_seconds: the time of an empty collective.
         transfer_seconds: the time that the bytes add.
-        bytes_per_rank: what one rank sends to others.
+        bytes_per_rank: the bytes that one rank sends to others.
         algorithm: its name, as in `collectives.algorithms`.
         bottleneck: the resource that takes most of the time, or "latency".
         algbw_bytes_per_second: the size of the collective divided by `seconds`.
@@ -163,7 +163,7 @@ def time_over_nodes(
 
 @dataclass(frozen=True)
 class _Found:
-    """The collective that the hardware runs: for a broadcast, an all-gather."""
+    """The collective that the hardware runs; a broadcast runs as an all-gather."""
 
     op: str
     size_bytes: float
@@ -225,13 +225,13 @@ def _algorithm(
 
 @dataclass(frozen=True)
 class CollectivePrice:
-    """The time of a collective's steps, for all bytes or (in `_rates`) for one byte.
+    """The time of a collective's steps; per byte in the result of `_rates`.
 
     Attributes:
         by_resource: by "link", "dma" and "efa", the time of the steps in which this
             resource is the slowest.
-        filling: extra time of the first slice of the data, by resource, during which
-            later steps are idle.
+        filling: by resource, the extra time of the first slice of the data, for which
+            later steps wait.
     """
 
     steps: int

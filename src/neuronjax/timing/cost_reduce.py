@@ -140,7 +140,8 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _along_partitions(
     i: TensorReduce, core: Core, length: int, results: int
 ) -> tuple[Way, ...]:
-    """Return the ways to reduce a leading axis: fold its tiles, then the partitions."""
+    """Return the ways to fold the leading axis of [length, results]: over tiles of 128
+    rows, then over the partitions."""
     lanes, item = core.spec.partitions, i.operands[0].type.dtype.itemsize
     tiles = ceil(length / lanes)
     per_lane = ceil(tiles * results / core.lnc)

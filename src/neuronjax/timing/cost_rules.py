@@ -81,7 +81,7 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
         InternalError: the class has no rule; control flow and collectives have none.
     """
     raise InternalError(
-        f"no cost of {instruction.name}",
+        f"{instruction.name} has no cost rule",
         op=instruction.name,
         location=instruction.location.source,
     )
@@ -97,14 +97,14 @@ class KernelPrice:
     Attributes:
         work: the work of its engine; for DMA, the work of each DMA engine.
         moves: reads and writes of HBM, which events show instead of `work`.
-        ring: for DMA, the queue that issues it; "" for engines.
+        ring: for DMA, the queue that issues the transfer; "" for engines.
         issue_seconds: how long issuing a transfer occupies the ring.
         start_seconds: from a transfer's trigger to its first byte.
-        dma_engines: the first DMA engine that moves it, and the number of engines.
-        load_seconds: seconds to load the stationary operand, if it is not yet loaded.
+        dma_engines: the first DMA engine that moves the transfer, and their number.
+        load_seconds: seconds to load a stationary operand that is not yet loaded.
         seen_seconds: the part of `load_seconds` that delays the next matmul.
-        rows, columns: the first row and the number of rows of its tile of TensorE's
-            array, in units of 32; the same for columns.
+        rows, columns: (first, number) of the rows of a matmul's tile of TensorE's
+            array, and of its columns, in units of 32.
         array_share: the fraction of the tile's rows that are in use.
     """
 
@@ -140,7 +140,8 @@ def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:
-    """Return a stream of `free` contiguous elements per lane, of `tensor`'s dtype."""
+    """Return a stream of `free` contiguous elements per lane, with the dtype of
+    `tensor`."""
     return LaneStream("psum" if in_psum else "sbuf", tensor.dtype, free)
 
 

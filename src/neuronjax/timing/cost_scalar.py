@@ -31,9 +31,9 @@ class ActivationRecipe:
     vector: int = 0
 
 
-# The engine's functions by nki.language's names, then those of StableHLO as compilers
-# would compute them (ASSUMPTION: by textbook identities; the passes of VectorE are the
-# arithmetic around the activations).
+# First the engine's functions, by their names in nki.language, then StableHLO's
+# functions as compilers would compute them (ASSUMPTION: by textbook identities, with
+# passes of VectorE around the activations).
 RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {
         name: ActivationRecipe(("" if name in IN_EVERY_TABLE else name,))

@@ -2,10 +2,9 @@
 
 In programs, the stationary operand, and row and column tiles for small operands, are
 chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
-the copy is the last work of a way, and is left out if the consumer reads PSUM itself.
-Kernels specify stationary operands, tiles and copies; a stationary operand that is used
-again is not loaded again, and `kernel_queues.Array` runs tiles of the array in
-parallel.
+the copy is the last work of a way, and is left out if the consumer reads PSUM. Kernels
+specify stationary operands, tiles and copies; a stationary operand that is used again
+is not loaded again, and `kernel_queues.Array` runs tiles of the array in parallel.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # BF16 operations in the time of one operation of `c`, without padding.
+    # BF16 operations that the array could do in the time of one operation of `c`.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(

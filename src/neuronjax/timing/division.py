@@ -37,7 +37,7 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     divide the rows of a matmul, else one.
 
     A lone matmul is divided by the columns of its whole operand if this operand is
-    larger than the streamed ones. In a chain the next matmul contracts the columns,
+    larger than the streamed operands. In a chain the next matmul contracts the columns,
     which would have to be exchanged, so the chain is divided by rows, as in
     nki-library's mlp_cte."""
     if not region.has_matmul or region.rows < core.rows_per_tile:

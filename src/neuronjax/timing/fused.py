@@ -31,13 +31,13 @@ class FusedStep:
             "control", "collective", "register" (one integer of a sequencer, which is
             free), or "other".
         slots: how many further scalar operations fit in the pass.
-        reduces: whether it reduces its own result along the rows.
+        reduces: whether the step also reduces its result along the rows.
         binds_rows: whether rows have to be on the partitions of SBUF.
-        masked: the attention scores in which the step masks whole blocks, if any.
-        sides: the row counts of a matmul's result, left operand and right operand, once
-            they are computed.
-        sums: results that add up over the rows of its region, and are complete after
-            the last tile.
+        masked: the attention scores of which the step masks whole blocks; None if none.
+        sides: the row counts (`rows_of`) of a matmul's result, left operand and right
+            operand; None before they are computed.
+        sums: results that add up over the rows of the step's region, and are complete
+            after the region's last tile.
     """
 
     instruction: Instruction
@@ -60,9 +60,10 @@ class Fused:
 
     Attributes:
         steps: in an order that respects dependencies.
-        access: by value, the tensors in memory from which it is read.
+        access: by value, the tensors in memory from which the value is read.
         constants: values that are in HBM with the program.
-        uses: by value in memory, how many steps and results of the block read it.
+        uses: by value in memory, how many steps and results of the block read the
+            value.
         sizes: bytes of every value.
     """
 
@@ -89,7 +90,7 @@ class TiledRegion:
     """Steps that run tile by tile.
 
     Attributes:
-        candidates: row counts that all steps have.
+        candidates: row counts (`rows_of`) that all steps have.
         rows: the number of rows, the largest of `candidates`.
         inside: values that the steps compute.
         whole: values from outside that every tile needs completely.

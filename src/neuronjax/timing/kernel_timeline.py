@@ -223,7 +223,9 @@ def _bottleneck_note(
     op = ops[number]
     named = f"{op.name}.{op.op}" if op.op else op.name
     file = op.location.source.rpartition("/")[2]
-    return (f"{share:.0%} of the critical path is {queue}: {named} at {file or '?'}",)
+    return (
+        f"{share:.0%} of the critical path is on {queue}: {named} at {file or '?'}",
+    )
 
 
 def bottleneck(

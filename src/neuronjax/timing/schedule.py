@@ -426,7 +426,7 @@ class _Schedule:
             ends.append(max(copy.end, copy.dma))
         self.recorder.on = on
         worst = max(range(len(ends)), key=ends.__getitem__)
-        slowest = f"the slowest, block {worst} of {len(ends)}, is assumed"
+        slowest = f"block {worst} of {len(ends)}, the slowest, is assumed to run"
         self.notes[f"branch at {i.location.source or '?'}: {slowest}"] = None
         return self._block(unit.inner[worst], state, [])
 

@@ -2,7 +2,7 @@
 
 Each engine moves its part of a transfer at its practical rate, and needs a fixed time
 per contiguous piece. A transfer in a stream is shorter than a single transfer, because
-the next transfer moves while the last packets of this one end. The latencies of
+the next transfer moves while the last packets of the previous one end. The latencies of
 descriptors, HBM and semaphore, before and after the bytes, do not occupy the engine.
 
 If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
@@ -32,11 +32,11 @@ class DmaTask:
     Attributes:
         bytes: bytes that the busiest engine moves.
         piece: contiguous bytes at the source or the destination, whichever are fewer.
-        most_bytes_per_second: the rate at which HBM can read or write it.
+        most_bytes_per_second: the rate at which HBM can read or write the bytes.
         item_bytes: bytes of an element, for transposes.
         transposes: whether rows and columns are swapped on the way.
-        on_chip: whether it is read from SBUF.
-        by_hardware: whether hardware generates its descriptors.
+        on_chip: whether the source is in SBUF.
+        by_hardware: whether hardware generates the descriptors.
         packets: the number of contiguous pieces, if GpSimdE generates descriptors.
     """
 
@@ -55,10 +55,10 @@ class DmaPace(NamedTuple):
 
     Attributes:
         seconds: how long an engine is occupied, if other transfers follow.
-        issue_seconds: how long issuing it occupies its queue.
-        start_seconds: from its trigger to its first byte.
-        semaphore_seconds: from its last byte to the start of a consumer.
-        tail_seconds: the extra time of a transfer that no other transfer follows.
+        issue_seconds: how long issuing the transfer occupies the issuing queue.
+        start_seconds: from the trigger to the first byte.
+        semaphore_seconds: from the last byte to the start of a consumer.
+        tail_seconds: the extra time if no other transfer follows.
     """
 
     seconds: float
@@ -85,8 +85,8 @@ def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
     """Return the seconds that one engine needs to start each piece and to move its
     bytes at `bytes_per_second`.
 
-    Transposes reach a share of the rate [A3]; a chip without DMA transposes moves
-    element by element."""
+    A transpose reaches a share of the rate [A3]; on a chip without DMA transposes each
+    element is a piece."""
     piece, size = task.piece, task.bytes
     if task.transposes and has(core, "dma_transpose"):
         share = a.DMA_TRANSPOSE_ON_CHIP if task.on_chip else a.DMA_TRANSPOSE_SHARE

@@ -2,8 +2,8 @@
 
 A documented instruction takes 150 cycles to start, plus its formula [V26]. Software is
 counted in operations on vectors of 128 lanes, all partitions together, and reads or
-writes 4 bytes per lane and cycle [A2]. Its efficiency is not published: the counts are
-those of the plain algorithm.
+writes 4 bytes per lane and cycle [A2]. The efficiency of software is not published: the
+counts are those of the plain algorithm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from neuronjax.timing.work import Core
 
 #: Instructions that take a cycle per element [V26]; `pool` reads windows in place.
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
-#: Instructions that no other engine has; those not in `_PLAIN` are software.
+#: Instructions that no other engine has; `pace` prices those not in `_PLAIN` as
+#: software.
 NAMES = frozenset(
     {"iota", "affine_select", "tensor_partition_reduce"}
     | {"sequence_bounds", "nonzero_with_count"}
@@ -53,8 +54,8 @@ def gather_cycles(indices: float, elements: int, item_bytes: int) -> float:
 
 
 def long_gather_cycles(indices: int) -> float:
-    """Return the cycles of nc_n_gather: those of local_gather per index, plus a start
-    for each further 512 indices [ISA]."""
+    """Return the cycles of nc_n_gather: as many per index as local_gather, plus one
+    start per further 512 indices [ISA]."""
     starts = (ceil(indices / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
     return indices * a.GATHER_INDEX.value + starts
 

@@ -63,7 +63,8 @@ def lane_work(
 ) -> Work:
     """Return the Work of an engine that runs each of `tasks` `times` times per tile.
 
-    `more` are fields of the Work; its opcode and mode are those of the last task."""
+    `more` are fields of the Work. Its opcode and performance mode are those of the last
+    task."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
     speed = paces[-1].speed
     fields: dict[str, Any] = {
@@ -100,7 +101,7 @@ def engine_work(
 ) -> Work:
     """Return a Work of `starts` instructions and `cycles` of an engine's data path.
 
-    The time is infinite if the core lacks the engine; `cost.ways` leaves such ways out.
+    The time is infinite if the core lacks the engine; `cost.ways` then drops the way.
     """
     start = a.GPSIMD_START.value
     if queue != "gpsimd":

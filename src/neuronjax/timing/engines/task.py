@@ -3,7 +3,7 @@
 A `LaneTask` is one instruction of `nki.isa` on one physical core: the tensors that
 stream in and out, their elements per lane, and their layout. `cost_rules` makes tasks
 for programs; kernels specify them by their access patterns (`cost_lanes`). A `Pace` is
-the time that an engine takes; the file of the engine computes it.
+the time that an engine takes; the engine's file computes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LaneStream(NamedTuple):
 
     Attributes:
         memory: "sbuf", "psum", "private_hbm", "shared_hbm" or "registers".
-        dtype: the dtype of its elements or, if packed, of the words of four elements.
+        dtype: the dtype of the elements or, if packed, of words of four elements.
         free: elements per lane, of all tiles together.
         name: NKI name of the dtype; "" in programs.
         partitions: the number of lanes that have elements.

@@ -95,7 +95,7 @@ def array_latency_seconds(core: Core, rows: int | None = None) -> float:
 
 
 def products(core: Core, kind: Products) -> float:
-    """Return the number of products of a kind that a cell adds per cycle.
+    """Return the number of products of `kind` that a cell adds per cycle.
 
     Raises:
         InternalError: the chip does not have that kind.
