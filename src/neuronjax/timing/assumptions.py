@@ -8,14 +8,16 @@ rules, `PLANNING_CONSTANTS` those of fusion, memory plan and schedule,
 figure describes, unless the unit names another clock. The keys of sources are those of
 `hardware/chips.py` and `hardware/topology.py`, and:
 
-    V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them) PG
-    nki_perf_guide.rst and its pictures RMQ    the tutorial of RMSNorm with FP8
-    quantization and its pictures DM DB  as in `chips.py`, and their pictures GL
-    tools/neuron-explorer/glossary.rst KDA    kernels of kda-for-trainium on trn2, with
-    the profiler's counters; the published times are half of a kernel's time on one core
-    VL     regression baselines of the vendor's kernel library on trn2 DGE
-    nki/deep-dives/nki-dge.rst T2 T12 T16  measurements in
-    `benchmarks/validate_collectives.py`, which prints the
+    V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them)
+    PG     nki_perf_guide.rst and its pictures
+    RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
+    DM DB  as in `chips.py`, and their pictures
+    GL     tools/neuron-explorer/glossary.rst
+    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; published
+           times are half of the time of a kernel on one core
+    VL     regression baselines of the vendor's kernel library on trn2
+    DGE    nki/deep-dives/nki-dge.rst
+    T2 T12 T16  measurements in `benchmarks/validate_collectives.py`, which prints the
            error of each
 """
 

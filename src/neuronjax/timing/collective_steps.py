@@ -54,8 +54,8 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return steps of which the n-th is the n-th of all `groups`, which work at one
-    time."""
+    """Return the steps of `groups` that work at the same time: the n-th steps of all
+    groups are merged to one."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -127,10 +127,10 @@ class _GroupSite:
         """Return, by chip, its hypercube label; labels of torus neighbours differ in
         one bit.
 
-        A ring of four is a square: its chips are labelled in Gray code (ASSUMPTION;
-        [IN] calls the 4 x 4 torus a hypercube of four axes). If the chips are on
-        several nodes, or are not a sub-torus whose axes are powers of two long, a
-        chip's label is its number in the group."""
+        The four chips of a ring are labelled in Gray code (ASSUMPTION; [IN] calls the 4
+        x 4 torus a hypercube of four axes). If the chips are on several nodes, or are
+        not a sub-torus whose axes are powers of two long, a chip's label is its number
+        in the group."""
         per_node = math.prod(self.topology.shape)
         places = [place_of(self.topology, chip % per_node) for chip in self.chips]
         values = [sorted(set(axis)) for axis in zip(*places, strict=True)]

@@ -38,8 +38,8 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return the way to run an instruction in `cycles` of GpSimdE on each physical
-    core."""
+    """Return the way to run an instruction in `cycles` of each physical core's
+    GpSimdE."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -54,8 +54,7 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
 def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
-    """Return the way to run 32-bit scalar `operations` on GpSimdE, spread over the
-    lanes."""
+    """Return the way to run 32-bit `operations` on GpSimdE, spread over the lanes."""
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     cycles = operations_cycles(core, operations, moved)
     return gpsimd(core, instruction, cycles, opcode)

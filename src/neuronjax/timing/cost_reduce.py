@@ -89,7 +89,7 @@ def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ..
         *(1, 1, results, rows, core.spec.k_tile),
         column_cycles=cycles,
         item_bytes=float(item_bytes),
-        flops_per_k=0.0,  # no operations that the program asks for
+        flops_per_k=0.0,  # the program has no matmul here
     )
     return contraction_ways(ones, core)
 

@@ -100,7 +100,7 @@ class KernelPrice:
         ring: for DMA, the queue that issues the transfer; "" for engines.
         issue_seconds: how long issuing a transfer occupies the ring.
         start_seconds: from a transfer's trigger to its first byte.
-        dma_engines: the first DMA engine that moves the transfer, and their number.
+        dma_engines: the first DMA engine that moves it, and the number of such engines.
         load_seconds: seconds to load a stationary operand that is not yet loaded.
         seen_seconds: the part of `load_seconds` that delays the next matmul.
         rows, columns: (first, number) of the rows of a matmul's tile of TensorE's
@@ -150,8 +150,7 @@ def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:
-    """Return the bytes that an instruction reads and writes in SBUF, as fields of
-    `Work`."""
+    """Return the bytes of SBUF that `i` reads and writes, as fields of `Work`."""
     read, written = float(nbytes(i.operands)), float(nbytes(i.results))
     return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
 

@@ -66,7 +66,8 @@ class Contraction:
         flops_per_k: operations per result and stored row: 2, or more if zeros are not
             stored.
         stationary: "lhs", "rhs", or "" for the quicker of the two.
-        row_tiles, column_tiles: whether tiles may divide the array's rows, columns.
+        row_tiles: whether the array may be divided into row tiles.
+        column_tiles: whether the array may be divided into column tiles.
     """
 
     batch: int

@@ -139,7 +139,7 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
     if 0 in reading.scalars:  # the activation's scale is the dividend
         return reciprocals
     both = Reading(scalars=reading.scalars - {0}, in_psum=reading.in_psum)
-    if _tensors(i, both) == 1:  # 1 / y is the scalar operand
+    if _tensors(i, both) == 1:  # 1 / y is the scalar operand of tensor_scalar
         products = one_stream(
             core, i, both, "tensor_scalar", on_scalar=True, on_gpsimd=False
         )

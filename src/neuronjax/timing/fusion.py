@@ -310,8 +310,8 @@ class _Fusion:
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
         """Return (instruction, form, 0) of one activation for both steps if they are a
-        logistic function or SiLU; otherwise None. No further scalar operation fits in
-        it."""
+        logistic function or SiLU; otherwise None. 0 means that no further scalar
+        operation fits in it."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}

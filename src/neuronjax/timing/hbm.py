@@ -145,7 +145,8 @@ def _is_backward(i: Instruction) -> bool:
 
 
 def nested_peak_of(plan: BlockPlan) -> HbmPeak:
-    """Return the peak of a nested block in HBM, without its arguments and results."""
+    """Return the HBM peak of a nested block, without the block's arguments and
+    results."""
     fused = plan.fused
     results = {r for v in fused.results for r in fused.access[v].roots}
     own = {v: span for v, span in plan.in_hbm.items() if v not in results}

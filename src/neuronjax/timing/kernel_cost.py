@@ -166,16 +166,14 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return `entries`, with a free "held" for each whose result is already in SBUF.
+    """Return `entries`, with a free "held" where the entry's result is already in SBUF.
 
     The compiler of neuronxcc.nki leaves out repeated loads of the same data, and equal
     operations in later iterations of a loop. Readers use the first tile instead. The
     most recently used tiles are kept, in the part of `room` (bytes of a partition) that
     the kernel's own tiles leave. Counters of three kernels on trn1, without spills,
-    agree [AO]: one of them reads 84 MB, although its loads add up to 604 MB. In v2 of
-    the tutorial's Mamba kernel, also at other widths, VectorE is active for 1.33 to
-    1.46 ms on trn2 [KDA]; with a product of delta and u in every iteration it would be
-    1.52 to 1.73."""
+    agree [AO]: one kernel reads 84 MB, although its loads add up to 604 MB.
+    `docs/times.md` has times."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)

@@ -371,8 +371,7 @@ class KernelDependencies:
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
-            # Storages with addresses in one memory share a record, since they may
-            # overlap.
+            # Storages with addresses may overlap, so those in a memory share a record.
             shared = self._regions.setdefault((s.memory, core), _StorageAccesses())
             return shared, _absolute(s, box(access))
         region = self._regions.get(s.number)
@@ -391,7 +390,6 @@ class KernelDependencies:
         return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
-        """Return `entries`, joined to one group if they are more than `_FEW`."""
         if len(entries) < 2:
             return entries
         unique = list(dict.fromkeys(entries))

@@ -18,7 +18,8 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that issue in the kernel's order (in neuronxcc.nki all of these but TensorE).
+#: Queues that issue in the kernel's order; for neuronxcc.nki `_IN_ORDER_OLDER` has
+#: them.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.

@@ -41,7 +41,7 @@ class KernelSchedule:
     """The start and the end of every instruction of a stream.
 
     Attributes:
-        core: the physical cores on which it runs, as one logical core.
+        core: the physical cores on which the kernel runs, as one logical core.
         starts, ends: times of each instruction; for a transfer, of its bytes.
         waits: seconds for which an instruction's queue was idle before it.
         causes: the entry that decided when an instruction starts; -1 for none.
@@ -174,8 +174,6 @@ class _CoreState:
 
 
 class _Scheduling:
-    """The state of a scheduling run, which handles events in the order of time."""
-
     def __init__(
         self,
         stream: Stream,

@@ -50,7 +50,7 @@ class KernelOp(Instruction):
 
     Attributes:
         function: the name in nki.isa.
-        op: its operator or function, or "".
+        op: the operator or function that the calls apply; "" if they apply none.
     """
 
     function: str
@@ -284,7 +284,6 @@ def kernel_memory(schedule: KernelSchedule) -> KernelMemory:
 
 
 def _usage(schedule: KernelSchedule, memory: str) -> list[int]:
-    """Return the most bytes in use in each of `_STRETCHES` equal parts of the time."""
     total = schedule.total_seconds
     partitions = schedule.core.spec.partitions
     changes: list[tuple[float, int]] = []

@@ -42,7 +42,7 @@ def with_chip_instructions(
 def _instruction(name: str, block: Block, core: Core) -> Instruction | None:
     match = _NAME.fullmatch(name)
     make = _INSTRUCTIONS.get(match.group(1)) if match else None
-    # Differentiation in JAX leaves functions without results.
+    # JAX's differentiation can leave functions without results, which nothing replaces.
     return make(block, core) if make and block.results else None
 
 

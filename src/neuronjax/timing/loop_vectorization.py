@@ -268,7 +268,7 @@ class LoopVectorization:
                 location=last.location,
             )
         )
-        # The state before an iteration is the same tensor, shifted by one element.
+        # The states before the iterations are the same tensor, shifted by one element.
         self.known[state] = self.known[new] = _VectorizedValue(result, turns=True)
         return True
 

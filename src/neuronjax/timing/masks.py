@@ -30,7 +30,7 @@ from neuronjax.timing.flattening import FlatNode
 
 
 class MaskedScores(NamedTuple):
-    """Attention scores of which a mask hides some.
+    """Attention scores, some of which are hidden by a mask.
 
     Attributes:
         shape: the shape of all scores.

@@ -7,10 +7,9 @@ is saved to HBM and reloaded. Tensors are evicted whole; bytes are those of a lo
 core, over all partitions. `timing.hbm` finds the contents of HBM over time.
 
 If the arguments have no names, an argument counts as a parameter if it is a right
-operand of matmuls and never a left one, or a table of a gather. Each operand is
-followed back to its argument through movements, casts and scales, so that a weight that
-is cast before the matmul still counts. An argument that the program updates is no
-parameter.
+operand of matmuls and never a left one, or a table of a gather. An operand is followed
+back to its argument through movements, casts and scales, so that a weight that is cast
+before the matmul counts too. An argument that the program updates is no parameter.
 """
 
 from __future__ import annotations
@@ -152,7 +151,6 @@ class _Planner:
             unit.inner = (self._called[name],)
 
     def _carried(self, i: Loop) -> frozenset[int]:
-        """Return the positions of a loop's smallest carries, which stay in SBUF."""
         room = self.capacity * CARRY_SHARE.value
         sizes = _carry_bytes(i)
         kept = set()

@@ -25,8 +25,8 @@ class Movement:
 
     Attributes:
         value: number of the value in the block.
-        is_whole: whether the first tile needs the whole transfer; if not, its parts
-            move with the tiles.
+        is_whole: whether the first tile needs the whole transfer; if not, each tile
+            needs a part.
     """
 
     transfer: Transfer
@@ -115,7 +115,7 @@ class HbmPeak:
     Attributes:
         categories: bytes by category at the peak.
         biggest: the biggest tensors at the peak, the biggest first.
-        usage: bytes after every unit of main.
+        usage: bytes in use after every unit of main.
         temporaries: by category, the bytes of `usage` that are not arguments.
     """
 
@@ -131,7 +131,7 @@ class MemoryPlan:
     """The plan of a program's memory.
 
     Attributes:
-        main: the plan of the entry block, which contains those of nested blocks.
+        main: the plan of the entry block, which contains the plans of nested blocks.
         hbm: the peak use of HBM.
         arguments: tensors of main's arguments, with their names.
         notes: differences between the planned program and the given one.

@@ -113,7 +113,7 @@ class StepTime:
 
     Attributes:
         compute_seconds: the time of one copy, including its own collectives.
-        all_reduce_seconds: the all-reduce of the gradients over the copies.
+        all_reduce_seconds: the time of the all-reduce of gradients over the copies.
         exposed_seconds: the part of the all-reduce that the backward pass does not
             hide.
         launch_seconds: the delay of the next launch, with its wait for all ranks.

@@ -1,11 +1,10 @@
 """Patches of a convolution as a matmul reads them; they are usually not stored.
 
-A matmul reads an image through strides: once for every position of the convolution's
-kernel, each time from another first element. If the image's channels fill a tile of the
-array's rows, its patches are thus an access pattern. If the image has fewer channels,
-it is copied for each position along the first axis of the kernel, or of the result if
-the result has fewer positions, so that channels and positions share the partitions. The
-other axes are read through strides.
+A matmul reads an image through strides, once for every position of the kernel. If the
+image's channels fill a tile of the array's rows, its patches are thus an access
+pattern. If the image has fewer channels, it is copied for each position along the first
+axis of the kernel, or of the result if the result has fewer positions, so that channels
+and positions share the partitions. The other axes are read through strides.
 """
 
 from __future__ import annotations

@@ -287,8 +287,6 @@ def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:
-    """Return the share of a step's work for blocks of scores that no mask hides."""
-
     def scores(value: int) -> bool:
         return value >= 0 and masked.has_shape(fused.types[value].shape)
 

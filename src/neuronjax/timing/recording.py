@@ -57,8 +57,8 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Record a transfer as an event of the step that first needs its value or, if
-        it is a write, makes the value."""
+        """Record a transfer as an event of the step that first reads the value or, for
+        a write, of the step that makes the value."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1

@@ -56,8 +56,6 @@ def scanned_loops(
 
 
 class _ScanRewriting:
-    """The rewriting of one program's blocks; new buffers get unused numbers."""
-
     def __init__(self, program: InstructionProgram, core: Core) -> None:
         self.functions, self.core = program.functions, core
         self.written = all_writers(program)

@@ -1,11 +1,10 @@
 """The wires of a message between two chips of a node, and the rates of wires.
 
 A torus routes axis after axis, in the shorter direction; if both directions are equally
-long, each carries half of the message (ASSUMPTION, since the vendor's routing is
-not published; with one direction nccom's all-reduce over 8 ranks of trn1 would be
-slower than measured). A chain and a ring are tori of one axis. In a switch a message
-takes the cable of its chip, then the cable of the destination. A wire is (chip, link,
-direction), where link is an index into `Topology.links`.
+long, each carries half of the message (ASSUMPTION; with one direction an all-reduce on
+trn1 would be slower than measured). A chain and a ring are tori of one axis. In a
+switch a message takes the cable of its chip, then the cable of the destination. A wire
+is (chip, link, direction), where link is an index into `Topology.links`.
 """
 
 from __future__ import annotations

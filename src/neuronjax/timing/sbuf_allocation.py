@@ -74,8 +74,8 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values of which each tile is read once it is computed; no whole tensor is
-        #: stored.
+        #: Values whose tiles are read as soon as they are computed; none is stored
+        #: whole.
         self.passed_on: set[int] = set()
         #: Values that are written directly into a slice of a tensor in HBM. The update
         #: of this slice then moves nothing.
@@ -352,7 +352,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader reads each tile once the tile is
+        """Return whether a value's only reader reads each tile as soon as it is
         computed."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False

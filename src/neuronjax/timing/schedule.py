@@ -65,8 +65,6 @@ _Times = dict[int, tuple[float, float]]
 
 
 class _Schedule:
-    """The scheduling of one program, block by block."""
-
     def __init__(
         self,
         program: InstructionProgram,
@@ -168,8 +166,8 @@ class _Schedule:
         return state.dma
 
     def _tables(self, prices: PricedUnit, state: QueueState) -> None:
-        """Load each of a region's tables on ScalarE once, before its steps: all tiles
-        of one function are computed together (ASSUMPTION)."""
+        """Load each of a region's tables on ScalarE once, before the region's steps:
+        all tiles of a function are computed together (ASSUMPTION)."""
         tables = prices.tables
         if not tables or tables == (state.table,):
             return

@@ -2,8 +2,8 @@
 
 A copy of the program, on its own cores, serves `batch` sequences at a time. Each call
 of prefill processes the prompts of `prefill_batch` sequences and makes the first token
-of each sequence; one call of decode makes one more token of all sequences. A full copy
-repeats all prefills of a batch of requests, then `output_tokens - 1` decodes
+of each sequence; one call of decode makes one more token of all sequences. A copy with
+a full batch repeats all prefills of the batch, then `output_tokens - 1` decodes
 (continuous batching changes the order, but not the sum). The model leaves out queues
 and the host's work.
 """

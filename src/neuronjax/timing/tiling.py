@@ -97,8 +97,9 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
 def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
-    """Return a set of the number of rows that a matmul contracts. It is empty if an
-    operand in `inside` does not begin with the batch axes, then the contracted axes."""
+    """Return a set with the number of rows that a matmul contracts. The set is empty if
+    an operand in `inside` does not begin with the batch axes, then the contracted
+    axes."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -116,7 +117,8 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's left (0) or right (1) operand, without scales."""
+    """Return the shape of a matmul's left (0) or right (1) operand, not of its
+    scales."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
@@ -190,8 +192,8 @@ class _Grouping:
         return None if rows is None else (place % len(self.regions), rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a step is a batched matmul whose result is as large as the
-        result of a matmul in the region: gradients of scores are as large as scores."""
+        """Return whether `step` is a batched matmul with a result as large as that of a
+        matmul in the region, as gradients of scores are."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -261,8 +263,8 @@ class _Grouping:
         """Return the row counts of a region if `step` reduces over its rows, so that
         each tile is folded as soon as it is made; None if the step does not do so.
 
-        This finds the largest magnitude of a tensor, which scales it, before the tensor
-        leaves SBUF. The results of the partitions are folded last."""
+        Such a fold finds the largest magnitude in a tensor before the tensor leaves
+        SBUF. The results of the partitions are folded last."""
         fold = next((m for m in step.members if isinstance(m, TensorReduce)), None)
         reads = self.fused.reads(step)
         if fold is None or region.rows == 1 or region.inside.isdisjoint(reads):

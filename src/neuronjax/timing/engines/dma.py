@@ -10,8 +10,7 @@ two generators for 600 ns [A3, DGE]. Prebuilt descriptors are part of the publis
 fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsecond per
 transfer, plus a time per contiguous piece [KLN, its author].
 
-The published curve of rate against bytes per partition [DM] is not used, because it is
-for transfers of 256 bytes.
+The published curve of rates [DM] is for transfers of 256 bytes, and is not used.
 """
 
 from __future__ import annotations

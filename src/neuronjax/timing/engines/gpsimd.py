@@ -17,8 +17,7 @@ from neuronjax.timing.work import Core
 
 #: Instructions that take a cycle per element [V26]; `pool` reads windows in place.
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
-#: Instructions that no other engine has; `pace` prices those not in `_PLAIN` as
-#: software.
+#: Instructions that no other engine has; those outside `_PLAIN` are software.
 NAMES = frozenset(
     {"iota", "affine_select", "tensor_partition_reduce"}
     | {"sequence_bounds", "nonzero_with_count"}
@@ -28,8 +27,8 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return one cycle per element; for software, the cycles to read or write the
-    bytes."""
+    """Return one cycle per element; for software, the cycles of the reads or the
+    writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)
