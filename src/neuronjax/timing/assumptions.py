@@ -148,7 +148,9 @@ STRIDED_ACCESS = Constant(
     "cycles/element",
     "time at a stride of STRIDE_BYTES [A2]; guides to later cores state no other time",
 )
-DYNAMIC_COPY_MINIMUM = Constant(600, "cycles", "least, at a dynamic address [V26]")
+DYNAMIC_COPY_MINIMUM = Constant(
+    600, "cycles", "least time of a copy with a dynamic address [V26]"
+)
 RECIPROCAL_PASSES = Constant(8, "cycles/element", "reciprocal on VectorE [V26, SH]")
 RECIPROCAL_PASSES_V2 = Constant(
     2.6,
@@ -213,7 +215,7 @@ THREEFRY_OPERATIONS = Constant(
 PHILOX_OPERATIONS = Constant(
     25,
     "operations/word",
-    "philox4x32: for 4 words, 10 rounds of 2 wide products (4), 4 xors, 2 additions",
+    "philox4x32: for 4 words, 10 rounds of 10 operations (2 for a wide product)",
 )
 FUNCTION_OPERATIONS = assumed(
     32, "operations", "a function of two arguments in software (power, atan2, ...)"

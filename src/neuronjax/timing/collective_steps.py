@@ -246,8 +246,8 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
-    """Return `steps`, marked as sliced if the group is within one node. Sliced steps
-    work at the same time; over EFA a rank sends to one rank at a time [IX]."""
+    """Return `steps`, marked as sliced if the group is within one node: they then work
+    at the same time. Over EFA a rank sends to one rank at a time [IX]."""
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 

@@ -276,8 +276,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return, by resource, the seconds per byte of those `steps` in which the resource
-    is the slowest."""
+    """Return, by resource, the seconds per byte of the steps of which it is the
+    slowest."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)

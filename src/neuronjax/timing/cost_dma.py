@@ -191,8 +191,8 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a convolution's patches: free if read in place (`patches`), otherwise a
-    copy by DMA."""
+    """Price patches of images: free if read in place (`patches`), else a copy by
+    DMA."""
     if patches.read_in_place(i, core):
         return FREE
     return (
@@ -242,7 +242,7 @@ def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 class _Move(NamedTuple):
-    """A kernel's transfer of `bytes` by all engines, in pieces of `piece` bytes."""
+    """A kernel's transfer of `bytes`, in pieces of `piece` contiguous bytes."""
 
     out: Access
     source: Access

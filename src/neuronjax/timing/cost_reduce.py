@@ -192,7 +192,7 @@ def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
     lanes = core.spec.partitions * core.lnc
     if i.engine == "gpsimd" and i.integer_path == "exact":
         return (software(core, i, rows * length),)
-    own = ceil(rows / lanes)  # rows of a lane; each is an instruction
+    own = ceil(rows / lanes)  # rows per lane; each takes an instruction
     whole = _task(i, own * length, "tensor_tensor_scan", folds=own)
     part = ceil(rows * length / lanes)
     scan = _task(i, part, "tensor_tensor_scan")

@@ -140,8 +140,7 @@ def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:
-    """Return a stream of `free` contiguous elements per lane, with the dtype of
-    `tensor`."""
+    """Return a stream of `free` contiguous elements per lane with `tensor`'s dtype."""
     return LaneStream("psum" if in_psum else "sbuf", tensor.dtype, free)
 
 

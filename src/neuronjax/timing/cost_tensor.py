@@ -91,7 +91,7 @@ class ArrayTiling:
 
     Attributes:
         task: the work of the array, on one physical core.
-        groups: the number of PSUM banks that one core fills one after the other.
+        groups: the number of PSUM banks that one core fills, one after the other.
         evacuated: elements per lane that leave PSUM, on one core.
         read_bytes: bytes read from SBUF.
     """

@@ -117,8 +117,7 @@ def _tensors(i: Instruction, reading: Reading) -> int:
 
 
 def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the ways to divide x by y: 1 / y on ScalarE or VectorE, multiplied by
-    x."""
+    """Return the ways to divide x by y: x times 1 / y, from ScalarE or VectorE."""
     shape = i.results[0].type.shape
     if 1 in reading.scalars:  # one divisor per row
         shape = shape[:-1]
@@ -207,7 +206,7 @@ def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a copy or cast of one tensor; ScalarE takes floats of up to 32 bits."""
+    """Price a copy or cast of one tensor; ScalarE copies floats of up to 32 bits."""
     dtypes = (i.operands[0].type.dtype, i.results[0].type.dtype)
     wide = any(d.itemsize > 4 for d in dtypes)
     floats = all(d.kind not in "iub" for d in dtypes)

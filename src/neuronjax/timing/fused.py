@@ -59,7 +59,7 @@ class Fused:
     """A block after fusion.
 
     Attributes:
-        steps: in an order that respects dependencies.
+        steps: the steps, in an order that respects dependencies.
         access: by value, the tensors in memory from which the value is read.
         constants: values that are in HBM with the program.
         uses: by value in memory, how many steps and results of the block read the

@@ -112,8 +112,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return a sort key: False (first) for scalars made from arguments alone, else
-        True."""
+        """Return a sort key: False (first) for scalars made from arguments alone."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -243,8 +242,8 @@ class _Fusion:
         return step if step is not None and step.results == [root] else None
 
     def _whole(self, value: int) -> int:
-        """Return the tensor in memory that has exactly a value's elements; -1 if none
-        has."""
+        """Return the tensor in memory that has exactly a value's elements; -1 for
+        none."""
         access = self.access[value]
         if len(access.roots) != 1 or access.is_scalar or access.transposes:
             return -1
@@ -363,8 +362,8 @@ class _Fusion:
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
-    """Return (instruction, form, scalar operations that still fit) of one pass for both
-    steps; None if no pass can do both."""
+    """Return (instruction, form, number of scalar operations that still fit) of one
+    pass for both steps; None if no pass can do both."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:

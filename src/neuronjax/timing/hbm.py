@@ -42,8 +42,7 @@ _MOST_WAYS = 64
 
 
 def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
-    """Return the category of each argument by its pytree path; None if that is
-    unknown."""
+    """Return the category of each argument by its pytree path; None if unknown."""
     found: dict[str, Category] = {}
     for name in parameters_of(names):
         found[name] = "parameters"
@@ -145,7 +144,7 @@ def _is_backward(i: Instruction) -> bool:
 
 
 def nested_peak_of(plan: BlockPlan) -> HbmPeak:
-    """Return the HBM peak of a nested block, without the block's arguments and
+    """Return a nested block's peak in HBM, without the block's arguments and
     results."""
     fused = plan.fused
     results = {r for v in fused.results for r in fused.access[v].roots}
@@ -184,8 +183,7 @@ def capacity_bytes(core: Core) -> int:
 def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
     """Return the error of a program that does not fit in HBM; None if it fits.
 
-    The error names the biggest tensors, and what rematerialisation or sharding would
-    save."""
+    The error names the biggest tensors and what would save memory."""
     peak, room = plan.hbm, capacity_bytes(core)
     if peak.bytes <= room:
         return None
@@ -249,8 +247,7 @@ def _size(count: float) -> str:
 
 
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
-    """Return the memory plan if the arguments at the positions `donated` are
-    donated."""
+    """Return the memory plan if arguments at the positions `donated` are donated."""
     main = plan.main
     pairs = _pairs(main, donated)
     if not pairs:

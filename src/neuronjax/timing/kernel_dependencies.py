@@ -184,7 +184,7 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """A core's memory: bytes that are free, and bytes of storages not used again."""
+    """One memory of a core: free bytes, and bytes of storages that are dead."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -192,8 +192,7 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate `size` bytes; return the last accesses to storages that had these
-        bytes."""
+        """Allocate `size` bytes; return the last accesses to storages that had them."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()

@@ -18,9 +18,9 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that issue in the kernel's order; for neuronxcc.nki `_IN_ORDER_OLDER` has
-#: them.
+#: Queues that issue in the kernel's order.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
+#: The same for kernels of neuronxcc.nki.
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}

@@ -165,7 +165,7 @@ class _CoreState:
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # when all DMA engines become free, if equal
+        self.level: float | None = 0.0  # when all DMA engines become free
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
@@ -223,8 +223,8 @@ class _Scheduling:
                     mine.append(n * 2 + (w & 1))
 
     def all(self) -> None:
-        """Schedule all entries; shift those after a truncated loop by its missing
-        iterations."""
+        """Schedule all entries; entries after a truncated loop start later
+        accordingly."""
         loops = self.stream.loops
         order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
         periods = [0.0] * len(order)

@@ -42,7 +42,7 @@ def with_chip_instructions(
 def _instruction(name: str, block: Block, core: Core) -> Instruction | None:
     match = _NAME.fullmatch(name)
     make = _INSTRUCTIONS.get(match.group(1)) if match else None
-    # JAX's differentiation can leave functions without results, which nothing replaces.
+    # A function to which differentiation left no results is not replaced.
     return make(block, core) if make and block.results else None
 
 
@@ -93,8 +93,7 @@ def _dequantize(block: Block, core: Core) -> Instruction:
 
 
 def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None:
-    """Return the axis along which blocks of 32 share a scale; None if there is no such
-    axis."""
+    """Return the axis along which blocks of 32 share a scale; None if there is none."""
     if len(shape) != len(scales):
         return None
     axes = [d for d, n in enumerate(shape) if scales[d] != n]

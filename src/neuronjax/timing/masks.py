@@ -62,8 +62,7 @@ _Frame = tuple[_Range, ...]
 
 
 class Masks:
-    """The instructions that compute constants, such as masks, in a block of a
-    program."""
+    """The instructions of a program's block that compute constants, such as masks."""
 
     def __init__(self, types: list[TensorType]) -> None:
         self.types = types
@@ -77,7 +76,7 @@ class Masks:
         self, operands: tuple[int, ...], shape: tuple[int, ...]
     ) -> MaskedScores | None:
         """Return the scores that a select masks; None if the mask hides no whole block,
-        or depends on rows alone or columns alone."""
+        or depends only on rows or only on columns."""
         predicate, on_true, on_false = operands
         is_kept = on_false in self._made
         if len(shape) < 2 or is_kept == (on_true in self._made):

@@ -82,8 +82,7 @@ def _along_axes(
 def _ways(
     topology: Topology, axis: int, a: int, b: int
 ) -> list[tuple[int, int, float]]:
-    """Return (direction, hops, part of the message) of each direction used from a to
-    b."""
+    """Return (direction, hops, part of the message) of each direction from a to b."""
     size = topology.shape[axis]
     if not topology.closed[axis]:
         return [(1 if b > a else -1, abs(b - a), 1.0)]
@@ -162,7 +161,8 @@ def _through_planes(
     even planes and backwards on odd ones.
 
     ASSUMPTION, since the vendor's cycles through an UltraServer are not published. The
-    paths share no wire, because the second cycle is cut between other chips."""
+    paths share no wire, because the second cycle is cut between other chips than the
+    first."""
     ends = {cycles[0][0], cycles[0][-1]}
     second = cycles[1]
     while ends & {second[0], second[-1]}:

@@ -163,7 +163,7 @@ class SbufAllocation:
                 is_whole = fits and value in region.whole and batches <= 2
                 is_whole = is_whole and not streams
                 times = 1
-                if value in region.whole:  # each core has its own members of a batch
+                if value in region.whole:  # a batch is split over cores
                     times = unit.copies if batches == 1 else 1
                     times *= 1 if fits else unit.passes
                 part, turned = parts.get(value, (1.0, False))
@@ -352,8 +352,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader reads each tile as soon as it is
-        computed."""
+        """Return whether a value's only reader reads each tile when it is computed."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused

@@ -167,7 +167,7 @@ def serving_cost(
     Seconds are the time of one call, including its launch; `watts` is the average power
     of the whole machine."""
     decodes = traffic.output_tokens - 1
-    # The seconds of one copy for one request.
+    # The seconds that one copy spends on one request.
     prefill = prefill_seconds / traffic.prefill_batch
     decode = decodes * decode_seconds / traffic.batch
     full = traffic.batch * (prefill + decode)

@@ -117,8 +117,7 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's left (0) or right (1) operand, not of its
-    scales."""
+    """Return the shape of a matmul's left (0) or right (1) operand, not of scales."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape

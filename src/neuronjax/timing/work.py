@@ -54,8 +54,8 @@ class Core:
     def joining_seconds(self) -> float:
         """Return the seconds that a kernel takes in addition to its instructions.
 
-        Several physical cores synchronise their start and end. One core adds nothing,
-        as measured [KDA]."""
+        Several physical cores synchronise their start and end. One core adds nothing
+        [KDA]."""
         return self.chip.joining_seconds if self.lnc > 1 else 0.0
 
     @property
@@ -71,7 +71,7 @@ class Core:
 
     @property
     def rows_per_tile(self) -> int:
-        """Return the number of rows that fit on the partitions of all physical
+        """Return the number of rows that fit on the partitions of the physical
         cores."""
         return self.spec.partitions * self.lnc
 

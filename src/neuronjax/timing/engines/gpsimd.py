@@ -27,8 +27,7 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return one cycle per element; for software, the cycles of the reads or the
-    writes."""
+    """Return one cycle per element; for software, the cycles of reads or writes."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)

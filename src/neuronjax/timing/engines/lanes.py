@@ -63,8 +63,7 @@ def lane_work(
 ) -> Work:
     """Return the Work of an engine that runs each of `tasks` `times` times per tile.
 
-    `more` are fields of the Work. Its opcode and performance mode are those of the last
-    task."""
+    `more` are fields of the Work; opcode and mode are those of the last task."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
     speed = paces[-1].speed
     fields: dict[str, Any] = {
@@ -117,7 +116,7 @@ def engine_work(
 
 def latency_seconds(core: Core, queue: Queue) -> float:
     """Return the time from the end of an instruction until its result can be read."""
-    hidden = 2 - a.VISIBLE_STARTS.value  # of 2 starts, of a read and a write
+    hidden = 2 - a.VISIBLE_STARTS.value  # starts: one read, one write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)
 
