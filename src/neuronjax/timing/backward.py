@@ -17,8 +17,7 @@ from neuronjax.timing.timeline import Timeline
 
 
 def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
-    """Return the share of `program`'s work that is in the backward pass, from 0 to
-    1."""
+    """Return the share of a program's work that is in the backward pass (0 to 1)."""
     visits: Counter[int] = Counter()
     backward: Counter[int] = Counter()
     _visit(program, program.main, False, visits, backward)

@@ -127,8 +127,8 @@ class _GroupSite:
         """Return, by chip, its hypercube label; labels of torus neighbours differ in
         one bit.
 
-        The four chips of a ring are labelled in Gray code (ASSUMPTION; [IN] calls the 4
-        x 4 torus a hypercube of four axes). If the chips are on several nodes, or are
+        The four chips of a ring are labelled in Gray code (ASSUMPTION; in [IN] a torus
+        of 4 x 4 is a hypercube of four axes). If the chips are on several nodes, or are
         not a sub-torus whose axes are powers of two long, a chip's label is its number
         in the group."""
         per_node = math.prod(self.topology.shape)

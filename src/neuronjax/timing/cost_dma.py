@@ -191,8 +191,7 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price patches of images: free if read in place (`patches`), else a copy by
-    DMA."""
+    """Price image patches: free if read in place (`patches`), else a copy by DMA."""
     if patches.read_in_place(i, core):
         return FREE
     return (

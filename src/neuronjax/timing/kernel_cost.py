@@ -166,7 +166,7 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return `entries`, with a free "held" where the entry's result is already in SBUF.
+    """Return `entries`, with a free entry "held" for each result that is still in SBUF.
 
     The compiler of neuronxcc.nki leaves out repeated loads of the same data, and equal
     operations in later iterations of a loop. Readers use the first tile instead. The

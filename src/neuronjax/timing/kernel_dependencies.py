@@ -7,7 +7,7 @@ so that a search for overlaps looks into one or two cells.
 
 Storages to which the user gives no address share SBUF and PSUM as a compiler allocates
 them: a new storage takes memory that was never used or, if there is none, waits for the
-last accesses to the storage that has been dead longest, and takes its memory.  Storages
+last accesses to the storage that has been dead longest, and takes its memory. Storages
 with addresses overlap if their bytes do. Bytes are those of a partition.
 """
 

@@ -223,8 +223,7 @@ class _Scheduling:
                     mine.append(n * 2 + (w & 1))
 
     def all(self) -> None:
-        """Schedule all entries; entries after a truncated loop start later
-        accordingly."""
+        """Schedule all entries; a truncated loop delays the entries after it."""
         loops = self.stream.loops
         order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
         periods = [0.0] * len(order)

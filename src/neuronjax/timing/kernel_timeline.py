@@ -193,8 +193,7 @@ def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
     """Return the seconds of the critical path by queue and entry.
 
     From the last result backwards, an entry counts for the time from its own start to
-    the start of the entry that it delayed; iterations that are left out do not
-    count."""
+    the start of the entry that it delayed; iterations left out do not count."""
     found: dict[tuple[Queue, int], float] = defaultdict(float)
     if not s.priced:
         return found

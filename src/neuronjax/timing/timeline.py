@@ -25,8 +25,7 @@ class LoopSpan:
     """A loop in the timeline.
 
     Attributes:
-        start_seconds, end_seconds: of all iterations, the first time that the loop
-            runs.
+        start_seconds, end_seconds: of all iterations, when the loop first runs.
         period_seconds: from one iteration to the next.
         first_event, last_event: the events of the first iteration, as a range of
             `Timeline.events`.

@@ -71,8 +71,7 @@ class Core:
 
     @property
     def rows_per_tile(self) -> int:
-        """Return the number of rows that fit on the partitions of the physical
-        cores."""
+        """Return how many rows fit on the partitions of the physical cores."""
         return self.spec.partitions * self.lnc
 
 
