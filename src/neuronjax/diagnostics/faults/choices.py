@@ -112,8 +112,8 @@ def _bits(flow: Flow, op: Op) -> float:
 
 
 def drops_digits(flow: Flow, trace: OpTrace) -> bool:
-    """Return whether `trace` is a right shift that drops a large part of its numbers,
-    which no other op reads, and whose result is later cast to a float."""
+    """Return whether `trace` is a right shift that drops large parts of its numbers and
+    whose result is later cast to a float, while no other op reads the numbers."""
     op = trace.path.op
     if op.name not in _BACK or flow.readers(op.operands[0]) != {op}:
         return False

@@ -116,7 +116,7 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
         if made is None or made is trace:  # `trace` is a loop's counter
             continue
         dtype = made.path.op.results[0].type.dtype
-        if dtype == value.type.dtype:  # else it is the index of a slice
+        if dtype == value.type.dtype:  # else `made` computes the index of a slice
             behind = set(flow.behind(value, lambda v: True))
             is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements

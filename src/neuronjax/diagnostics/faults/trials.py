@@ -125,9 +125,6 @@ class _Keeper(ParallelWalk):
             raise _FoundError
 
 
-# -- scales ----------------------------------------------------------------------------
-
-
 class Fitted(NamedTuple):
     """The effect of a scale on numbers that are stored in 8 bits or fewer.
 

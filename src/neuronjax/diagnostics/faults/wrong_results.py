@@ -93,7 +93,8 @@ def wrong_results(
             changed = _changed(seen)
             how, share = "chosen" if changed else "", replace(share, lost=changed)
         if how or step:
-            if step and not how:  # far: the state began at zero, so it equals its step
+            if step and not how:
+                # A step as large as the state means that the state began at zero.
                 how = "lost" if step.size < NEAR else "far"
             least = UNSEEN_IN_ONE * (share.elements == 1)
             allowed = max(limit(share, unit, most), least)

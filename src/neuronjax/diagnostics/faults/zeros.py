@@ -1,4 +1,4 @@
-"""The op that made the zeros of which another op makes Inf or NaN."""
+"""The op that made the zeros from which another op makes Inf or NaN."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
 
 
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
-    """Return the operands with zeros, the one with most zeros that the reference lacks
-    first; for a quotient with zeros in the divisor, only the divisor."""
+    """Return the operands with zeros, first the operand with most zeros that are not in
+    the reference; for a quotient with zeros in the divisor, only the divisor."""
     if op.name == "stablehlo.exponential":
         return []  # exp(0) is not zero
     shares = evidence.operands

@@ -73,7 +73,7 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Return the error's magnitude at the index `part`, whose values are `value`."""
+        """Return the error's magnitude at the index `part`, where `value` is."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
