@@ -63,12 +63,12 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
 
 
 def is_chosen_from(flow: Flow, op: Op, ends: Collection[Value]) -> bool:
-    """Return whether the result of `op` is read only by selects, which may discard it,
-    and none of which takes an integer outside the range of its type.
+    """Return whether only selects read the result of `op`, so that it may be discarded,
+    and no such select took an integer outside the range of its type.
 
     If a reader moves the result, makes Inf or NaN of it, or multiplies it as an
     integer, the readers of that reader's result count instead. (An integer power
-    computes one product more than it selects.) Return False for a result in `ends`, the
+    computes a product that a select discards.) Return False for a result in `ends`, the
     values that leave the program.
     """
     seen, left = {op}, [op]

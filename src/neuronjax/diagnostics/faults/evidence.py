@@ -54,9 +54,9 @@ class OpEvidence:
         return max((x.error for x in self.operands.values()), default=0.0)
 
     def is_costly(self, unit: float, cast: Cast | None) -> bool:
-        """Return whether, in 9 to 16 bits, the op makes an error above `OF_ONE_OP` and
-        `COSTLY` times as large as those of its operands and their `cast`. `unit` is the
-        roundoff of the coarsest format on which the result depends."""
+        """Return whether, in 9 to 16 bits, the op makes an error of `OF_ONE_OP` or more
+        that is `COSTLY` times the errors of its operands and of their `cast`. `unit` is
+        the roundoff of the coarsest format on which the result depends."""
         before = max(self.error_before, cast.unit if cast else 0.0)
         least = max(OF_ONE_OP, COSTLY * before)
         is_made = self.result.elements > 1 and self.result.error >= least

@@ -61,15 +61,17 @@ class Flow:
                 self._by_op[path.op] = trace
 
     def trace(self, value: Value) -> OpTrace | None:
-        """Return the execution record of the op that computes or moves a value."""
+        """Return the execution record of the op that computes or moves a value; None if
+        there is no record of such an op."""
         maker = self._graph.makers.get(value)
         return None if maker is None else self._by_op.get(maker)
 
     def maker(
         self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
-        """Return the execution record of the op that computed `value`; of several ops
-        (in branches), the record with the largest `key`, by default the error."""
+        """Return the execution record of the op that computed `value`, or None; of
+        several ops (in branches), the record with the largest `key`, by default error.
+        """
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
@@ -193,7 +195,7 @@ class Flow:
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
         """Yield, for each sum on an error's path `chain`, the ops that made errors of
-        addends outside the path, if at least `PART` of the largest addend's error."""
+        addends outside the path: of at least `PART` of the largest addend's error."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
@@ -228,8 +230,8 @@ class Flow:
     ) -> list[tuple[float, int, Value]]:
         """Return (error, index, value) of the operands with errors, the largest error
         first. The error is absolute in sums and relative in other ops; if many elements
-        of a product are far off, it is at least the share of elements that are far off
-        in the operand."""
+        of a product are far off, the error is at least the share of elements that are
+        far off in the operand."""
         name = trace.path.op.name
         loses = name in FACTORS and evidence.result.lost > MOST_LOST
 
@@ -274,7 +276,6 @@ class Flow:
 
     @functools.cached_property
     def _tie(self) -> Op | None:
-        """Return the first op with a large error if chance made it; else None."""
         for op, trace in self._by_op.items():
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None
@@ -294,7 +295,7 @@ class Flow:
     def multiplies_again(self, chain: list[Step], unit: float) -> bool:
         """Return whether an error's path `chain` ends in a loop of linear ops that
         multiplies a state by a matrix, whose rounding to 9 to 16 bits (roundoff `unit`)
-        makes the same error each time."""
+        makes the same error in every iteration."""
         ops = [t.path.op for t, _ in chain]
         around = next(self.behind_step(*chain[-1]), None)
         if around is None or around.path.op not in ops or not SHORT < unit <= COARSE:

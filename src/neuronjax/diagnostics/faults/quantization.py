@@ -136,7 +136,7 @@ def truncates_steps(flow: Flow, trace: OpTrace) -> bool:
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether the result of `op` is only scaled, bounded or rounded."""
+    """Return whether the result of `op` is scaled and otherwise bounded or rounded."""
     through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
     readers = [*flow.ahead(op, lambda r: r.name in through)]
     computing = [r for r in readers if r.name not in _SHOWS]

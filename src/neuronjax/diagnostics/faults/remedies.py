@@ -93,7 +93,7 @@ class Remedy:
             ops = {self.suspect.trace.path.op, self.shown.path.op}
             form = better_form(self.graph, ops, self.suspect.trace.path.scope, kind)
         known = form or IN_FP32.get(kind, KINDS[kind])
-        is_broken = self.shown.shown.result.nonfinite_reference  # in float64 too
+        is_broken = self.shown.shown.result.nonfinite_reference  # Inf in float64 too
         if not self._is_narrow() or is_broken or kind == "saturation":
             return known
         if self.execution is None:

@@ -162,7 +162,6 @@ class FaultSearch:
         )
 
     def _increments(self, result: Value, argument: Value) -> bool:
-        """Return whether a result adds something to an argument with the same name."""
         if argument not in self._names:
             return False
         name, of_argument = self._result_names[result], self._names[argument]
@@ -255,7 +254,6 @@ class FaultSearch:
 
     @functools.cached_property
     def _carrying(self) -> set[Op]:
-        """Return the ops whose results carry an error into a wrong result."""
         off = [w for w in self.wrong if w.how != "lost"]
         return {op for w in off for op in self._flow.carrying(self._results[w.index])}
 
@@ -482,13 +480,13 @@ class FaultSearch:
                 return
 
     def _absorbed(self, trace: OpTrace) -> Iterator[OpTrace]:
-        """Yield sums near before `trace` (`NEARBY`) that equal their larger addend."""
+        """Yield the sums, up to `NEARBY` ops before `trace`, that equal an addend."""
         return (t for t in self._flow.near(trace, NEARBY) if t.absorbed[0] == 1)
 
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield the running sums of loops on which most addends have no effect."""
+        """Yield the running sums, in loops, that most addends do not change."""
         for trace in self._recorder.traces.values():
             op, loses = trace.path.op, trace.absorbs and not trace.is_broken
             # Lost addends are a fault even if the errors of all results are ordinary.

@@ -73,8 +73,8 @@ class Draw:
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return the values of `x` plus random errors with the scales of `x`, which the
-        result does not carry."""
+        """Return an array with the values of `x` plus random errors of its scales. The
+        result carries no scales."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -144,8 +144,8 @@ class Spread:
 
     def narrowed(self, found: Tolerance, quantile: float) -> Tolerance:
         """Return `found` with the bounds from sampled runs where these are smaller. A
-        bound from sampled runs is `quantile` times the root mean square of their
-        distances."""
+        bound from sampled runs is `quantile` times the root mean square of the runs'
+        distances from the reference."""
         if found.bound is None or found.value.dtype.kind in "iub":
             return found
         scale = np.sqrt(self._squares / self.count)

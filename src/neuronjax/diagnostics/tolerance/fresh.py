@@ -59,7 +59,7 @@ class NumpyStandIn:
 
 
 def replaced(thing: Any, model: ErrorModel) -> Any:
-    """Return `thing`; make a function in `_MAKERS` return tracked arrays instead."""
+    """Return `thing`; for one of `_MAKERS`, a function that returns tracked arrays."""
     if not callable(thing) or not any(thing is maker for maker in _MAKERS):
         return thing
 

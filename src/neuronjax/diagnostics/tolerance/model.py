@@ -146,7 +146,7 @@ class ErrorModel:
 
     @functools.cached_property
     def spread(self) -> float:
-        """Return the largest error as a multiple of its scale: 7.5 for 1e-12."""
+        """Return the largest error divided by its scale: 7.5 if `failure` is 1e-12."""
         return math.sqrt(2 * math.log(2 / self.failure))
 
     def of_sums(self, n: int) -> float:

@@ -73,7 +73,7 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Return the error's magnitude at the index `part`, where `value` is."""
+        """Return the error's magnitude for `value`, the elements at the index `part`."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
@@ -288,8 +288,8 @@ def _flat(args: tuple[Any, ...]) -> Any:
 
 
 def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
-    """Return the index `key` as a plain array, and a mask of the elements that may be
-    wrong; None in place of the mask if no element may be."""
+    """Return the index `key` without errors, and a mask of its elements that may be
+    wrong (None if no element may be)."""
     if not isinstance(key, Tracked):
         return key, None
     doubt = np.broadcast_to(np.asarray(key.scale()) > 0, key.shape)
