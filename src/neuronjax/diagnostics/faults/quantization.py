@@ -87,8 +87,8 @@ def quantizing(
         return
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
-        # A quantizer to floats may bound numbers before it scales them. In a quantizer
-        # to integers, only a computed bound may: a constant bound may be a relu6.
+        # A quantizer to floats may bound numbers before it scales them. Before the
+        # scaling of a quantizer to integers, a constant bound may be a relu6.
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0

@@ -138,7 +138,7 @@ class Remedy:
             left = f"{_error(lost)} of the smaller addend" if lost else "no error"
         elif self.step:
             lost = execution.error(_FLOAT32) / self.step
-            helps, what, left = lost < FEW, "the state", f"{_error(lost)} of its step"
+            helps, what, left = lost < FEW, "the state", f"{_error(lost)} of its update"
         else:
             error = max(execution.error(_FLOAT32), self._handed_on())
             seen = self.shown.shown.result

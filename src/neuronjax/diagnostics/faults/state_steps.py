@@ -103,7 +103,7 @@ class StateSteps:
     def lost_step(
         self, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
     ) -> StateStep | None:
-        """Return the step of the state that `value` updates if lost; otherwise None."""
+        """Return a lost step of a state that `value` updates; None if none is lost."""
         if seen.dtype.kind in "iub" or not share.elements:
             return None
         error = share.error * share.norm * math.sqrt(share.elements)

@@ -251,7 +251,7 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
             f"einsum of {subscripts!r} has no rule for bounds of errors",
             op="numpy.einsum",
             location=user_line(),
-            remedy='avoid diagonals and "..." in it, or give an explicit tolerance',
+            remedy='avoid diagonals and "..." here, or give an explicit tolerance',
         )
     if "->" not in text:
         letters = "".join(names)

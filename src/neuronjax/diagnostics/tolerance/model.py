@@ -36,12 +36,12 @@ _UNMEASURED = 1.5e-5
 #: Relative error, root mean square, of ScalarE's elementary functions.
 SILICON: Mapping[str, float] = MappingProxyType(
     {
-        # Relative L2 error of RMSNorm and a matmul on trn2, add_rmsnorm_matmul_v1:
-        # 1.4635e-5; of the matmul alone: 4e-7 (zhang677/AccelOpt,
-        # Jerry2423/kda-for-trainium).
+        # Relative L2 error on trn2 of add_rmsnorm_matmul_v1: 1.4635e-5; of its matmul
+        # alone: 4e-7 (zhang677/AccelOpt, Jerry2423/kda-for-trainium).
         "rsqrt": 1.5e-5,
         "sqrt": 1.5e-5,
-        # Relative L2 error of attention on trn2, gqa_full_v1: 2.874e-6 (same sources).
+        # Relative L2 error on trn2 of softmax attention (gqa_full_v1, same sources):
+        # 2.874e-6.
         "exp": 4e-6,
         # VectorE and GpSimd divide in FP32; a division counts as two roundings.
         "reciprocal": 1.2e-7,

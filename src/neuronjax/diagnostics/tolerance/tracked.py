@@ -7,7 +7,7 @@ kinds of error, since they add differently in a sum:
 - `own`: errors that are independent between elements, such as roundings; squares add.
 - `joint`: errors with unknown correlations; magnitudes add.
 - `shared`: one signed error that many elements have. It passes through sums with its
-  sign and may cancel: in exp(x) / sum(exp(x)) an error common to all exponentials does.
+  sign and may cancel, as an error common to all exponentials in exp(x) / sum(exp(x)).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Return the error's magnitude for `value`, the elements at the index `part`."""
+        """Return the error's magnitude for `value`, the elements at index `part`."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
