@@ -79,7 +79,7 @@ def better_form(graph: ValueSources, ops: Collection[Op], scope: str, kind: str)
         if kind not in RANGES.get(formula, (kind,)):
             continue
         if kind == "non-finite" and "exp" not in formula:
-            continue  # the other forms do not avoid Inf
+            continue  # a form without exp does not avoid Inf
         for value in ends:
             found = _match(graph, _PARSED[formula], value, {})
             if found is not None and not found.isdisjoint(ops):
@@ -124,7 +124,8 @@ def _match(
     orders = [parts, parts[::-1]] if name in ("Add", "Mult") else [parts]
     for order in orders:
         found, known = {op}, dict(names)
-        for part, operand in zip(order, given, strict=False):  # a reduce also reads a 0
+        # `given` also has the initial value if the op is a reduce.
+        for part, operand in zip(order, given, strict=False):
             inner = _match(graph, part, operand, known)
             if inner is None:
                 break

@@ -63,12 +63,12 @@ def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
 
 
 def is_chosen_from(flow: Flow, op: Op, ends: Collection[Value]) -> bool:
-    """Return whether the result of `op` is read only by selects, which may discard it,
-    and none of which takes an integer outside the range of its type.
+    """Return whether only selects read the result of `op`, so that it may be discarded,
+    and no such select took an integer outside the range of its type.
 
     If a reader moves the result, makes Inf or NaN of it, or multiplies it as an
     integer, the readers of that reader's result count instead. (An integer power
-    computes one product more than it selects.) Return False for a result in `ends`, the
+    computes a product that a select discards.) Return False for a result in `ends`, the
     values that leave the program.
     """
     seen, left = {op}, [op]
@@ -112,8 +112,8 @@ def _bits(flow: Flow, op: Op) -> float:
 
 
 def drops_digits(flow: Flow, trace: OpTrace) -> bool:
-    """Return whether `trace` is a right shift that drops a large part of its numbers,
-    which no other op reads, and whose result is later cast to a float."""
+    """Return whether `trace` is a right shift that drops large parts of its numbers and
+    whose result is later cast to a float, while no other op reads the numbers."""
     op = trace.path.op
     if op.name not in _BACK or flow.readers(op.operands[0]) != {op}:
         return False

@@ -54,9 +54,9 @@ class OpEvidence:
         return max((x.error for x in self.operands.values()), default=0.0)
 
     def is_costly(self, unit: float, cast: Cast | None) -> bool:
-        """Return whether the op turns small errors of its operands and of their `cast`
-        into an error above `OF_ONE_OP`, in 9 to 16 bits. `unit` is the roundoff of the
-        coarsest format on which the result depends."""
+        """Return whether, in 9 to 16 bits, the op makes an error of `OF_ONE_OP` or more
+        that is `COSTLY` times the errors of its operands and of their `cast`. `unit` is
+        the roundoff of the coarsest format on which the result depends."""
         before = max(self.error_before, cast.unit if cast else 0.0)
         least = max(OF_ONE_OP, COSTLY * before)
         is_made = self.result.elements > 1 and self.result.error >= least
@@ -152,7 +152,7 @@ ROUNDS = frozenset(
 )
 
 
-#: A slice of an array with fewer numbers does not count as a channel.
+#: A slice of an array with fewer numbers than this does not count as a channel.
 LEAST_IN_CHANNEL = 4
 
 
@@ -198,9 +198,10 @@ def flattened(operand: Seen, result: Seen) -> Flattened:
 def cut_off(
     op: Op, operands: Mapping[Value, Seen], result: Seen
 ) -> Mapping[Value, tuple[float, float]]:
-    """Return, for each operand that `op` (of `CLIPS`, or a saturating cast to 8 bits)
-    bounds, two root mean squares of what is cut off: of numbers that stay nonzero, and
-    of numbers that become zero. A select counts only if it clips like a clamp."""
+    """Return two root mean squares of what `op` cuts off, for each operand that it
+    bounds: of numbers that stay nonzero, and of numbers that become zero. An op bounds
+    operands if it is in `CLIPS` (a select, only if it clips like a clamp), or is a
+    saturating cast to 8 bits; other ops give an empty mapping."""
     if op.name in CLIPS and result.dtype.kind not in "iub":
         bounded = wide(result.reference)
     elif op.name == "stablehlo.convert" and is_short_float(result.dtype):

@@ -19,7 +19,7 @@ class Fault(Mapping[str, Any]):
         record: the op.
         parameter: path of the nearest leaf of the arguments that the op or an earlier
             op reads, or "". It shows the part of a model if modules have no names.
-        shows: the first op whose error is too large, if that is not `record`.
+        shows: the first op whose error is too large; None if that is `record`.
         iteration: for each loop around the op, the iteration of the first large error.
         evidence: what was observed, in words and numbers.
         remedy: what to try. An error that the text names was measured on the op alone.

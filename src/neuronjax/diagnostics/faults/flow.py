@@ -61,15 +61,17 @@ class Flow:
                 self._by_op[path.op] = trace
 
     def trace(self, value: Value) -> OpTrace | None:
-        """Return the execution record of the op that computes or moves a value."""
+        """Return the execution record of the op that computes or moves a value; None if
+        there is no record of such an op."""
         maker = self._graph.makers.get(value)
         return None if maker is None else self._by_op.get(maker)
 
     def maker(
         self, value: Value, key: Callable[[OpTrace], Any] | None = None
     ) -> OpTrace | None:
-        """Return the execution record of the op that computed `value`; of several ops
-        (in branches), the record with the largest `key`, by default the error."""
+        """Return the execution record of the op that computed `value`, or None; of
+        several ops (in branches), the record with the largest `key`, by default error.
+        """
         found = self._makers(value)
         return max(found, key=key or _error, default=None)
 
@@ -85,8 +87,8 @@ class Flow:
         passes: Callable[[Value], bool],
         leaves_out: Callable[[Value], Collection[Value]] = lambda value: (),
     ) -> list[Value]:
-        """Return `value` and the values from which it is computed: of each value v that
-        `passes` accepts, the sources are followed except those in `leaves_out(v)`."""
+        """Return `value` and values from which it is computed: for each returned v, if
+        `passes(v)`, also the sources of v except those in `leaves_out(v)`."""
         return self._graph.behind(
             [value], lambda v, source: passes(v) and source not in leaves_out(v)
         )
@@ -162,7 +164,8 @@ class Flow:
         }
 
     def _beside_others(self, value: Value) -> list[Value]:
-        """Return the addends of the sum `value` with negligible errors (`LITTLE`)."""
+        """Return the addends of the sum `value` with negligible errors (`LITTLE`);
+        empty if `value` is no sum."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
@@ -191,8 +194,8 @@ class Flow:
         return found
 
     def beside(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """For each sum on the path `chain` of an error whose addends have similar
-        errors, yield the op that made the error of the addend outside the path."""
+        """Yield, for each sum on an error's path `chain`, the ops that made errors of
+        addends outside the path: of at least `PART` of the largest addend's error."""
         inside = {trace.path.op for trace, _ in chain}
         for trace, evidence in chain:
             wrong = self._wrong(trace, evidence) if trace.path.op.name in ADDS else []
@@ -202,8 +205,8 @@ class Flow:
                     yield self.chain(maker, maker.worst)[-1][0]
 
     def entries(self, chain: list[Step]) -> Iterator[OpTrace]:
-        """If the path `chain` of an error ends in a loop, yield the ops from which
-        errors enter the path."""
+        """Yield the ops from which errors enter the path `chain` of an error, if the
+        path ends in a loop."""
         trace, last = chain[-1]
         inside = {trace.path.op for trace, _ in chain}
         around = next(self.behind_step(trace, last), None)
@@ -227,8 +230,8 @@ class Flow:
     ) -> list[tuple[float, int, Value]]:
         """Return (error, index, value) of the operands with errors, the largest error
         first. The error is absolute in sums and relative in other ops; if many elements
-        of a product are far off, it is at least the share of elements that are far off
-        in the operand."""
+        of a product are far off, the error is at least the share of elements that are
+        far off in the operand."""
         name = trace.path.op.name
         loses = name in FACTORS and evidence.result.lost > MOST_LOST
 
@@ -273,7 +276,6 @@ class Flow:
 
     @functools.cached_property
     def _tie(self) -> Op | None:
-        """Return the first op with a large error if chance made it; else None."""
         for op, trace in self._by_op.items():
             if trace.worst.is_tie or trace.moment is not None:
                 return op if trace.worst.is_tie else None
@@ -293,7 +295,7 @@ class Flow:
     def multiplies_again(self, chain: list[Step], unit: float) -> bool:
         """Return whether an error's path `chain` ends in a loop of linear ops that
         multiplies a state by a matrix, whose rounding to 9 to 16 bits (roundoff `unit`)
-        makes the same error each time."""
+        makes the same error in every iteration."""
         ops = [t.path.op for t, _ in chain]
         around = next(self.behind_step(*chain[-1]), None)
         if around is None or around.path.op not in ops or not SHORT < unit <= COARSE:
@@ -385,10 +387,12 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 
 
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
-    """Return whether the error of the first op of `chain` is ordinary for short
-    formats: no op but the last enlarges an error below `HOPELESS` by a factor of
-    `COSTLY` or 1 / `unit`, or to an error that perturbed data do not explain; and if an
-    op casts to 8 bits, perturbed data explain the error."""
+    """Return whether the error of the first op of `chain` is ordinary in short formats.
+
+    It is not if any op before the last of `chain` enlarges an error below `HOPELESS` by
+    a factor of `COSTLY` or 1 / `unit`, or beyond what perturbed data explain; or if an
+    op casts to 8 bits and perturbed data do not explain the error.
+    """
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     costly += [e for _, e in chain[:-1] if _is_unexplained(e)]
     if any(e.error_before < HOPELESS for e in costly):

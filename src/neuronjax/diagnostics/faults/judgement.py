@@ -47,7 +47,7 @@ def excused(unit: float) -> float:
 
 def is_far(share: Share, unit: float, most: float = HOPELESS) -> bool:
     """Return whether the error of an array exceeds `limit`, its number of Inf and NaN
-    differs from the reference's, or `loses_elements` returns True."""
+    differs from that in the reference, or `loses_elements` returns True."""
     if share.nonfinite != share.nonfinite_reference:
         return True
     return share.error > limit(share, unit, most) or loses_elements(share)

@@ -60,10 +60,10 @@ LOST_GUARD = "use an epsilon that the format holds (1e-4 in float16), or add it 
 MISREAD = "use a constant that the format holds, or apply the constant in float32"
 INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.where"
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
-ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or multiply only for the change "
-ONLY_THE_STEP += "of the state, and add the change in FP32"
+ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or use it to compute only the "
+ONLY_THE_STEP += "change of the state, and add the change in FP32"
 ANGLE = "compute the angle by jnp.arctan2 of its sine and cosine"
-KEEP_REMAINDERS = "add what the rounding left out to the next step"
+KEEP_REMAINDERS = "add what the rounding left out to the next update"
 FILL = "use a constant that is no larger than the other numbers, such as 0"
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum at least this many times as large as its smaller addend absorbs the addend.
@@ -214,7 +214,7 @@ def _bounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
         return FaultName("coarse", f"{text} the scale does not fit these numbers")
     largest = short(largest_operand(e))
     bound = short(min(e.result.largest, largest_of(_format(t))))
-    text = f"numbers up to {largest} are cut off at {bound}"
+    text = f"the largest numbers (up to {largest}) are cut off at {bound}"
     if bound == largest:
         text = f"numbers are cut off on one side; the largest, {largest}, is not"
     return FaultName("saturation", text)
@@ -229,13 +229,14 @@ def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
         text = "this constant makes the scale of the matmul's cast so large that "
         text += "other numbers become zero"
         return FaultName("underflow", text, FILL)
-    numbers, kind = f"numbers up to {short(largest_operand(e))}", "saturation"
-    text = f"with this scale, {numbers} are cut off"
+    largest, kind = short(largest_operand(e)), "saturation"
+    numbers = f"with this scale, the largest numbers (up to {largest})"
+    text = f"{numbers} are cut off"
     if s.scale == "large":
         share, kind = percent(e.result.nothing), "underflow"
         text = f"with this scale, {share} of the numbers become zero"
     elif e.result.beyond and e.result.nonfinite:
-        kind, text = "overflow", f"with this scale, {numbers} leave the format's range"
+        kind, text = "overflow", f"{numbers} leave the format's range"
     return FaultName(kind, text)
 
 
@@ -257,9 +258,9 @@ def _loses_update(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if not s.is_update:
         return None
     if rounds(t.path.op):
-        text = f"the cast makes {percent(t.flattened)} of the steps of the state zero"
+        text = f"the cast rounds {percent(t.flattened)} of the state's updates to zero"
         return FaultName("absorption", text, KEEP_REMAINDERS)
-    text = "the step of the state is less than half the spacing of floats at the state"
+    text = "the state's update is less than half the spacing of floats near the state"
     return FaultName("absorption", f"{text}, so the state stays as it is")
 
 
@@ -354,7 +355,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.own < e.result.error / 2:
         return None
     if math.isinf(e.own):
-        return FaultName("overflow", f"correct operands give numbers beyond {_end(t)}")
+        return FaultName("overflow", f"exact operands give results beyond {_end(t)}")
     text = _of_its_own(e.own)
     if short_name(t) in _SUMS:
         return FaultName("stagnation", text)
@@ -365,7 +366,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
             return FaultName("stagnation", text)
         largest, limit = largest_operand(e), cast_limit(t)
         if largest > limit and e.own > HOPELESS:
-            what = f"the cast cuts off operands up to {short(largest)} at"
+            what = f"the cast cuts off the largest numbers (up to {short(largest)}) at"
             return FaultName("saturation", f"{what} {short(limit)}; {text}")
         lost = max(e.result.lost, e.result.zeros)
         if lost:

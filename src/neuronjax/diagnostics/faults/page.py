@@ -87,7 +87,7 @@ def _of_result(wrong: WrongResult) -> str:
     if wrong.how == "nonfinite":
         return f"{name}: {wrong.nonfinite} of {wrong.elements} numbers are Inf or NaN"
     if wrong.how in ("discrete", "chosen"):
-        return f"{name}: {percent(wrong.lost)} of the whole numbers differ"
+        return f"{name}: {percent(wrong.lost)} of the whole numbers differ from float64"
     if wrong.how == "lost":
         step = f"its update, {short(wrong.step)} of the result's size,"
         return f"{name}: {step} {_of_step(wrong)}"

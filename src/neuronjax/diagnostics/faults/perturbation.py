@@ -53,7 +53,7 @@ def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
 
 def is_exact(x: np.ndarray, most: float = 2.0**24) -> bool:
     """Return whether numbers are whole and no larger than `most`."""
-    if not is_whole(np.asarray(x).flat[:256]):  # decides for most arrays
+    if not is_whole(np.asarray(x).flat[:256]):  # these decide for most arrays
         return False
     return np.abs(x).max(initial=0) <= most and is_whole(x)
 

@@ -3,8 +3,8 @@ numbers into zeros. The float64 reference loses as much, so no result shows the 
 
 A quantizer ends in a cast to 8 bits or fewer; or it rounds to whole numbers, bounds
 these and scales them back. A quantizer is at fault if its error is over twice the error
-with a scale that fits all numbers: it loses a bit. (If few numbers are much larger than
-the others, clipping the few may be better than a scale that fits them.) A quantizer is
+with a scale that fits all numbers: a loss of one bit. (If few numbers are much larger
+than the others, clipping the few may be better than such a scale.) A quantizer is
 also at fault if many numbers become zero; or if a few become zero, and the program
 divides by the zeros or multiplies several numbers by each zero.
 """
@@ -36,7 +36,7 @@ from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.program import Op, Value
 from neuronjax.ir.value_sources import ValueSources
 
-#: An error this many times as large costs one bit.
+#: An error this many times as large as necessary costs one bit.
 A_BIT = 2.0
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
@@ -44,9 +44,10 @@ FLATTENED = 0.4
 DEAD = 1 / 16
 #: Zeros of a divisor b matter if norm(a / b) is this many times norm(a) / norm(b).
 BLOWN_UP = 10.0
-#: Root mean square error of rounding: to whole numbers; and to floats, as a multiple of
-#: roundoff x norm, for numbers spread evenly between two powers of two.
+#: Root mean square error of rounding to whole numbers.
 _OF_WHOLE = 1 / math.sqrt(12)
+#: Root mean square error of rounding to floats, as a multiple of roundoff * norm, for
+#: numbers spread evenly between two powers of two.
 _OF_FLOATS = 1 / math.sqrt(7)
 _LARGEST_CODE = 65535
 #: A bound below this share of a float format's largest number belongs to no quantizer.
@@ -86,8 +87,8 @@ def quantizing(
         return
     steps, scaled = [last], list[OpTrace]()
     for trace, is_scaled in _before(graph, traces, last.path):
-        # A quantizer to floats may bound numbers before it scales them. A quantizer to
-        # integers may only if the bound is computed: a constant may be a relu6.
+        # A quantizer to floats may bound numbers before it scales them. Before the
+        # scaling of a quantizer to integers, a constant bound may be a relu6.
         after = is_short_float(dtype) or not is_scaled
         (steps if after else scaled).append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
@@ -121,7 +122,7 @@ def quantizing(
 
 def truncates_steps(flow: Flow, trace: OpTrace) -> bool:
     """Return whether an op truncates the steps (changes) of an integer state in a loop,
-    more than `MOST_LOST` of them by 100 %, and the program keeps no remainders."""
+    more than `MOST_LOST` of them to zero, and the program keeps no remainders."""
     op = trace.path.op
     is_cast = op.name == "stablehlo.convert" and rounds(op)
     if not is_cast or trace.flattened <= MOST_LOST:
@@ -135,7 +136,7 @@ def truncates_steps(flow: Flow, trace: OpTrace) -> bool:
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether the result of `op` is only scaled, bounded or rounded."""
+    """Return whether the result of `op` is scaled and otherwise bounded or rounded."""
     through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
     readers = [*flow.ahead(op, lambda r: r.name in through)]
     computing = [r for r in readers if r.name not in _SHOWS]

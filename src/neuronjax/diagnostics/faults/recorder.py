@@ -80,7 +80,7 @@ class Witness:
 
 
 _ARITHMETIC = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multiply"))
-#: If an operand lies outside the range of its type, the result counts as outside too.
+#: Ops whose result counts as outside the range of its type if an operand does.
 _COPIES_OUTSIDE = MOVING | {"stablehlo.multiply"}
 #: A contribution of at least this share of an error counts as a part of the error.
 PART = 0.25
@@ -222,13 +222,14 @@ class Recorder(Witness):
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     takes_outside: set[Op] = field(default_factory=set)
     _count: int = 0
-    # The last result of an op with integers outside their range, and which these are.
+    # Op -> (its last result with integers outside their range, mask of these integers).
     _outside: dict[Op, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
-    # The last result of a cast in a loop, by device.
+    # The last result of a cast in a loop, by device and op.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
-    # The op that is being observed, its iterations, and (operand, result) by device.
+    # The op that is being observed, and the iterations of the loops around it.
     _turn: tuple[OpPath, tuple[int, ...]] | None = None
+    # The first operand and result of that op on each device.
     _devices: list[tuple[Seen, Seen]] = field(default_factory=list)
 
     def saw(
@@ -313,8 +314,8 @@ class Recorder(Witness):
         return share if numbers is seen else share_of(numbers, unit, excused(unit))
 
     def _wrapped(self, op: Op, operands: Sequence[Seen], result: Seen) -> int:
-        """Return the number of results outside the range of their type. Note whether a
-        select takes such results of earlier ops, or products of such results."""
+        """Return the number of results outside the range of their type. Add a select to
+        `takes_outside` if it takes such results of earlier ops or products of them."""
         which = outside(op, operands, result)
         count, kept = int(which.sum()), [*self._outside.values()]
         if any(takes(op, operands, *known) for known in kept):

@@ -30,7 +30,7 @@ from neuronjax.execution.probes.signs import FEW
 from neuronjax.ir.value_sources import ValueSources
 from neuronjax.numerics.float_format import FORMATS, get_format
 
-#: Advice where none of the scales that were tried fits.
+#: Advice if none of the scales that were tried fits the numbers.
 UNSCALED = "use a scale for each block of numbers, or a format with more digits"
 #: Kind of fault -> advice that is added to the advice to use a wider format.
 _BESIDES: Mapping[str, str] = {
@@ -46,8 +46,8 @@ _BFLOAT16, _FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 
 
 def tried_op(suspect: Suspect, kind: str) -> OpTrace:
-    """Return the op on which a remedy is tried: the op at fault, or the first op with
-    too large an error."""
+    """Return the op on which a remedy is tried: the op at fault, or the op at which its
+    error shows, `suspect.amplifier`."""
     trace, shown = suspect.trace, suspect.amplifier
     if shown is None:
         return trace
@@ -93,7 +93,7 @@ class Remedy:
             ops = {self.suspect.trace.path.op, self.shown.path.op}
             form = better_form(self.graph, ops, self.suspect.trace.path.scope, kind)
         known = form or IN_FP32.get(kind, KINDS[kind])
-        is_broken = self.shown.shown.result.nonfinite_reference  # in float64 too
+        is_broken = self.shown.shown.result.nonfinite_reference  # Inf in float64 too
         if not self._is_narrow() or is_broken or kind == "saturation":
             return known
         if self.execution is None:
@@ -115,8 +115,6 @@ class Remedy:
             names += [trace.cast.format, trace.cast.sums]
         bits = [get_format(n).exponent_bits for n in names if n in FORMATS]
         return min(bits, default=0) < get_format("float32").exponent_bits
-
-    # -- in a wider format -------------------------------------------------------------
 
     def _wider(self, execution: Execution) -> tuple[bool, str]:
         trace, kind = self.suspect.trace, self.name.kind
@@ -140,7 +138,7 @@ class Remedy:
             left = f"{_error(lost)} of the smaller addend" if lost else "no error"
         elif self.step:
             lost = execution.error(_FLOAT32) / self.step
-            helps, what, left = lost < FEW, "the state", f"{_error(lost)} of its step"
+            helps, what, left = lost < FEW, "the state", f"{_error(lost)} of its update"
         else:
             error = max(execution.error(_FLOAT32), self._handed_on())
             seen = self.shown.shown.result
@@ -156,16 +154,15 @@ class Remedy:
         return False, f"{where} alone would still leave {left}"
 
     def _handed_on(self) -> float:
-        """Return what error `shown` would have if the op at fault computed in FP32."""
+        """Return the error that `shown` would have if the op at fault computed in FP32;
+        0 if `shown` is the op at fault."""
         made, shown = self.suspect.trace.worst.result, self.shown.worst.result
         grows = shown.error / made.error if made.error else 0.0
         is_other = self.shown is not self.suspect.trace and math.isfinite(grows)
         return unit_of(_FLOAT32) * grows if is_other else 0.0
 
-    # -- scales ------------------------------------------------------------------------
-
     def _scaled(self) -> str:
-        """Return advice on a scale with which the numbers fit 8 bits; "" for none."""
+        """Return advice on a scale with which numbers fit 8 bits; "" if none helps."""
         found = self._short()
         if found is None:
             return ""
@@ -186,8 +183,8 @@ class Remedy:
         return f"give every {each} a scale of its own, which leaves {left}"
 
     def _short(self) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
-        """Return (numbers that the op at fault casts to 8 bits, cast numbers, dtype),
-        or None."""
+        """Return (numbers that the op at fault casts to 8 bits, cast numbers, dtype);
+        None if there is no such cast."""
         execution, trace, suspect = self.execution, self.suspect.trace, self.suspect
         if execution is None:
             return None
@@ -208,5 +205,6 @@ class Remedy:
         if end.path.op.name != "stablehlo.convert" or not is_short(value) or not alike:
             return None
         dtype = np.dtype(value.type.dtype)
-        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))  # others are bounds
+        # The smaller operands are bounds of a clamp.
+        x = max(alike, key=lambda x: np.abs(x).max(initial=0.0))
         return x, stored_as(execution.result.astype(np.float64), dtype), dtype

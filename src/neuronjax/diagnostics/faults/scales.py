@@ -113,10 +113,10 @@ def _factors(flow: Flow, trace: OpTrace) -> Iterator[tuple[OpTrace, Value, bool]
     for value, numbers in itertools.permutations(trace.worst.operands, 2):
         constant = _constant(flow, value, trace)
         made = constant or flow.maker(value)
-        if made is None or made is trace:  # `trace` is a loop's counter
+        if made is None or made is trace:  # a loop's counter depends on itself
             continue
         dtype = made.path.op.results[0].type.dtype
-        if dtype == value.type.dtype:  # else it is the index of a slice
+        if dtype == value.type.dtype:  # else `made` computes the index of a slice
             behind = set(flow.behind(value, lambda v: True))
             is_of_numbers = not behind.isdisjoint(_same_numbers(flow, numbers))
             is_small = made.worst.result.elements < trace.worst.result.elements

@@ -79,9 +79,10 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: A sum loses digits to an offset if its error exceeds this share of the other term.
+#: A large addend of one value (an offset) costs digits if a sum's error exceeds this
+#: share of the other addend.
 OF_OFFSET = 1e-3
-#: An op that amplifies an error by more than this is listed even if the error is small.
+#: An op that amplifies an error by a larger factor is listed even for small errors.
 TWO_DIGITS = 100.0
 #: Functions that compute an angle, which a number near 1 does not determine well.
 NEAR_ONE = frozenset(("chlo.acos", "chlo.asin"))
@@ -101,9 +102,10 @@ class Suspect:
         is_running: whether the op is a loop's running sum that addends do not change.
         is_update: whether the op loses the step of a state (a parameter's update).
         bounding: for an op of a quantizer, the execution that clips most numbers or
-            rounds most to zero; if `scale`, the execution that loses scaled numbers.
+            rounds most numbers to zero; for an op that made a scale, the execution that
+            loses the scaled numbers.
         lost_guard: text on the epsilon that the op adds, if the epsilon became zero.
-        misread: a constant that rounding turned into Inf, 0 or 1.
+        misread: a constant of the op that rounding turned into Inf, 0 or 1.
         scale: "small" or "large" if the op made a scale that does not fit the scaled
             numbers; "fill" if it selects a constant so large that the scale of a
             policy's cast fits only the constant; "loss" if it made the scale of a loss.
@@ -160,7 +162,6 @@ class FaultSearch:
         )
 
     def _increments(self, result: Value, argument: Value) -> bool:
-        """Return whether a result adds something to an argument with the same name."""
         if argument not in self._names:
             return False
         name, of_argument = self._result_names[result], self._names[argument]
@@ -177,7 +178,7 @@ class FaultSearch:
 
     @functools.cached_property
     def _ends(self) -> set[Value]:
-        """Return the results of the program, also as values inside calls and loops."""
+        """Return the results, and the values in calls and loops that become results."""
         behind = (
             self._flow.behind(v, lambda v: not self._flow.trace(v))
             for v in self._results
@@ -231,8 +232,8 @@ class FaultSearch:
     # -- errors that reach a result ----------------------------------------------------
 
     def _shown(self) -> list[tuple[Moment, OpTrace]]:
-        """Return (first execution with too large an error, execution record) of the ops
-        on which a wrong result depends. Ops that make Inf or NaN come first."""
+        """Return (first execution with too large an error, execution record) for ops on
+        which a wrong result depends. Ops that make Inf or NaN come first."""
         broken, carrying = self._broken(), self._carrying
         # In 1 / exp(x), the exponential may overflow without fault: the result is zero.
         off = [self._results[w.index] for w in self.wrong if w.how != "lost"]
@@ -253,7 +254,6 @@ class FaultSearch:
 
     @functools.cached_property
     def _carrying(self) -> set[Op]:
-        """Return the ops whose results carry an error into a wrong result."""
         off = [w for w in self.wrong if w.how != "lost"]
         return {op for w in off for op in self._flow.carrying(self._results[w.index])}
 
@@ -309,8 +309,8 @@ class FaultSearch:
             yield from found
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
-        """Return the steps of an error's path `chain`, earliest first, that amplify the
-        error by at least sqrt(f), up to the step that amplifies most, by a factor f."""
+        """Return the steps of an error's path `chain` that amplify the error, earliest
+        first. The last step does so most, by a factor f; others by sqrt(f) or more."""
         # An op that moves numbers is not at fault, even if it drops exact numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
@@ -326,9 +326,9 @@ class FaultSearch:
         return [*reversed(before), self._before_factors(chain[worst])]
 
     def _before_factors(self, step: Step) -> Step:
-        """Return the nearest step from `step` back whose op is not in `FACTORS`, if it
-        loses elements or amplifies the error; else `step`. A product, quotient,
-        negation or cast only changes the weights of wrong elements."""
+        """Return the nearest step before `step` whose op is not in `FACTORS`, if this
+        op loses elements or amplifies the error; else `step`. Ops in `FACTORS`, such as
+        a product, only change the weights of wrong elements."""
         found, seen = step, set[Op]()
         while found[0].path.op.name in FACTORS and found[0].path.op not in seen:
             seen.add(found[0].path.op)
@@ -340,8 +340,6 @@ class FaultSearch:
         return found if loses else step
 
     def _makes(self, trace: OpTrace, shown: OpTrace) -> bool:
-        """Return whether `trace` rounds to fewer digits than `shown` (or, as a cast, to
-        as many), flushes numbers to zero, absorbs addends or rounds whole numbers."""
         own, other = map(rounds_to, (trace, shown))
         if narrows(trace.path.op) and own == other:
             return True
@@ -385,8 +383,8 @@ class FaultSearch:
         return None
 
     def _before_phase(self, chain: list[Step]) -> OpTrace | None:
-        """If an op on an error's path `chain` uses only the phase or fraction of large
-        numbers, return the earliest op that made a part of their error; else None."""
+        """Return the earliest op that made a part of the error of large numbers, if an
+        op on the path `chain` uses only their phase or fraction; else None."""
         phase = (
             n
             for n, (t, seen) in enumerate(chain[:-1])
@@ -416,7 +414,7 @@ class FaultSearch:
 
     def _with_scale(self, suspect: Suspect) -> Iterator[Suspect]:
         """Yield `suspect` and, if a scale does not fit its numbers, the op that made
-        the scale: first if that op reads the numbers that are lost, otherwise last."""
+        the scale. This op comes first if it reads the lost numbers, otherwise last."""
         trace, seen = suspect.trace, suspect.bounding or suspect.trace.shown
         cut = any(map(any, seen.cut_off.values())) and suspect.bounding
         cuts = bool(cut or seen.result.clipped or seen.result.beyond or trace.wrapped)
@@ -436,7 +434,7 @@ class FaultSearch:
         scale = "small" if cuts else "large" if filled is None else "fill"
         both = [replace(suspect, scale=scale, **of), suspect]
         loses = cuts or filled is not None or seen.result.nothing > 0
-        # Gradients have no scale of their own in 16 bits: only that of the loss.
+        # In 16 bits, gradients have only the scale of the loss.
         result = trace.path.op.results[0]
         is_half = trace.path.op.name == "stablehlo.convert" and not is_short(result)
         is_first = found[1] and loses and not is_half
@@ -482,13 +480,13 @@ class FaultSearch:
                 return
 
     def _absorbed(self, trace: OpTrace) -> Iterator[OpTrace]:
-        """Yield the sums shortly before `trace` that equal their larger addends."""
+        """Yield the sums, up to `NEARBY` ops before `trace`, that equal an addend."""
         return (t for t in self._flow.near(trace, NEARBY) if t.absorbed[0] == 1)
 
     # -- states and sums ---------------------------------------------------------------
 
     def _stagnating(self) -> Iterator[Suspect]:
-        """Yield the running sums of loops on which most addends have no effect."""
+        """Yield the running sums, in loops, that most addends do not change."""
         for trace in self._recorder.traces.values():
             op, loses = trace.path.op, trace.absorbs and not trace.is_broken
             # Lost addends are a fault even if the errors of all results are ordinary.
@@ -508,7 +506,8 @@ class FaultSearch:
         return any(t.made_nonfinite or flushes(t) for t in before)
 
     def _losing(self, wrong: Wrong) -> Iterator[Suspect]:
-        """Yield the ops that lose a state's step (change), or made the step wrong."""
+        """Yield the ops that lose the step (change) of the state `wrong`, or that made
+        the step wrong."""
         assert wrong.step is not None
         traces = [
             t

@@ -1,9 +1,4 @@
-"""Comparison of an array of a run with its reference.
-
-Some numbers are computed only where they are needed: the effect of perturbed data only
-for arrays whose errors exceed what their format allows, and lost elements only for
-arrays with errors.
-"""
+"""Comparison of an array of a run with its float64 reference."""
 
 from __future__ import annotations
 
@@ -64,7 +59,8 @@ class Share:
         lost: share of elements off by more than half of their magnitude; for integers,
             by more than a tenth and by more than one.
         data_lost: the same share on perturbed data; 0 where `lost` is small.
-        nonfinite, nonfinite_reference: number of elements that are Inf or NaN.
+        nonfinite: number of elements that are Inf or NaN.
+        nonfinite_reference: number of elements of the reference that are Inf or NaN.
         nan: number of elements that are NaN.
         zeros: share of elements that are zero, but not in the reference.
         nothing: share of elements that are zero.
@@ -113,7 +109,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # Lost elements have no floor: if perturbed data lose them too, they are noise.
+        # Lost elements get no floor: those that perturbed data lose too are noise.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])
@@ -176,7 +172,6 @@ def _relative(found: Figures) -> float:
 def _is_lost(
     x: np.ndarray, reference: np.ndarray, floor: np.ndarray | float, lost: float
 ) -> np.ndarray:
-    """Return where errors exceed `lost` times the larger of magnitude and `floor`."""
     x, reference = wide(x), wide(reference)
     apart = np.abs(x - reference)
     return (apart > lost * np.maximum(np.abs(reference), floor)) & np.isfinite(apart)

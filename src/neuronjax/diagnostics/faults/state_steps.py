@@ -1,10 +1,9 @@
-"""Steps of states, such as parameters: arguments of which a result is the next value.
+"""Steps of states: changes of arguments (parameters) whose next values are results.
 
-A step (the change) may be wrong although the next state is close to its reference. If
-elements do not change, or are rounded by more than a step, the state's format is at
-fault. If the step was wrong before its addition, perturbed data show how much of the
-error comes from the condition of the problem. (Adam's first step is a sign, which
-roundings may flip.)
+A step may be wrong although the next state is close to its reference. If elements do
+not change, or are rounded by more than a step, the state's format is at fault. If the
+step was wrong before its addition, perturbed data show how much of the error comes from
+the condition of the problem. (Adam's first step is a sign, which roundings may flip.)
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ class StateSteps:
     """The arguments of main that may be states.
 
     A result is the next value of an argument if sums and scalings by about one lead
-    from the argument to the result, and the two are near one another or the result adds
-    to an argument with the same name (a parameter may begin at zero).
+    from the argument to the result, and if argument and result are close or the result
+    adds to an argument with the same name (a parameter may begin at zero).
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class StateSteps:
     def lost_step(
         self, value: Value, share: Share, seen: Seen, results: Sequence[Seen]
     ) -> StateStep | None:
-        """Return the lost step of the state that `value` updates, or None."""
+        """Return a lost step of a state that `value` updates; None if none is lost."""
         if seen.dtype.kind in "iub" or not share.elements:
             return None
         error = share.error * share.norm * math.sqrt(share.elements)

@@ -45,7 +45,7 @@ class Execution:
 
     def error(self, dtype: Any) -> float:
         """Return the relative L2 error of `rounded` or, if larger and above `FEW`, the
-        share of numbers far off; Inf if only `rounded` or only `result` is finite."""
+        share of numbers far off; Inf if one is finite only in `rounded` or `result`."""
         made = self.rounded(dtype)
         if (np.isfinite(made) != np.isfinite(self.result)).any():
             return math.inf
@@ -123,9 +123,6 @@ class _Keeper(ParallelWalk):
             self.found[path] = Execution(path.op, operands, result, run)
         if not self._left:
             raise _FoundError
-
-
-# -- scales ----------------------------------------------------------------------------
 
 
 class Fitted(NamedTuple):

@@ -59,8 +59,8 @@ def unheld(operands: Sequence[np.ndarray], cast: Cast | None) -> bool:
 
 
 def outside(op: Op, operands: Sequence[Seen], result: Seen) -> np.ndarray:
-    """Return which integer results of an op lie outside the range of their type; for a
-    scatter, only how many.
+    """Return a mask of the integer results of an op outside the range of their type;
+    for a scatter, the number of these results.
 
     Ops that read uint32 or uint64, or make them from other integers, are not counted:
     hashes and random number generators wrap around on purpose.
@@ -76,8 +76,8 @@ def outside(op: Op, operands: Sequence[Seen], result: Seen) -> np.ndarray:
 
 
 def takes(op: Op, operands: Sequence[Seen], numbers: np.ndarray, which: Any) -> bool:
-    """Return whether a select takes some of those elements of `numbers`, one of its
-    operands, that `which` marks."""
+    """Return whether `op` is a select that takes elements of its operand `numbers` that
+    the mask `which` marks."""
     if op.name != "stablehlo.select":
         return False
     choice, *branches = (np.asarray(x.actual) for x in operands)
@@ -173,7 +173,6 @@ def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> 
 
 
 def _of_region(op: Op) -> np.ufunc | None:
-    """Return the NumPy function that equals the region of `op`, or None."""
     names = [inner.name for inner in op.regions[0].ops]
     return _FOLDS.get(names[0]) if len(names) == 1 else None
 

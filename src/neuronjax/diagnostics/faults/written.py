@@ -51,7 +51,6 @@ def numbers_of(source: str) -> Iterator[Written]:
 
 
 def _value(node: ast.AST) -> float | None:
-    """Return the value of an expression of numbers only; None for any other node."""
     if isinstance(node, ast.Constant):
         return float(node.value) if isinstance(node.value, int | float) else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

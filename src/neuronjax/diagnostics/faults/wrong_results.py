@@ -67,7 +67,7 @@ def wrong_results(
 
     `units` has the roundoff of the coarsest format on which each value depends. Given
     this roundoff, `is_chance` returns whether the error of a value is due to chance,
-    and `is_costly`, whether one op made it of a small error. `is_choice` returns
+    and `is_costly`, whether one op enlarged a small error. `is_choice` returns
     whether a whole number is an index or order and not a quantity; `increments`,
     whether a result adds something to an argument with the same name; and `hands_on`,
     whether sums and scalings lead from an argument to a result.
@@ -93,7 +93,8 @@ def wrong_results(
             changed = _changed(seen)
             how, share = "chosen" if changed else "", replace(share, lost=changed)
         if how or step:
-            if step and not how:  # far: the state began at zero, so it equals its step
+            if step and not how:
+                # A step as large as the state means that the state began at zero.
                 how = "lost" if step.size < NEAR else "far"
             least = UNSEEN_IN_ONE * (share.elements == 1)
             allowed = max(limit(share, unit, most), least)

@@ -1,4 +1,4 @@
-"""The op that made the zeros of which another op makes Inf or NaN."""
+"""The op that made the zeros from which another op makes Inf or NaN."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
     found, op = None, shown.path.op
     most = lambda t: (t.zeros, t.emptiest.result.nothing)  # noqa: E731
     while True:
-        shares = evidence.operands.items()  # the Inf of a constant has no maker
+        shares = evidence.operands.items()
+        # An operand that is a constant has no maker and is no cause.
         broken = [v for v, x in shares if x.nonfinite and flow.maker(v) is not None]
         behind = broken if seen and broken else _empty(op, evidence)
         trace = flow.maker(behind[0], key=most) if behind else None
@@ -34,7 +35,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
             return trace
         op, evidence = trace.path.op, trace.emptiest
         seen.add(op)
-        shares = evidence.operands.values()  # Inf may become 0: exp(-Inf)
+        shares = evidence.operands.values()
+        # Inf counts like zero, because it may become zero: exp(-Inf).
         before = max((x.nothing + x.nonfinite / x.elements for x in shares), default=0)
         cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
         may_gain = op.name in _VANISHING or cancels or trace.zeros
@@ -43,8 +45,8 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
 
 
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
-    """Return the operands with zeros, the one with most zeros that the reference lacks
-    first; for a quotient with zeros in the divisor, only the divisor."""
+    """Return the operands with zeros, first the operand with most zeros that are not in
+    the reference; for a quotient with zeros in the divisor, only the divisor."""
     if op.name == "stablehlo.exponential":
         return []  # exp(0) is not zero
     shares = evidence.operands

@@ -1,8 +1,8 @@
 """Tolerances derived from a reference, in place of numbers chosen by hand.
 
-`error_bounds(forward, inputs)` runs a NumPy reference on arrays that carry the scale of
-every element's error beside its value (`tracked.py`). Rules propagate errors through
-functions (`elementwise.py`, `contraction.py`, `reductions.py`, `movement.py`).
+`error_bounds(forward, inputs)` runs the NumPy reference `forward` on arrays that carry
+the size of every element's error beside its value (`tracked.py`). Rules propagate these
+errors through functions (`elementwise.py`, `contraction.py`, `reductions.py`, ...).
 `model.py` describes a correct kernel's roundings, `judged.py` checks results.
 """
 

@@ -46,7 +46,7 @@ def error_bounds(
     """Run a NumPy reference and return its results with error bounds for kernels.
 
     The bounds rest on statements of three kinds. Rigorous: an error propagates by the
-    largest slope over all values of an operand, and any outcome of a comparison, an
+    largest slope over an operand's possible values, and any outcome of a comparison, an
     index or a `where` that the errors can cause is allowed. Probabilistic: roundings to
     nearest are independent and symmetric; an element of a correct kernel then exceeds
     its bound with a probability of at most `failure`. (With 1e-12, one of 1e9 elements
@@ -62,7 +62,7 @@ def error_bounds(
     norm, independent errors add in squares.
 
     A dropped term goes unnoticed if it is smaller than the bound, as are about 1 % of
-    4,096 products of normally distributed numbers.
+    the terms of a sum of 4,096 products of normally distributed numbers.
 
     Args:
         forward: the reference; NumPy functions that it calls need rules. While it runs,

@@ -11,8 +11,8 @@ terms, and Q the sum of the squares of the products. In an order that is indepen
 the terms' signs, a partial sum is a share of the total plus a random walk of at most
 sqrt(Q). Only an order chosen for the given numbers, such as positive terms first,
 exceeds this. The bound of Higham and Mary, with the sum of magnitudes in place of G and
-Q, holds for such orders too but is sqrt(n) wider and would hide a dropped term. If
-all terms have one magnitude, the roundings are not independent: errors reach n u G.
+Q, holds for such orders too but is sqrt(n) times as wide and would hide a dropped term.
+If all terms have one magnitude, roundings are not independent: errors reach n u G.
 
 Values come from FP32 matmuls of `CHUNK` terms, in half the time of float64. The bound
 includes the roundings of these matmuls, as chains of `CHUNK` additions.
@@ -140,7 +140,7 @@ class _Factor(NamedTuple):
 
     Attributes:
         unit: a power of two; it keeps squares within the range of FP32.
-        squares: squares of the values, see `_normal`.
+        squares: squares of `scaled`, see `_normal`.
         own: squares of the independent errors, or None.
         joint: correlated errors, or None.
     """
@@ -159,8 +159,8 @@ class _Factor(NamedTuple):
 def _factor(
     x: Tracked, stack: Any, loose: Mapping[int, Shared], axis: int
 ) -> tuple[_Factor, np.ndarray]:
-    """Return `x[stack]` as a factor, and a mask of the rows (`axis` -1) or columns (-2)
-    of one magnitude. Shared errors in `loose` are treated as correlated."""
+    """Return `x[stack]` as a `_Factor`, and a mask of the rows (`axis` -1) or columns
+    (-2) whose numbers have one magnitude. Errors in `loose` count as correlated."""
     part = x.part(stack)
     value, own, joint = part.value, part.own, part.correlated(loose, stack)
     largest = float(max(value.max(initial=0.0), -value.min(initial=0.0)))
@@ -175,7 +175,8 @@ def _factor(
 
 
 def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
-    """Return the product, the scale of its roundings, and the errors from operands."""
+    """Return the product, the error of its roundings, and the error from the operands
+    (None if they have no error)."""
     n = a.scaled.shape[-1]
     unit = a.unit * b.unit
     sums = np.float32(model.of_sums(n + min(CHUNK, n)))
@@ -197,9 +198,9 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Return (n u^2 / 3) Q, a term of the squared rounding error (see the module), and
-    the scale of the errors from operands, or None. If operands have errors, this scale
-    includes the first result, which is returned as 0."""
+    """Return the term (n u^2 / 3) Q of the squared rounding error (see the module), and
+    the error from the operands, or None if they have no error. If they have, their
+    error includes the term, and 0 is returned in its place."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)
@@ -250,7 +251,7 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
             f"einsum of {subscripts!r} has no rule for bounds of errors",
             op="numpy.einsum",
             location=user_line(),
-            remedy='avoid diagonals and "..." in it, or give an explicit tolerance',
+            remedy='avoid diagonals and "..." here, or give an explicit tolerance',
         )
     if "->" not in text:
         letters = "".join(names)
@@ -312,7 +313,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def dot(a: Any, b: Any) -> Any:
-    """Return `numpy.dot(a, b)`: contract the last axis with the last but one."""
+    """Return `numpy.dot`, over the last axis of `a` and the last but one of `b`."""
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return np.multiply(a, b)
     return tensordot(a, b, ([np.ndim(a) - 1], [max(0, np.ndim(b) - 2)]))

@@ -4,11 +4,11 @@ A rule multiplies the largest possible errors of operands by slopes. After a few
 or iterations, in which errors cancel as often as they add, such a bound is far larger
 than the error of any run. A *sampled run* adds random errors at the scales that the
 rules give (for a rounding, an order of addition or a function) and continues with the
-changed numbers: Monte Carlo arithmetic. So its errors correlate and cancel as they do
+changed numbers: Monte Carlo arithmetic. So errors correlate and cancel in this run as
 in the program. The distance of a correct run from the reference, in units of the
 sampled distances, follows Student's t distribution, which gives the factor between
 bound and sampled distances. Random errors are `AMPLITUDE` times too large and distances
-are divided by `AMPLITUDE`, so that runs reach a nearby kink, as that of `relu` at 0.
+are divided by `AMPLITUDE`, so that runs reach a nearby kink, such as `relu` has at 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Key = TypeVar("Key")
 
 
 class Draw:
-    """The random errors of `count` runs from run `number` on, of `samples` in total.
+    """The random errors of `count` runs, from run `number` on, of all `samples` runs.
 
     Arrays pack the numbers of these runs (`runs.py`). If `count` is 0, there is one run
     and arrays are plain."""
@@ -73,7 +73,8 @@ class Draw:
         return packed(np.repeat(value[..., None], self.count, axis=-1))
 
     def made(self, x: Tracked) -> Tracked:
-        """Return `x` with random errors of its scales in its values, without scales."""
+        """Return an array with the values of `x` plus random errors of its scales. The
+        result carries no scales."""
         is_exact = x.own is None and x.joint is None and not x.shared
         if x.dtype.kind in "iub" or is_exact:
             return x
@@ -91,7 +92,7 @@ class Draw:
             error = error + size * self._of(term.cause)
         value = before + error
         if not np.isfinite(value).all():
-            # An unbounded number, such as one that may overflow, is NaN from here on.
+            # A number without a bound, for example if it may overflow, becomes NaN.
             value = np.where(np.isfinite(error), value, np.nan)
             value = np.where(np.isfinite(before), value, before)
         value = value.astype(before.dtype, copy=False)
@@ -110,8 +111,7 @@ class Draw:
         return np.moveaxis(draws, 0, -1) if self.count else draws[0]
 
     def _of(self, cause: str) -> Any:
-        """Return a random error: the same for every call with an equal `cause` (see
-        `Shared`), but a new error if `cause` is ""."""
+        """Return one random error per `cause` (see `Shared`); a new error for ""."""
         if not cause or cause not in self._alike:
             self._alike[cause] = self._numbers(())
         return self._alike[cause]
@@ -138,14 +138,14 @@ class Spread:
         self.count += 1
 
     def is_no_help(self, found: Tolerance, quantile: float) -> bool:
-        """Return whether sampled runs bound the norm no better than `found` does."""
+        """Return whether sampled runs bound the errors' norm no better than `found`."""
         norm = quantile * math.sqrt(self._norm / max(1, self.count))
         return self.count > 1 and norm >= found.l2_bound
 
     def narrowed(self, found: Tolerance, quantile: float) -> Tolerance:
         """Return `found` with the bounds from sampled runs where these are smaller. A
-        bound from sampled runs is `quantile` times the root mean square of their
-        distances."""
+        bound from sampled runs is `quantile` times the root mean square of the runs'
+        distances from the reference."""
         if found.bound is None or found.value.dtype.kind in "iub":
             return found
         scale = np.sqrt(self._squares / self.count)
@@ -157,7 +157,7 @@ class Spread:
         narrow = np.where(
             np.isfinite(found.value), np.minimum(found.bound, elements), found.bound
         )
-        is_whole = np.isfinite(found.bound).all()  # if not, l2_bound omits elements
+        is_whole = np.isfinite(found.bound).all()  # else `l2_bound` omits elements
         return Tolerance(
             found.value,
             narrow.astype(found.bound.dtype),
@@ -195,8 +195,8 @@ def sharpened(
         usual: number of runs that `samples=None` makes.
         ways: factor by which the errors of another algorithm for the same result may
             exceed those of this algorithm.
-        is_batched: whether `run` executes several runs together. With `samples=None`,
-            `found` is returned if the first runs narrow none of the bounds of norms.
+        is_batched: whether `run` executes several runs together. If so, and `samples`
+            is None, `found` is returned if the first runs narrow no bound of a norm.
     """
     is_asked = samples is not None
     if samples is None:

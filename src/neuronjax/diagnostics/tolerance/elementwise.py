@@ -33,8 +33,7 @@ from neuronjax.diagnostics.tolerance.tracked import (
 )
 from neuronjax.ir.instruction import unrepeated
 
-# This number, below FP32's smallest normal number, replaces a divisor of zero.
-_TINY = 1e-38
+_TINY = 1e-38  # replaces a divisor of zero; below FP32's smallest normal number
 _BIAS = 0.5
 
 Arrays = tuple[np.ndarray, ...]
@@ -217,9 +216,9 @@ class _Operand:
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
-    """Return broadcast operands, and shared and other correlated errors of the result.
-    The copies of a broadcast constant have one error, but count as rounded separately:
-    even if that error adds up in a sum, the roundings of the sum are larger."""
+    """Return `operands` broadcast to `shape`, the shared errors of the result by source
+    and its other correlated errors. The copies of a broadcast constant count as rounded
+    separately, although they have one error: the roundings of a sum are larger."""
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
     tracked = []
@@ -268,7 +267,7 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
         error += 2.0**-22 if bias else 2.0**-24
     step = _Step(function, rule, error, model.spread, model.of_result(dtype))
     shared = Shared(True, np.broadcast_to(np.float32(bias), shape), rule.error)
-    if model.draw is not None:  # operands carry no scales of errors
+    if model.draw is not None:  # operands carry no errors
         model.draw.need_room(math.prod(shape))
         value, own, _ = step.taken([_exact(of_run(x.value, 0), carrier) for x in given])
         own = _of_shape(own, shape) if error else None
@@ -344,7 +343,7 @@ class _Step:
             divisor, *errors = x[-1]
             beyond = np.abs(divisor) > self.stored.largest
             if beyond.any():
-                # A divisor that overflows makes the quotient 0 in spite of errors.
+                # A divisor that overflows makes the quotient 0, whatever its error.
                 none = np.float32(0.0)
                 errors = (e if e is None else np.where(beyond, none, e) for e in errors)
                 x = [*x[:-1], ErrorParts(divisor, *errors)]
@@ -377,7 +376,8 @@ def _rounding(
     model: ErrorModel,
     dtype: Any,
 ) -> tuple[float, float]:
-    """Return the relative error that a function adds: independent part, common part."""
+    """Return the relative error that a function adds, as (part that is independent
+    between elements, part that all elements have)."""
     unit = model.of_result(dtype).unit
     name = rule.error
     if function is np.power:

@@ -59,7 +59,7 @@ class NumpyStandIn:
 
 
 def replaced(thing: Any, model: ErrorModel) -> Any:
-    """Return `thing`; wrap a function in `_MAKERS`, so that it tracks its results."""
+    """Return `thing`; for one of `_MAKERS`, a function that returns tracked arrays."""
     if not callable(thing) or not any(thing is maker for maker in _MAKERS):
         return thing
 
@@ -81,7 +81,7 @@ def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:
 
 def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]:
     """Return replacements for NumPy and for the functions in `_MAKERS`, by their names
-    in the module of `function`; none if `function` has no globals."""
+    in the module of `function`; an empty dict if `function` has no globals."""
     whole, changed = NumpyStandIn(model), {}
     for name, thing in getattr(function, "__globals__", {}).items():
         new = whole if thing is np else replaced(thing, model)
@@ -94,7 +94,7 @@ def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]
 def names_changed(
     function: Callable[..., Any], names: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Replace `names` in the module of `function` during the `with` block."""
+    """Set the globals `names` in the module of `function` during the `with` block."""
     home = getattr(function, "__globals__", {})
     before = {name: home[name] for name in names if name in home}
     home.update(names)

@@ -28,9 +28,10 @@ class Judged:
             depend on numbers that differ by less than their error bounds.
         worst: index of the element whose error is the largest multiple of its bound;
             None for an empty result.
-        times_bound: the error at `worst` over its bound.
+        times_bound: the error at `worst` divided by its bound.
         furthest: index of the element with the largest error, whatever its bound.
-        relative_l2: L2 error of elements with a bound, over the reference's norm.
+        relative_l2: L2 error of the elements with a bound, divided by the norm of these
+            elements in the reference.
         relative_l2_bound: bound of `relative_l2`.
         distance: relative L2 error of all elements against the reference in FP32.
         is_within: whether the norm of the errors is within its bound.
@@ -57,7 +58,7 @@ class Tolerance:
     """The range of results that count as right.
 
     Attributes:
-        value: the reference, float64 (FP32 where it is large).
+        value: the reference, float64 (FP32 if it is large).
         bound: absolute bound per element; None if only the norm has a bound.
         l2_bound: bound of the L2 norm of all errors.
         runs: number of runs with random errors that narrowed the bounds.
@@ -70,14 +71,14 @@ class Tolerance:
 
     @classmethod
     def of_norm(cls, value: np.ndarray, relative: float) -> Tolerance:
-        """Return a tolerance of the L2 error: `relative` times the norm of `value`, or
-        `relative` if the norm is 0."""
+        """Return a tolerance of the L2 norm of all errors: `relative` times the norm of
+        `value`, or `relative` if the norm is 0."""
         norm = cls(value, None, 0.0)._norm
         return cls(value, None, relative * norm if norm else relative)
 
     @property
     def relative_l2_bound(self) -> float:
-        """Return the bound of the errors' norm over the norm of the reference."""
+        """Return `l2_bound` divided by the norm of the elements with a bound."""
         return ratio(self.l2_bound, self._norm)
 
     @property
@@ -137,7 +138,7 @@ class Tolerance:
 
     @functools.cached_property
     def _squares(self) -> tuple[float, float]:
-        """Return sums of squares of finite elements with a bound, and without one."""
+        """Return (sum of squares of finite elements with a bound, of those without)."""
         value, sums = self.value.reshape(-1), [0.0, 0.0]
         for block in flat_blocks(value.size):
             bound = None if self.bound is None else self.bound.reshape(-1)[block]
@@ -159,7 +160,7 @@ class Tolerance:
         if self.bound is None:
             return _BlockErrors(off, off, np.zeros(off.shape), 0)
         if value.dtype == np.float64:
-            with np.errstate(over="ignore"):  # values that overflow in FP32
+            with np.errstate(over="ignore"):  # values may overflow in FP32
                 off = apart(found[block], value.astype(np.float32))
         bound = self.bound.reshape(-1)[block]
         undecided = 0
@@ -180,7 +181,7 @@ class Tolerance:
 
 
 def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return absolute errors; infinite where the arrays differ by an Inf or NaN."""
+    """Return absolute errors; Inf where one array has an Inf or NaN that differs."""
     a, b = (x.astype(np.float64, copy=False) for x in (actual, value))
     with np.errstate(all="ignore"):
         off = np.asarray(np.abs(a - b))
@@ -191,9 +192,9 @@ def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 class _BlockErrors(NamedTuple):
-    """Errors of a block: `off` against the FP32 reference, `error` of elements with a
-    bound, `times` as multiples of bounds. `undecided` counts elements without a bound.
-    """
+    """Errors of a block: `off` from the reference in FP32, `error` (0 for elements
+    without a bound) from the reference, `times` = `error` divided by the bounds.
+    `undecided` counts the elements without a bound."""
 
     off: np.ndarray
     error: np.ndarray

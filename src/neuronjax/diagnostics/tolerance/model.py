@@ -22,30 +22,30 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FLOAT32, FORMATS, get_format
 
-#: Largest error that many elements share, as a multiple of its scale. Such an error
-#: does not average out in a norm.
+#: Largest value of an error that many elements share, as a multiple of the error's
+#: scale. A shared error does not average out in a norm.
 SHARED_SPREAD = 3.0
 
 #: Nonzero terms of a sum count as one value if the relative difference of their
 #: magnitudes is at most this.
 ONE_VALUE = 2.0**-10
 
-_FEW = 16  # numbers that are compared first, since they mostly differ
+_FEW = 16  # `are_one_value` first compares this many numbers, which mostly differ
 _UNMEASURED = 1.5e-5
 
 #: Relative error, root mean square, of ScalarE's elementary functions.
 SILICON: Mapping[str, float] = MappingProxyType(
     {
-        # Relative L2 of RMSNorm on trn2, add_rmsnorm_matmul_v1: 1.4635e-5, where the
-        # matmul alone gives 4e-7 (zhang677/AccelOpt, Jerry2423/kda-for-trainium).
+        # Relative L2 error on trn2 of add_rmsnorm_matmul_v1: 1.4635e-5; of its matmul
+        # alone: 4e-7 (zhang677/AccelOpt, Jerry2423/kda-for-trainium).
         "rsqrt": 1.5e-5,
         "sqrt": 1.5e-5,
-        # Relative L2 of softmax attention on trn2, gqa_full_v1: 2.874e-6, same source.
+        # Relative L2 error on trn2 of softmax attention (gqa_full_v1, same sources):
+        # 2.874e-6.
         "exp": 4e-6,
-        # VectorE and GpSimd divide in FP32; taken as two roundings.
+        # VectorE and GpSimd divide in FP32; a division counts as two roundings.
         "reciprocal": 1.2e-7,
-        # ASSUMPTION: no public measurement; as coarse as the coarsest measured
-        # function.
+        # ASSUMPTION: not measured publicly; the error of the worst measured function.
         "other": _UNMEASURED,
     }
 )
@@ -69,7 +69,7 @@ class Roundoff:
         name: name of the format.
         unit: relative error bound, half of the distance between neighbours at 1.
         smallest: absolute error of a number that underflows.
-        largest: the largest finite number; a larger number has no bound.
+        largest: the largest finite number; the error of a larger number has no bound.
     """
 
     name: str
@@ -85,7 +85,7 @@ BF16X3 = Roundoff("bf16x3", 2.0**-16, 2.0**-126, FLOAT32.max_finite)
 
 @functools.cache
 def roundoff(precision: Any) -> Roundoff:
-    """Return the rounding to a format: "fp32", "bf16", "bf16x3", a name or a dtype.
+    """Return the rounding to `precision`: "bf16x3", a name of a format, or a dtype.
 
     Formats with FP32's exponents flush subnormals to zero; with other formats a number
     loses at most half of the smallest subnormal.
@@ -103,10 +103,8 @@ def roundoff(precision: Any) -> Roundoff:
 
 
 def are_one_value(x: np.ndarray, axis: int) -> np.ndarray:
-    """Return whether numbers along `axis` are all v, -v or zero, for one v.
-
-    If they are, the roundings in their sum are correlated.
-    """
+    """Return, for each line of `x` along `axis`, whether its numbers are v, -v or zero
+    for one v: the roundings in their sum are then correlated."""
     few = np.moveaxis(np.moveaxis(x, axis, 0)[:_FEW], 0, axis)
     is_one_value, largest = _alike(few, axis)
     if few.shape != x.shape and is_one_value.any():
@@ -148,22 +146,20 @@ class ErrorModel:
 
     @functools.cached_property
     def spread(self) -> float:
-        """Return the largest error over its scale: 7.5 for a failure of 1e-12."""
+        """Return the largest error divided by its scale: 7.5 if `failure` is 1e-12."""
         return math.sqrt(2 * math.log(2 / self.failure))
 
     def of_sums(self, n: int) -> float:
-        """Return the squared scale of n additions' error, relative to partial sums.
-
-        The error of a rounding is taken as uniform, with a variance of unit^2 / 3.
-        """
+        """Return the squared scale of the error of `n` additions, relative to partial
+        sums. The error of a rounding counts as uniform, with variance unit^2 / 3."""
         return n * self.sums.unit**2 / 3
 
     def of_alike(self, n: int) -> float:
-        """Return the relative scale of n additions' error if all have equal errors."""
+        """Return the relative scale of the error of `n` additions with equal errors."""
         return n * self.sums.unit / SHARED_SPREAD
 
     def of_result(self, dtype: Any) -> Roundoff:
-        """Return a result's rounding: `stored`, or that of `dtype` if it is coarser."""
+        """Return the rounding to `stored` or `dtype`, whichever is coarser."""
         declared = getattr(dtype, "name", "")
         if declared not in FORMATS:
             return self.stored

@@ -19,7 +19,6 @@ from neuronjax.diagnostics.tolerance.tracked import (
     run_by_run,
 )
 
-# Functions of one array that return one array.
 _OF_ONE = [
     getattr(np, name)
     for name in "reshape transpose swapaxes moveaxis rollaxis squeeze expand_dims "

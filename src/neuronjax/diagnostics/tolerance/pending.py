@@ -42,7 +42,7 @@ class Pending(Tracked):
     Args:
         shape, model, dtype, shared: see `Tracked`.
         compute: returns the values and errors of a block, see `tracked.blocks`.
-        has: whether the array has independent errors, and whether correlated errors.
+        has: (whether the array has independent errors, whether correlated errors).
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Pending(Tracked):
         return ErrorParts(self.value, self.own, self.joint)
 
     def _filled(self, block: Any, shape: tuple[int, ...]) -> ErrorParts:
-        """Return `block`, of the given shape, computed in parts that fit the cache."""
+        """Return `block`, which has `shape`, computed in parts that fit the cache."""
         value = np.empty(shape, self.carrier)
         own, joint = (np.empty(shape, np.float32) if h else None for h in self._has)
 
@@ -118,7 +118,7 @@ class Pending(Tracked):
 
 
 def _within(block: Any, piece: Any) -> Any:
-    """Return the index, in the whole array, of the part `piece` of `block`."""
+    """Return the index in the whole array of the part at index `piece` of `block`."""
     if block is ... or piece is ...:
         return piece if block is ... else block
     rest, places = list(piece), []

@@ -1,7 +1,7 @@
 """Rules of sums, means, variances, extremes, sorting and counting.
 
-The error of a sum of n terms is that of n products in `contraction`, with the `CHUNK`
-of this file.
+A sum of n terms has the error of a sum of n products (`contraction.py`), with the
+`CHUNK` of this file.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _kept(x: Any, ndim: int, axis: Axis, keepdims: bool) -> Any:
 def total(
     x: Tracked, axis: Axis = None, dtype: Any = None, keepdims: bool = False
 ) -> Tracked:
-    """Return `numpy.sum`; additions round to `model.sums`, whatever `dtype` is."""
+    """Return `numpy.sum(x)`; additions round to `model.sums`, whatever `dtype` is."""
     if x.is_batch:
         one = total(x.of_run(0), axis, dtype, keepdims)
         runs = unpacked(x.value).astype(np.float64, copy=False)
@@ -97,7 +97,7 @@ def total(
 
 
 def _added(v: np.ndarray, model: ErrorModel) -> tuple[np.ndarray, ...]:
-    """Return sums over the last axis, scales of their errors, largest partial sums."""
+    """Return (sums of `v` over its last axis, their errors, largest partial sums)."""
     n = v.shape[-1]
     value = v.sum(-1)
     if n <= 1:
@@ -251,7 +251,6 @@ def running(x: Tracked, axis: int | None = None, dtype: Any = None) -> Tracked:
 
 
 def _reduced(rule: Any) -> Any:
-    """Return a rule for `ufunc.reduce`, whose default axis is 0."""
     return lambda x, axis=0, keepdims=False: rule(x, axis, keepdims=keepdims)
 
 

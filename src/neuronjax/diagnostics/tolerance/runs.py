@@ -13,11 +13,12 @@ _FIELD = "runs"
 
 
 class RunsApartError(Exception):
-    """A signal to execute fewer runs together; the argument says how many."""
+    """A signal to execute fewer runs together; the argument is their number."""
 
 
 def packed(values: np.ndarray) -> np.ndarray:
-    """Return an array of structures, each of the numbers along the last axis."""
+    """Return an array of structures; each has the numbers of one line of `values`
+    along the last axis."""
     values = np.ascontiguousarray(values)
     structure = np.dtype([(_FIELD, values.dtype, values.shape[-1:])])
     return values.view(structure).reshape(values.shape[:-1])
@@ -33,7 +34,7 @@ def of_run(value: np.ndarray, number: int) -> np.ndarray:
 
 
 def of_one_type(values: list[np.ndarray]) -> list[np.ndarray]:
-    """Return `values`, with structures converted to one dtype: NumPy's own cast of
-    structures would write out of bounds."""
+    """Return `values`, with the numbers in structures cast to one dtype: NumPy's cast
+    of structures would write out of bounds."""
     common = np.result_type(*(unpacked(v).dtype for v in values))
     return [packed(v[_FIELD].astype(common)) if v.dtype.names else v for v in values]

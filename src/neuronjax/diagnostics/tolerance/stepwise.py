@@ -34,7 +34,7 @@ def converted(x: Tracked, dtype: np.dtype) -> Any:
 
 @run_by_run
 def stepwise(function: Any, x: Tracked, dtype: Any = None) -> Tracked:
-    """Apply a step function; the error is its jump within the error bound of `x`."""
+    """Apply a step function; the error is its jump within the error bounds of `x`."""
     reach = x.model.spread * np.asarray(x.scale())
     low, high = function(x.value - reach), function(x.value + reach)
     jump = (high - low).astype(np.float32)
@@ -57,7 +57,6 @@ FUNCTIONS[np.round] = FUNCTIONS[np.around] = lambda x, decimals=0: (
 
 
 def _compared(function: Any, a: Any, b: Any) -> Any:
-    """Compare; return a plain array if errors can change no element of the result."""
     model = model_of((a, b))
     return _between(function, as_tracked(a, model), as_tracked(b, model))
 

@@ -4,11 +4,10 @@ NumPy lets such an array execute each function (`__array_ufunc__`,
 `__array_function__`), by the rules that other files register here. There are three
 kinds of error, since they add differently in a sum:
 
-- `own`: independent between elements, such as a rounding of each; adds in squares.
-- `joint`: with unknown correlations; adds linearly.
-- `shared`: one signed error of many elements, such as that of a row's mean. A shared
-  error passes through sums with its sign and may cancel: in exp(x) / sum(exp(x)) an
-  error common to all exponentials cancels.
+- `own`: errors that are independent between elements, such as roundings; squares add.
+- `joint`: errors with unknown correlations; magnitudes add.
+- `shared`: one signed error that many elements have. It passes through sums with its
+  sign and may cancel, as an error common to all exponentials in exp(x) / sum(exp(x)).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from neuronjax.diagnostics.tolerance.runs import RunsApartError, of_run, packed
 from neuronjax.errors import InvalidProgramError, UnimplementedError, user_line
 from neuronjax.numerics.float_format import get_format
 
-#: Arrays with more elements have FP32 values; errors include the rounding to FP32.
+#: Arrays with more elements than this have FP32 values; errors include this rounding.
 LARGE_ELEMENTS = 1 << 22
 
 #: Rules work on blocks of this many elements, which stay in a processor's cache.
@@ -44,15 +43,15 @@ UFUNCS: dict[Any, Callable[..., Any]] = {}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 REMEDY = "give an explicit tolerance for this reference"
 
-_FEWEST_FOR_THREADS = 64  # number of blocks
+_FEWEST_FOR_THREADS = 64  # fewer blocks are computed without threads
 _THREADS = min(8, os.cpu_count() or 1)
-#: A library of NumPy that links BLAS. If that is not OpenBLAS, `_blas` does nothing.
+#: A library of NumPy that links BLAS. If this BLAS is not OpenBLAS, `_blas` returns 0.
 _BLAS = ctypes.CDLL(_umath_linalg.__file__)
-#: OpenBLAS's number of threads before each running call of `in_threads`. The last call
-#: to end restores the first number, in whichever order calls end.
+#: OpenBLAS's number of threads before each running call of `in_threads`. A call that
+#: ends restores and removes the last number, so the first number is restored last.
 _BEFORE: list[int] = []
 
-# The arrays that are not yet stored (`pending.Pending`), by their `source`.
+# Arrays that are not yet stored (`pending.Pending`); the key is the array's `source`.
 UNSETTLED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 _SOURCES = itertools.count()
@@ -60,12 +59,13 @@ _SOURCES = itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """One signed error of many elements.
+    """One signed error that many elements of an array have.
 
     Attributes:
-        is_relative: whether the error is `scale` times the value.
-        scale: a view of the array's shape, of stride 0 where elements share it.
-        cause: "constants" or a function's name, if the error is equal at every use.
+        is_relative: whether the error is `scale` times the value, instead of `scale`.
+        scale: an array of the array's shape; its stride is 0 along axes of equal scale.
+        cause: the name of a function that makes the same error in every call, or
+            "constants" if storing constants made the error; else "".
     """
 
     is_relative: bool
@@ -73,7 +73,7 @@ class Shared:
     cause: str = ""
 
     def of(self, value: np.ndarray, part: Any = ...) -> np.ndarray:
-        """Return the absolute scale of the error of a part with values `value`."""
+        """Return the error's magnitude for `value`, the elements at index `part`."""
         size = self.scale[part]
         if self.is_relative:
             size = np.multiply(size, value, dtype=np.float32, casting="same_kind")
@@ -90,7 +90,8 @@ class ErrorParts(NamedTuple):
     def correlated(
         self, shared: Mapping[int, Shared], block: Any = ...
     ) -> np.ndarray | None:
-        """Return the combined scale of `joint` and of the errors in `shared`."""
+        """Return the sum of `joint` and of the errors in `shared` at the index `block`;
+        None if there are no such errors."""
         total = self.joint
         for term in shared.values():
             scale = term.of(self.value, block)
@@ -98,7 +99,7 @@ class ErrorParts(NamedTuple):
         return total
 
     def scale(self, shared: Mapping[int, Shared] = {}, block: Any = ...) -> Any:
-        """Return the scale of the whole error; 0.0 if there is none."""
+        """Return the sum of all errors; 0.0 if there are no errors."""
         correlated = self.correlated(shared, block)
         if self.own is None:
             return 0.0 if correlated is None else correlated
@@ -109,11 +110,12 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of values with the scales of their errors; see the module.
 
     Attributes:
-        value: the numbers, float64 or (in a large array) FP32; bool or integer for
-            results of these dtypes that errors may change.
+        value: the numbers: float64; FP32 in a large array; bool or integer for results
+            of these dtypes that errors may change.
         own: scale of independent errors, or None. FP32.
         joint: scale of correlated errors, or None. FP32.
-        shared: errors that elements share, by the `source` of their array of origin.
+        shared: errors that several elements share. The key is the number (`source`) of
+            the array in which the error arose.
         dtype: the dtype that the reference declares.
         model: how a correct kernel rounds.
     """
@@ -142,7 +144,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     size = property(lambda self: self.value.size)
 
     carrier = property(lambda self: self.value.dtype)
-    functions = 0  # executed to compute a part; see `pending.Pending`
+    functions = 0  # number of functions that compute a part of a `pending.Pending`
     has_own = property(lambda self: self.own is not None)
     has_joint = property(lambda self: self.joint is not None)
 
@@ -156,11 +158,11 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return self.model.draw is not None and self.model.draw.count > 0
 
     def of_run(self, number: int) -> Tracked:
-        """Return the numbers of run `number`; the `draw` of their model is None."""
+        """Return an array of the numbers of run `number`, whose model has no `draw`."""
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
-        """Return `runs` (last axis: the run), tracked with the errors of this array."""
+        """Return `runs`, whose last axis is the run, with the errors of this array."""
         errors = self.own, self.joint, self.shared
         return Tracked(packed(runs), model, self.dtype, *errors)
 
@@ -170,20 +172,20 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array to a reader of all its parts; `Pending` counts readers."""
+        """Return this array, to be read whole once; `Pending` counts these calls."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
-        """Return the elements of a block, see `blocks`."""
+        """Return the values and errors at the index `block`, see `blocks`."""
         own, joint = (None if e is None else e[block] for e in (self.own, self.joint))
         return ErrorParts(self.value[block], own, joint)
 
     def correlated(self) -> np.ndarray | None:
-        """Return the combined scale of `joint` and `shared`."""
+        """Return the sum of `joint` and `shared`; None if there are no such errors."""
         return self.part(...).correlated(self.shared)
 
     def scale(self) -> np.ndarray | float:
-        """Return the scale of the whole error per element; 0.0 if there is none."""
+        """Return the sum of all errors per element; 0.0 if there are no errors."""
         return self.part(...).scale(self.shared)
 
     def __len__(self) -> int:
@@ -235,7 +237,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key: Any, new: Any) -> None:
         if self.is_rearranged:
             raise _leaves("is assigned to after it was reshaped or transposed")
-        for pending in list(UNSETTLED.values()):  # each may read this array
+        for pending in list(UNSETTLED.values()):  # each may depend on this array
             pending.settle()
         key, doubt = _plain(key)
         new = as_tracked(new, self.model)
@@ -280,14 +282,14 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _flat(args: tuple[Any, ...]) -> Any:
-    """Return the shape or axes that `args` give as one tuple or as numbers, or None."""
     if not args or args == (None,):
         return None
     return args[0] if len(args) == 1 and not isinstance(args[0], int) else args
 
 
 def _plain(key: Any) -> tuple[Any, np.ndarray | None]:
-    """Return `key` without errors, and a mask of its elements that may be wrong."""
+    """Return the index `key` without errors, and a mask of its elements that may be
+    wrong (None if no element may be)."""
     if not isinstance(key, Tracked):
         return key, None
     doubt = np.broadcast_to(np.asarray(key.scale()) > 0, key.shape)
@@ -329,7 +331,7 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
     if array.dtype == object:
         raise _leaves(f"is combined with a {type(x).__name__}, which is no number")
     hold = np.copy if model.draw is None else model.draw.held
-    if array.dtype.kind in "iub":  # copied: the reference may write to the array
+    if array.dtype.kind in "iub":  # `hold` copies: the reference may write to `array`
         return Tracked(hold(array), model, array.dtype)
     value = array.astype(carrier_of(array.shape))
     is_weak = isinstance(x, float) and not isinstance(x, np.generic)
@@ -342,7 +344,7 @@ def as_tracked(x: Any, model: ErrorModel) -> Tracked:
 
 
 def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None:
-    """Return the rounding errors of storing `value`; None if there are no errors."""
+    """Return the errors of rounding `value` to `model.stored`; None if all are 0."""
     if given == np.float32 and model.stored.name == "float32":
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -361,7 +363,8 @@ def exact(values: Any, model: ErrorModel) -> Tracked:
 def doubtful(
     values: np.ndarray, places: Any, model: ErrorModel
 ) -> Tracked | np.ndarray:
-    """Return values with an infinite bound at `places`, and exact elsewhere."""
+    """Return `values` with infinite errors where the mask `places` is True, else exact.
+    Exact integers stay a NumPy array."""
     is_discrete = values.dtype.kind in "iub"
     result = values if is_discrete else exact(values, model)
     if not np.any(places):
@@ -374,7 +377,7 @@ def doubtful(
 
 
 def declared(*operands: Any) -> np.dtype:
-    """Return the dtype of a result of `operands`; Python numbers do not affect it."""
+    """Return the float dtype of a result of `operands`; only float arrays affect it."""
     dtypes = [
         x.dtype for x in operands if isinstance(x, Tracked | np.ndarray | np.generic)
     ]
@@ -401,17 +404,17 @@ def blocks(shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS) -> Iterator[A
 def over_blocks(
     work: Callable[[Any], Any], shape: tuple[int, ...], elements: int = BLOCK_ELEMENTS
 ) -> list[Any]:
-    """Return `work`'s results for all blocks of `shape`, computed by `in_threads`."""
+    """Return `work(block)` for each block of `shape`, computed by `in_threads`."""
     return in_threads(work, list(blocks(shape, elements)), _FEWEST_FOR_THREADS)
 
 
 def in_threads(
     work: Callable[[Any], Any], todo: Sequence[Any], fewest: int = 2
 ) -> list[Any]:
-    """Return `work` of each item in `todo`; use threads for `fewest` items or more."""
+    """Return `work(x)` for each x in `todo`; use threads for `fewest` items or more."""
     if len(todo) < fewest:
         return list(map(work, todo))
-    # NumPy's error state is in the context of the caller, which a thread lacks.
+    # A thread lacks the caller's context, which has NumPy's error state.
     contexts = [contextvars.copy_context() for _ in todo]
     _BEFORE.append(_blas("get"))
     _blas("set", 1)
@@ -423,8 +426,8 @@ def in_threads(
 
 
 def _blas(verb: str, *count: int) -> int:
-    """Call OpenBLAS to "get" or "set" its number of threads, which wait in a busy loop
-    and slow other threads down. Do nothing for any other BLAS."""
+    """Get or set OpenBLAS's number of threads; return 0 for any other BLAS. OpenBLAS's
+    idle threads wait in a busy loop, which slows other threads down."""
     name = f"scipy_openblas_{verb}_num_threads64_"
     return getattr(_BLAS, name, lambda *_: 0)(*count)
 
@@ -435,7 +438,8 @@ def model_of(operands: Any) -> ErrorModel:
 
 
 def run_by_run(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `rule` once per run, and joins the results."""
+    """Return a function that calls `rule` for each run that its arguments pack
+    (`runs.py`), and packs the results."""
 
     @functools.wraps(rule)
     def asked(*args: Any, **named: Any) -> Any:
