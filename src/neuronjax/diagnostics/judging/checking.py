@@ -80,7 +80,7 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Add to `sources` what every storage and register depends on that `block` writes.
+    """Add to `sources` what the storages and registers that `block` writes depend on.
     All depend on the registers `around`, which decide how often `block` runs."""
     for item in block.items:
         if isinstance(item, KernelInstruction):

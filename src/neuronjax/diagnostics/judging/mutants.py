@@ -114,8 +114,8 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 def _wrong(
     case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
-    """Yield (change, results of a run with it, None if the run fails). Kinds of changes
-    alternate. `right` is the run without a change."""
+    """Yield (change, results of a run with it or None if the run fails). Changes of all
+    kinds alternate. `right` is the run without a change."""
     kinds: dict[str, list[Any]] = {}
     for number, x in enumerate(inputs):
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"

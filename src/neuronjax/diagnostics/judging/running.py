@@ -49,7 +49,7 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
     """Yield problems if `program` needs too much memory or too many instructions."""
     held = _all_bytes(program)
-    if held > MOST_BYTES:  # count the memory that tiles share only once
+    if held > MOST_BYTES:  # tiles may share memory: count it once
         pools, _ = assign(program)
         held = sum(_bytes(prod(p.shape) * p.slots, p.dtype) for p in pools)
     if held > MOST_BYTES:

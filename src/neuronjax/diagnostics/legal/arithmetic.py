@@ -82,7 +82,7 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return integers or booleans, without a bound where an operand may be wrong."""
+    """Return integers or booleans, with no bound where an operand may be wrong."""
     results = in_float64(i, [h.values for h in x], at)
     compared = []
     for values, buffer in zip(results, i.results, strict=True):

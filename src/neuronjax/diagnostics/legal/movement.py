@@ -108,7 +108,7 @@ def _(i: Im2col | LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> list[Held]:
-    """Return the result of `i`; `data` numbers the operands that are not indices."""
+    """Return the result of `i`; operands whose number is not in `data` are indices."""
     plain = [h.values for h in x]
 
     def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:

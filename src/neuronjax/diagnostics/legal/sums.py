@@ -148,7 +148,7 @@ def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return (elements times scales, scales); `NcMatmulMx` reads no scales here."""
+    """Return (elements times scales, scales); the rule of `NcMatmulMx` omits scales."""
     elements, scales = exactly(i, [x[0].values], at)
     axis, shape = i.axis, x[0].shape
     exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)
