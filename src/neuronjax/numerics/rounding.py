@@ -390,7 +390,7 @@ def _top_bits(
     if random_bits is None or random_bits.shape != x.shape:
         given = None if random_bits is None else random_bits.shape
         raise InvalidProgramError(
-            f"the random bits have shape {given}, the numbers {x.shape}",
+            f"the random bits have shape {given}, but x has shape {x.shape}",
             remedy="pass random_bits=neuronjax.numerics.random_bits.random_bits(...)",
         )
     require(random_bits, jnp.uint32, "random_bits")

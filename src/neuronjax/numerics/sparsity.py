@@ -318,7 +318,7 @@ def check_beyond_end(
         raise InvalidProgramError(
             f"values{list(index)} is {np.asarray(values)[index]}, but its position "
             f"{rows[index]} on axis {axis} is not below length {length}",
-            remedy=f"zero values from position {length} on, or give a larger length=",
+            remedy=f"make values 0 from position {length} on, or give a larger length=",
         )
 
 

@@ -139,7 +139,7 @@ class _Nursery:
         return None
 
     def status(self, seconds: float) -> int | None:
-        """Return the child's `os.waitpid` status; None if it runs over `seconds`."""
+        """Return the child's `os.waitpid` status; None if not within `seconds`."""
         if select.select([self._wire], [], [], max(seconds, 0.0))[0]:
             word = self._word()
             self._has_child = False

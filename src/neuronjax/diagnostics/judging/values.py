@@ -69,7 +69,7 @@ def computed(
     """Yield the results of `candidate` in every run.
 
     If runs may not end or are long, a child process executes all runs, in at most
-    `seconds` in total; otherwise this process executes a run when its results are due.
+    `seconds` in total; otherwise this process executes each run when it is needed.
 
     Raises:
         EndlessError: the runs did not end in time.

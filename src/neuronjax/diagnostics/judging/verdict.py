@@ -40,7 +40,7 @@ class SeedVerdict:
             error of an element without a bound counts as 100 %.
         worst: "result" (number), "index", "actual" and "expected" value of the element
             with the largest error (with derived tolerances, relative to its bound);
-            None if no element differs from the reference, or a shape does.
+            None if no element differs from the reference, or if shapes differ.
         why: what is wrong; "" if `correct`.
     """
 

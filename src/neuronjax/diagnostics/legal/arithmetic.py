@@ -82,7 +82,8 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return integers or booleans, with no bound where an operand may be wrong."""
+    """Return the integer or boolean results of `i`. They have no bound where an operand
+    in `x` may be wrong."""
     results = in_float64(i, [h.values for h in x], at)
     compared = []
     for values, buffer in zip(results, i.results, strict=True):
@@ -121,7 +122,8 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """Return the slopes of `x[0]` rem `x[1]`: Inf if errors `r` may make it jump."""
+    """Return the slope of the remainder of `x[0]` by `x[1]` in each operand. It is Inf
+    where errors up to `r` may make the remainder jump."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
     return jumps, np.where(r[1] > 0, np.inf, np.abs(low))

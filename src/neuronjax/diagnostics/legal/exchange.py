@@ -42,7 +42,7 @@ Devices = Sequence[Sequence[Held]]
 def exchanged(
     i: Instruction, x: Devices, at: Executors, *, are_joint: bool
 ) -> list[list[Held]]:
-    """Return the results of `i`, a collective, by device; `x` has operands by device.
+    """Return the results of the collective `i` by device; `x` has operands by device.
 
     If `are_joint`, devices may have the same error, so errors add up linearly.
 

@@ -198,7 +198,7 @@ UNIFORM = np.float32(3**-0.5)
 
 
 def half_steps(size: np.ndarray, format: Roundoff) -> np.ndarray:
-    """Return half the distance between numbers of `format` at the magnitude `size`."""
+    """Return half the distance between neighbours in `format` at magnitude `size`."""
     _, exponent = np.frexp(size)
     return np.ldexp(np.float32(format.unit), exponent - 1) + np.float32(format.smallest)
 
