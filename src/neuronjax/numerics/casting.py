@@ -62,7 +62,7 @@ def cast(
 
     Gradients are straight-through: the cast has derivative 1, but 0 beyond the largest
     value if an overflow gives the largest value (`overflow="saturate"`, "rtz", and
-    always float4_e2m1fn). If an overflow gives Inf or NaN, its derivative is 1 too. In
+    always float4_e2m1fn). Where an overflow gives Inf or NaN, the derivative is 1. In
     JAX the cotangent has the dtype of the result, float8 for a float8 result, so it
     arrives rounded and is widened exactly. In forward mode JAX's own conversion rounds
     a tangent to the dtype of the result. Use `fake_cast` for gradients that stay in
@@ -91,7 +91,7 @@ def cast(
         InvalidProgramError: an unknown format or option, an `x` that is not of floats,
             or "stochastic" without exactly one of `seed` and `random_bits`.
         UnsupportedError: `x` is float64 (a second rounding would be hidden in the
-            cast), or stochastic rounding to an integer.
+            cast), or "stochastic" is requested for an integer target.
     """
     target = get_number_format(dtype)
     x = _float_array(x)
@@ -111,7 +111,7 @@ def fake_cast(
     random_bits: jax.Array | None = None,
     random_bit_count: int = 32,
 ) -> jax.Array:
-    """Round to the values of a float format, in float32: `cast` and back again.
+    """Round `x` to values of a float format, and return these values in float32.
 
     Use it to train through a narrow format: the gradient is straight-through like that
     of `cast`, but cotangents and tangents stay in float32. Arguments and errors are
@@ -155,7 +155,7 @@ def _to_integer(
     modes = ", ".join(_INTEGER_MODES)
     if rounding == "stochastic":
         raise UnsupportedError(
-            f"stochastic rounding to {target.name}: the chips do so only to floats",
+            f"stochastic rounding to {target.name}: chips support it only for floats",
             remedy=f"use one of: {modes}",
         )
     if rounding not in _INTEGER_MODES:
@@ -209,8 +209,8 @@ def _random(seed: int | jax.Array | None, bits: jax.Array | None) -> jax.Array:
     return key
 
 
-# These are jitted even if the caller is eager, because they have about 30 operations.
-# Captured programs show their names, which `timing.library_calls` knows.
+# The functions below have about 30 operations, so they are jitted even if the caller is
+# eager. Captured programs show their names, which `timing.library_calls` knows.
 @functools.partial(jax.jit, static_argnums=0)
 def neuronjax_random_bits(shape: tuple[int, ...], key: jax.Array) -> jax.Array:
     return draw(shape, key)
@@ -270,7 +270,7 @@ def _tangent(
     primals: tuple[jax.Array, jax.Array | None],
     tangents: tuple[jax.Array, Any],
 ) -> tuple[jax.Array, jax.Array]:
-    """Return result and tangent; the tangent is linear, so JAX can transpose it."""
+    """Return (result, tangent), which is linear in `tangents`: JAX can transpose it."""
     x, random = primals
     result = _straight_through(x, random, how)
     tangent = tangents[0]

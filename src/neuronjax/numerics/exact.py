@@ -125,8 +125,7 @@ def zero_bits(zero: jax.Array) -> jax.Array:
 def kept_apart(results: Any) -> Any:
     """Mark the results of a jitted function so that XLA does not inline its call. XLA
     would fuse the function into every consumer, and after a broadcast compute it again
-    for every element. XLA knows that its own `exp` is expensive and does not repeat it,
-    but it does not know the cost of a chain of cheap operations."""
+    for every element: it does not know the cost of a chain of cheap operations."""
     return jax.tree.map(lambda x: set_xla_metadata(x, inlineable="false"), results)
 
 

@@ -1,6 +1,6 @@
 """Number formats as data: every float and integer format of the NeuronCore engines.
 
-A `FloatFormat` or `IntFormat` holds the few facts that define a format; limits, special
+A `FloatFormat` or `IntFormat` has the fields that define a format; limits, special
 codes and the storage width are derived. Codes are unsigned integers of `width` bits,
 right aligned, with the sign as the top bit; exponents are unbiased powers of two.
 Arrays are handled in `rounding`. The formats are those of the NKI data type list, as
@@ -120,8 +120,8 @@ class FloatFormat(Shown):
     @property
     def nan_code(self) -> int:
         """Return the code onto which a NaN's sign is xor-ed: in IEEE formats the quiet
-        NaN without payload, in a format without NaN the code of -0. There a NaN
-        thus becomes a zero of the opposite sign, as in ml_dtypes (but not in XLA)."""
+        NaN without payload, in a format without NaN the code of -0. In such a format, a
+        NaN becomes a zero of the opposite sign, as in ml_dtypes (but not in XLA)."""
         if self.nan == "none":
             return 1 << (self.width - 1)
         quiet_bit = 1 << (self.mantissa_bits - 1) if self.nan == "ieee" else 0
@@ -226,8 +226,8 @@ FORMATS: dict[str, FloatFormat] = {
 }
 """The formats above, in the same order."""
 
-#: The 8-bit floats that NKI names. A cell of TensorE's array can take two products of
-#: these at once, unlike products of float8_e3m4.
+#: The 8-bit floats that NKI names. A cell of TensorE's array can compute two products
+#: of such floats at a time, but only one product of float8_e3m4.
 FP8 = (FLOAT8_E5M2.name, FLOAT8_E4M3.name, FLOAT8_E4M3FN.name)
 
 
@@ -293,7 +293,7 @@ def get_format(name_or_dtype: Any) -> FloatFormat:
 
 
 def get_number_format(target: Any) -> FloatFormat | IntFormat:
-    """Return the float or integer format of a name or a dtype; a format, unchanged.
+    """Return the float or integer format of a name or dtype; return a format as it is.
 
     Raises:
         InvalidProgramError: no such format; the message lists the nearest names.

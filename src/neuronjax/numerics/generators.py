@@ -159,11 +159,11 @@ def uniform(words: jax.Array, low: float, high: float) -> jax.Array:
             remedy="use finite bounds, the lower first, less than 2^128 apart",
         )
     fraction = fractions(words)
-    # Seals keep XLA from merging this product with that in `fractions`, and from fusing
-    # it with the sum.
     if not words.size:
         return jnp.zeros(words.shape, jnp.float32)
     zero = opaque_zero_of(words.reshape(-1)[0])
+    # Seals keep XLA from merging this product with the product in `fractions`, and from
+    # fusing it with the sum.
     product = seal(seal(fraction, zero) * span, zero)
     return jnp.minimum(product + start, end)
 

@@ -483,6 +483,6 @@ def unblocked(blocks: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array
 
 
 def replaced(shape: tuple[int, ...], axis: int, *sizes: int) -> tuple[int, ...]:
-    """Return a shape with other sizes in the place of one axis."""
+    """Return `shape` with `sizes` in place of the size of `axis`, which is negative."""
     index = len(shape) + axis
     return (*shape[:index], *sizes, *shape[index + 1 :])

@@ -175,9 +175,9 @@ def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
 def unscale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:
     """Divide float32 magnitudes by 2^(scale - 127), by operations on their bits.
 
-    A quotient from 2^-126 to 2^128 is exact; the scales of this file's rules give no
-    larger one. A smaller quotient becomes 2^-126, which rounds to the same
-    result: in every element format it is less than 2^-32 of the smallest step.
+    A quotient from 2^-126 to 2^128 is exact; the rules of this file give no larger
+    quotient. A smaller quotient becomes 2^-126, which rounds to the same result: in
+    every element format it is less than 2^-32 of the smallest step.
     Subnormals are zeros (FTZ); Inf and NaN stay.
 
     Args:

@@ -1,6 +1,5 @@
-"""Reductions that are the same in every order: of integers, booleans, and extremes.
-
-XLA may choose their order. The largest and smallest floats are found among integers in
+"""Reductions with the same result in any order: of integers and booleans, and extremes.
+XLA may choose the order. The largest and smallest floats are found among integers in
 the order of the floats, because XLA's float reductions lose NaNs on some shapes. NaN
 wins, -0 is below +0, and subnormals count as zeros. Sums and products of floats are not
 here: their order is part of an instruction.
@@ -17,7 +16,6 @@ from jax import lax
 
 from neuronjax.numerics.elementary_core import flush
 
-# Reductions of integers and booleans over axes.
 REDUCTIONS: Mapping[str, Callable[..., jax.Array]] = {
     "maximum": lax.reduce_max,
     "minimum": lax.reduce_min,
@@ -36,8 +34,8 @@ ON_BOOLEANS: Mapping[str, str] = {
 
 
 def reduce_integers(op: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Reduce over axes by an op of `REDUCTIONS`; integers wrap around, and a sum of
-    booleans is their logical or."""
+    """Reduce `x` over `axes` by an op of `REDUCTIONS`; integers wrap around, and the
+    sum of booleans is their logical or."""
     name = ON_BOOLEANS.get(op, op) if x.dtype == jnp.bool_ else op
     return REDUCTIONS[name](x, axes=axes)
 
@@ -53,7 +51,7 @@ def extreme_key(op: str, x: jax.Array) -> jax.Array:
     """Return int32 keys in the order of the float32 `x`; a NaN gets the key that always
     wins.
 
-    Subnormals keep their places next to zero; `extreme_of_key` flushes the result.
+    Keys of subnormals are next to those of zeros; `extreme_of_key` flushes the result.
 
     Args:
         op: "maximum" or "minimum".
@@ -70,5 +68,5 @@ def extreme_of_key(key: jax.Array) -> jax.Array:
 
 
 def reduce_extreme(op: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Return the largest (op "maximum") or smallest of the float32 `x` over axes."""
+    """Return the largest or smallest (`op` "minimum") of float32 `x` over `axes`."""
     return extreme_of_key(REDUCTIONS[op](extreme_key(op, x), axes=axes))

@@ -37,9 +37,9 @@ _INF = np.uint32(0x7F80_0000)
 _IMPLICIT = np.uint32(0x0080_0000)  # also the smallest normal float32
 _HALF = np.uint32(0x8000_0000)  # 1/2 in units of 2^-32
 _MANTISSA_BITS = np.uint32(23)
-# The most bits that rounding to nearest, and stochastic rounding, can drop. With 25
-# bits dropped, a 24-bit significand is below half a step; with 56, it is below 2^-32
-# steps, the unit of fractions. To drop more would change nothing.
+# The most bits that are dropped: by rounding to nearest, and by stochastic rounding.
+# With 25 bits dropped, a 24-bit significand is below half a step; with 56, it is below
+# 2^-32 steps, the unit of fractions. To drop more would change nothing.
 _DEEP, _DEEPEST = 31, 56
 _ONE = np.uint32(1)
 _ZERO = np.uint32(0)
@@ -136,12 +136,12 @@ def round_to_format(
 
 
 def round_to_codes(x: jax.Array, fmt: FloatFormat, **options: Any) -> jax.Array:
-    """Round to `fmt.code_dtype` codes; options and errors of `round_to_format`."""
+    """Round `x` to `fmt.code_dtype` codes, with the options of `round_to_format`."""
     return _round(x, fmt, **options).astype(fmt.code_dtype)
 
 
 def cast(x: jax.Array, fmt: FloatFormat, **options: Any) -> jax.Array:
-    """Round to an array of `fmt.dtype`; options and errors of `round_to_format`."""
+    """Round `x` to an array of `fmt.dtype`, with the options of `round_to_format`."""
     rounding = options.get("rounding", "rne"), options.get("overflow", "ieee")
     if fmt.dtype == jnp.float16 and rounding == ("rne", "ieee"):
         require(x, jnp.float32, "x")
@@ -315,8 +315,8 @@ def _bracket_same_exponent(magnitude: jax.Array, fmt: FloatFormat) -> _Bracket:
 def _bracket_narrow_exponent(
     magnitude: jax.Array, fmt: FloatFormat, ceiling: np.uint32, deepest: int
 ) -> _Bracket:
-    """Return the bracket of a format with a narrower exponent. Each power of two below
-    its smallest normal number drops one more bit.
+    """Return the bracket in a format with fewer exponent bits than float32. Each power
+    of two below the smallest normal number of the format drops one more bit.
 
     The significand counts from 2^mantissa_bits in normal values, so adding it to the
     exponent field (less one) yields the code, and a carry runs into the exponent.
@@ -390,7 +390,7 @@ def _top_bits(
     if random_bits is None or random_bits.shape != x.shape:
         given = None if random_bits is None else random_bits.shape
         raise InvalidProgramError(
-            f"the random bits have shape {given}, the numbers {x.shape}",
+            f"the random bits have shape {given}, but x has shape {x.shape}",
             remedy="pass random_bits=neuronjax.numerics.random_bits.random_bits(...)",
         )
     require(random_bits, jnp.uint32, "random_bits")

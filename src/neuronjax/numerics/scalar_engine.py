@@ -91,7 +91,7 @@ class PiecewiseCubic:
     """A function, as a table of piecewise cubic polynomials.
 
     Attributes:
-        parity: "odd" or "even" if |x| is looked up, "none" if both signs are.
+        parity: "odd" or "even" if |x| is looked up, "none" if x itself is.
         reduction: "none", "power" or "log", see `numerics.scalar_engine`.
         power: the exponent of a function x^power, under "power".
         octaves: octaves of the arguments after the reduction. Smaller arguments than

@@ -50,8 +50,8 @@ class SparseArray(Shown):
 
     With K the length of the dense axis, both arrays have ceil(K / M) N elements along
     it. Inside a group positions increase. A last group of fewer than M rows is filled
-    up with zeros, and stores positions beyond K only if it has fewer than N rows; their
-    values are then +0.
+    up with zeros. If it has fewer than N rows, it also stores positions beyond K, whose
+    values are +0.
 
     Attributes:
         values: the kept elements.
@@ -318,7 +318,7 @@ def check_beyond_end(
         raise InvalidProgramError(
             f"values{list(index)} is {np.asarray(values)[index]}, but its position "
             f"{rows[index]} on axis {axis} is not below length {length}",
-            remedy=f"zero values from position {length} on, or give a larger length=",
+            remedy=f"make values 0 from position {length} on, or give a larger length=",
         )
 
 

@@ -58,7 +58,7 @@ def widen(x: jax.Array) -> jax.Array:
 
 
 def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return the array of `fmt.dtype` with these codes; the inverse of a bitcast.
+    """Return the array of `fmt.dtype` with the given codes; the inverse of a bitcast.
 
     Args:
         codes: unsigned integers, any shape; bits above `fmt.width` must be zero.
@@ -70,10 +70,10 @@ def narrowed(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
 
 def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return the elements with these codes; the array of codes may be wider than
-    `code_dtype`. This inverts `microscaling.to_codes`. XLA keeps two FP4 elements in a
-    byte, NumPy one. On a CPU with kernels, a kernel packs them; elsewhere XLA does,
-    nibble by nibble, which is an order of magnitude slower."""
+    """Return the elements of `fmt.dtype` with the given codes, as the inverse of
+    `microscaling.to_codes`. XLA keeps two FP4 elements in a byte, NumPy one. On a CPU
+    with kernels, a kernel packs the FP4 elements. Elsewhere XLA packs them, which takes
+    ten times as long."""
     codes = codes.astype(fmt.code_dtype)
     if fmt.width != 4:
         return narrowed(codes, fmt)

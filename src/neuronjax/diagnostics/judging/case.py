@@ -1,10 +1,10 @@
-"""The reference of a candidate, the kernel to judge: a Python file as in NKIBench.
+"""The reference: the user's Python file that computes correct results, as in NKIBench.
 
 `get_inputs()` draws arguments from NumPy's global generator, which the judge seeds;
 `forward(*inputs)` computes the correct results in NumPy. If the kernel uses other
 layouts, `transform_to_nki_inputs(inputs)` and `transform_nki_outputs(results,
-expected)` convert arguments and results. The user's file is trusted. The candidate is
-not trusted and never sees the file.
+expected)` convert arguments and results. The reference is trusted. The candidate (the
+kernel to judge) is not trusted, and cannot read the reference.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ from neuronjax.diagnostics.tolerance.bounds import SAMPLES
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, line_in
 
 #: A reference with more input elements than this is not run with random rounding errors
-#: (`tolerance/drawn.py`), nor with changes (`mutants.py`).
+#: (`tolerance/drawn.py`) or with a changed line (`mutants.py`).
 LARGE_INPUTS = 1 << 22
 
-#: Number of runs with random rounding errors for more than `LARGE_INPUTS` / 4 input
-#: elements, and for all seeds but the first. So few runs make bounds twice as wide.
+#: Number of runs with random rounding errors, in place of `SAMPLES`, for more than
+#: `LARGE_INPUTS` / 4 input elements, and for every seed after the first.
 _FEWER_SAMPLES = 10
 
-#: Names of functions that the loops of a reference call with their iterable or
-#: condition. The functions return this argument, unless `mutants.py` replaces them.
+#: In the imported reference, `for` loops call the function `FOR` with the iterable, and
+#: `while` loops call `WHILE` with the condition. Both functions return their argument,
+#: unless `mutants.py` replaces the functions.
 FOR, WHILE = "_for_of_the_judge", "_while_of_the_judge"
 
 
 class _Asking(ast.NodeTransformer):
-    """A transformer of syntax trees that makes loops call `FOR` or `WHILE`."""
-
     def visit_For(self, node: Any) -> Any:
         self.generic_visit(node)
         node.iter = self._asked(FOR, node.iter)
@@ -60,7 +59,7 @@ class _Asking(ast.NodeTransformer):
 
 
 class _AskingLoader(SourceFileLoader):
-    """An importer that rewrites the loops of a file, and writes no bytecode file."""
+    """An importer that makes loops call `FOR` or `WHILE` and writes no bytecode."""
 
     def get_code(self, fullname: str) -> CodeType:
         tree = _Asking().visit(ast.parse(Path(self.path).read_bytes()))
@@ -73,7 +72,6 @@ class ReferenceFailed(InvalidProgramError):
 
 @contextlib.contextmanager
 def _reference_runs(path: Path) -> Iterator[None]:
-    """Convert errors of the reference in the `with` block to `ReferenceFailed`."""
     try:
         yield
     except NeuronJaxError:
@@ -89,11 +87,10 @@ def _reference_runs(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ReferenceCase:
-    """A reference, imported from its file."""
+    """The user's Python file that computes correct results, imported as a module."""
 
     path: Path
     module: ModuleType
-    # The latest inputs and tolerances, with their seeds; computing them may take long.
     _newest: dict[str, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -142,7 +139,7 @@ class ReferenceCase:
         return self._newest[what][1]
 
     def is_large(self, seed: int, most: int = LARGE_INPUTS) -> bool:
-        """Return whether the inputs of `seed` have more than `most` elements."""
+        """Return whether the inputs for `seed` have over `most` elements in total."""
         return sum(np.size(x) for x in self.drawn(seed)) > most
 
     def kernel_arguments(self, seed: int) -> tuple[Any, ...]:
@@ -168,15 +165,15 @@ class ReferenceCase:
     ) -> tuple[Tolerance, ...]:
         """Return a tolerance for each result of the reference for `seed`.
 
-        `relative` is the allowed relative L2 error; None derives tolerances, which are
-        valid for any order of addition, three BF16 products in place of an FP32 product
-        (as in public kernels) and the emulator's elementary functions. If `is_later`,
-        as for a second seed, fewer runs with random rounding errors are made.
+        `relative` is the allowed relative L2 error. If it is None, tolerances are
+        derived. They allow any order of addition, three BF16 products in place of an
+        FP32 product (as in public kernels) and the emulator's elementary functions.
+        `is_later`, for a second seed, makes fewer runs with random rounding errors.
 
         Raises:
             UnimplementedError: a function of the reference has no rule.
-            InvalidProgramError: the reference converts an array to a Python number,
-                which carries no error, as by `float(x[0])`.
+            InvalidProgramError: the reference converts an array to a Python number, as
+                `float(x[0])` does; the error of a Python number is not known.
         """
         if relative is not None:
             return tuple(Tolerance.of_norm(v, relative) for v in self.expected(seed))
@@ -212,7 +209,6 @@ class ReferenceCase:
 
 
 def _holder(value: Any) -> int:
-    """Return the id of the array that owns the memory of `value`."""
     while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
         value = value.base
     return id(value)

@@ -23,13 +23,13 @@ from neuronjax.nki.hazards import check
 
 Place = Storage | Register
 
-#: Ids of rules that a kernel may break, because public compilers accept kernels that
-#: break them, or because such kernels gave correct results on chips.
+#: Ids of rules that a kernel may break: either public compilers accept kernels that
+#: break the rule, or such kernels gave correct results on chips.
 _ADVICE = frozenset({"documented-limit", "loop-carried-reduction", "no-grid"})
 
 
 def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
-    """Return findings of `nki.check` by kind: "limits", "hazards" and "advice"."""
+    """Return what `nki.check` finds in `candidate` as "limits", "hazards", "advice"."""
     report = check(candidate.kernel)(*candidate.arguments)
     kinds: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     for f in report.findings:
@@ -51,8 +51,8 @@ def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
 def ignored_arguments(
     case: ReferenceCase, seeds: Sequence[int], candidate: TracedCandidate
 ) -> Iterator[Problem]:
-    """Yield a problem for each argument that affects the reference's results, but not
-    the kernel's."""
+    """Yield a problem for each argument that affects a result of the reference `case`,
+    but no result of the kernel `candidate`."""
     program = candidate.kernel.program
     for n in _unreached(program):
         if _matters(case, seeds[0], n):
@@ -64,8 +64,8 @@ def ignored_arguments(
 
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:
-    """Return positions of arguments of `program` on which no result depends. Some are
-    not found, because the order of instructions is ignored."""
+    """Return positions of arguments that `program` does not write, and on which no
+    result depends. Since the order of instructions is ignored, some are not found."""
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
     reached = _reached(sources, {a.storage for a in program.results})
@@ -80,8 +80,8 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Add to `sources` what every storage and register in `block` depends on. Each also
-    depends on the registers `around`, which decide how often `block` runs."""
+    """Add to `sources` what the storages and registers that `block` writes depend on.
+    All depend on the registers `around`, which decide how often `block` runs."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around
@@ -113,8 +113,8 @@ def _reached(sources: dict[Place, set[Place]], ends: set[Place]) -> set[Place]:
 
 
 def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
-    """Return whether the reference's results change with its input `number`; True if
-    the reference and the kernel do not have equally many inputs."""
+    """Return whether the reference's results depend on input `number`. Return True if
+    this cannot be determined, as for a kernel with a different number of inputs."""
     other = list(case.inputs(seed))
     if len(other) != len(case.kernel_arguments(seed)):
         return True
@@ -122,7 +122,7 @@ def _matters(case: ReferenceCase, seed: int, number: int) -> bool:
     other[number] = case.inputs(seed + 1)[number]
     try:
         after = case.answer(other)
-    except ReferenceFailed:  # the changed input does not fit the others
+    except ReferenceFailed:  # the changed input does not fit the other inputs
         return True
     return any(
         not np.array_equal(b, a, equal_nan=True)

@@ -17,7 +17,7 @@ def compared(
     """Compare the results `actual` for `seed` with the tolerances `allowed`."""
     shapes = [a.shape for a in actual], [t.value.shape for t in allowed]
     if shapes[0] != shapes[1]:
-        why = f"returns {_shown(shapes[0])} where the reference has {_shown(shapes[1])}"
+        why = f"returns {_shown(shapes[0])}; the reference returns {_shown(shapes[1])}"
         return SeedVerdict(
             seed=seed,
             correct=False,
@@ -43,11 +43,11 @@ def compared(
 def decided(
     done: Sequence[SeedVerdict], tried: Sequence[TriedMutant]
 ) -> tuple[bool | None, str]:
-    """Return (whether all of `done` are correct, ""), or (None, reason) if all are, but
-    large errors or a mutant in `tried` that does nothing would pass too."""
+    """Return (whether all comparisons in `done` pass, ""). If they pass, but large
+    errors or a mutant in `tried` that does nothing also pass, return (None, reason)."""
     if not all(s.correct for s in done):
         return False, ""
-    # Because of elements without a bound, relative_l2 may exceed `allowed`.
+    # Errors of elements without a bound may make `relative_l2` exceed `allowed`.
     most = max(max(s.allowed, s.relative_l2) for s in done)
     if most > DECIDES:
         return None, (
@@ -70,7 +70,7 @@ def decided(
 def _to_show(
     judged: Sequence[Judged], allowed: Sequence[Tolerance], is_decided: bool
 ) -> tuple[int, tuple[int, ...] | None, str]:
-    """Return number and worst index of the result to show, and what is wrong in it."""
+    """Return (number of the result to show, its worst index, what is wrong in it)."""
     number, found = next(((n, j) for n, j in enumerate(judged) if not j), (0, None))
     if found is not None:
         which = f"result {number}: " if len(judged) > 1 else ""
@@ -80,7 +80,7 @@ def _to_show(
             why += f"{found.times_bound:.3g} times its bound"
             return number, found.worst, f"{which}{why}"
         l2, most = found.relative_l2, found.relative_l2_bound
-        why = f"{which}relative L2 {l2:.3g}, at most {most:.3g} in a correct result"
+        why = f"{which}relative L2 {l2:.3g}; of a correct result, at most {most:.3g}"
         if allowed[number].bound is None:
             why = f"{which}relative L2 {l2:.3g}, allowed {most:.3g}"
             if found.non_finite:

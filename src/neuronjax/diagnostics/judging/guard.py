@@ -2,8 +2,8 @@
 
 Python calls an audit hook before it starts a process, connects, loads a library or
 opens a file (PEP 578), and a hook cannot be removed. The operating system limits time,
-memory and files. Hook and limits protect against mistakes and shortcuts; against a
-determined attacker use a container.
+memory and files. Hook and limits protect against mistakes and shortcuts; to protect
+against a determined attacker, use a container.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Prefix of a refused audit event -> what a verdict says about the event.
 _STARTS = "subprocess. os.system os.fork os.posix_spawn os.exec os.spawn pty.spawn"
+#: Prefix of a refused audit event -> what the candidate does, in words of a verdict.
 _REFUSED = {
     **dict.fromkeys(_STARTS.split(), "starts a process"),
     "socket.": "opens a connection",
     "ctypes.": "calls machine code",
     **dict.fromkeys(("os.kill", "signal.pthread_kill"), "sends a signal"),
 }
-#: Audit events whose arguments are the paths that they change.
+#: Audit events of changes to files; their first one or two arguments are paths.
 _CHANGES = (
     "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown",
     "os.link", "os.symlink", "os.truncate", "os.utime", "os.setxattr",
@@ -36,17 +36,17 @@ _NOWHERE = ("/dev/null", "/dev/tty")
 
 
 class ForbiddenError(PermissionError):
-    """The error if a candidate does what no kernel needs, such as start a process."""
+    """The error if a candidate does what no kernel needs, such as starting a shell."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits on a child process.
+    """Upper limits on a child process.
 
     Attributes:
-        seconds: limit on the elapsed time, and also on the processor time.
+        seconds: elapsed time, and also processor time.
         memory_bytes: size of the address space.
-        file_bytes: size of any file that the child writes, and of its output.
+        file_bytes: size of a file that the child writes, and of all that it prints.
         files: number of files that are open at the same time.
     """
 
@@ -63,7 +63,7 @@ class Guard:
     Attributes:
         folder: the folder in which files may change.
         hidden: path of a file that may not be read -> its name in a verdict.
-        sealed: names in `folder` that the candidate may not write.
+        sealed: names of files in `folder` that the candidate may not write.
         found: the refused actions, each once.
         finished: whether the candidate has ended, so that `sealed` no longer applies.
     """
@@ -121,10 +121,10 @@ class Guard:
     def _refuse(self, what: str) -> None:
         if what not in self.found:
             self.found.append(what)
-        raise ForbiddenError(f"a kernel that {what}: no kernel needs that")
+        raise ForbiddenError(f"the kernel {what}: no kernel needs that")
 
 
-@functools.lru_cache(1024)  # limited, since a candidate may invent events
+@functools.lru_cache(1024)  # limited, since a candidate may invent names of events
 def _refused(event: str) -> str:
     return next((what for e, what in _REFUSED.items() if event.startswith(e)), "")
 
@@ -135,7 +135,7 @@ def _of_another_process(name: str) -> bool:
 
 
 def limit_this_process(limits: Limits) -> None:
-    """Apply the operating system's limits to this process and its children."""
+    """Apply `limits` to this process and its children, through the operating system."""
     seconds = int(limits.seconds) + 1
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes,
@@ -148,5 +148,5 @@ def limit_this_process(limits: Limits) -> None:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
-    # Without this signal, a write beyond the limit raises an error.
+    # If SIGXFSZ is ignored, a write beyond the limit raises an error.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

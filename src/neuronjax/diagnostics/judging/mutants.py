@@ -1,8 +1,8 @@
 """Mutants: wrong versions of a reference, on which tolerances are tried.
 
-Some mutants do nothing: they return zeros, or an input. In others, one input is
-replaced by its mean. The rest are runs of the reference with one change. In these runs,
-arrays (`_Heard`) intercept every NumPy function, so that one line of the source
+Some mutants do nothing: they return zeros, or an input. Some replace one input by its
+mean. All other mutants are runs of the reference with one change. In these runs, arrays
+of the class `_Heard` intercept every NumPy function, so that one line of the source
 computes something else: a sum drops its last term, an addition becomes a subtraction,
 or a loop omits its last iteration.
 """
@@ -22,8 +22,8 @@ from neuronjax.diagnostics.tolerance import Tolerance
 from neuronjax.diagnostics.tolerance.fresh import names_changed
 from neuronjax.diagnostics.tolerance.judged import flat_blocks
 
-#: Largest number of runs of a reference, and of array elements that the runs read in
-#: total. A reference with inputs above `case.LARGE_INPUTS` is not run.
+#: Largest number of runs of a reference, and largest number of array elements that all
+#: runs together read. A reference with inputs above `case.LARGE_INPUTS` is not run.
 _MOST_RUNS = 24
 _MOST_READ = 1 << 30
 
@@ -35,7 +35,7 @@ Results = Sequence[np.ndarray]
 
 
 class _Site(NamedTuple):
-    """A change, and the bytecode instruction of the reference that it applies to."""
+    """A change of the reference, and the bytecode instruction that it changes."""
 
     what: str
     line: int
@@ -48,8 +48,8 @@ class _Site(NamedTuple):
 def tried(
     case: ReferenceCase, seed: int, allowed: Sequence[Tolerance]
 ) -> tuple[TriedMutant, ...]:
-    """Return the mutants of `case` for `seed`, each with whether a tolerance in
-    `allowed` catches it. Mutants whose results differ by a rounding are omitted."""
+    """Return the mutants of `case` for `seed`, and whether the tolerances `allowed`
+    refuse them. A mutant is omitted if its results are correct up to one rounding."""
     inputs, right = case.drawn(seed), [t.value for t in allowed]
     found = [
         _judged(what, wrong, right, allowed, does_nothing=True)
@@ -114,7 +114,8 @@ def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]
 def _wrong(
     case: ReferenceCase, inputs: Sequence[Any], right: _ChangedRun
 ) -> Iterator[tuple[str, Results | None]]:
-    """Yield (a change, the results of a run with it); kinds of changes alternate."""
+    """Yield (change, results of a run with it or None if the run fails). Changes of all
+    kinds alternate. `right` is the run without a change."""
     kinds: dict[str, list[Any]] = {}
     for number, x in enumerate(inputs):
         is_float = isinstance(x, np.ndarray) and x.dtype.kind not in "iubOSU"
@@ -141,10 +142,10 @@ class _ChangedRun:
     is empty for the unchanged run itself.
 
     Attributes:
-        turns: number of executions of each bytecode instruction that a mutant can
-            change, in the order of first execution.
-        read: number of array elements read; a matrix product reads an element once for
-            each multiplication.
+        turns: bytecode instruction that a mutant can change -> number of executions, in
+            the order of first execution.
+        read: number of array elements that NumPy functions read; in a matrix product,
+            times the number of columns of the second operand.
     """
 
     def __init__(
@@ -174,8 +175,8 @@ class _ChangedRun:
         return [np.asarray(_plain(x)) for x in held]
 
     def _noted(self, what: str) -> _Site | None:
-        """Count the bytecode instruction of the reference that led to this call; return
-        it as a site of the change `what`, or None if the reference did not call."""
+        """Count the bytecode instruction of the reference that led to this call. Return
+        this instruction with `what`, or None if the call is not from the reference."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
@@ -198,8 +199,8 @@ class _ChangedRun:
 
     def _while(self, condition: Any) -> Any:
         """Return whether a `while` loop continues. A changed loop omits the last
-        iteration of the unchanged run. An error ends a loop with more than twice as
-        many iterations as in the unchanged run."""
+        iteration of the unchanged run. If a run has more than twice the iterations of
+        the unchanged run, raise `RuntimeError`."""
         site = self._noted(_SHORT_LOOP) if condition else None
         if site is None:
             return condition
@@ -230,7 +231,7 @@ class _ChangedRun:
 
 
 class _Heard(np.ndarray):
-    """An array that passes calls of NumPy functions to its `_ChangedRun`."""
+    """An array that passes calls of NumPy functions to `run`."""
 
     run: _ChangedRun
 
@@ -258,8 +259,8 @@ def _plain(x: Any) -> Any:
 
 
 def _without_last(args: Any, number: int, axis: int | None) -> Any:
-    """Return `args` with zeros for the last elements along `axis` of operand `number`;
-    None if the axis has fewer than two elements."""
+    """Return `args` with zeros for the last elements along `axis` (None: of the flat
+    array) of operand `number`; None if there are fewer than two elements."""
     x = np.array(args[number])
     if (x.size if axis is None else x.shape[axis]) < 2:
         return None

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-# Children that trace import nothing else; children that compute values import more.
+# Imports for children that trace a kernel; children that compute values import more.
 import neuronjax.diagnostics.judging.tracing_child  # noqa: F401
 from neuronjax.diagnostics.judging.sandbox import SEPARATOR, WORD
 
@@ -52,7 +52,7 @@ def _become(folder: str, out: int, wire: socket.socket) -> None:
 
 
 def _status(child: int, wire: socket.socket) -> int:
-    """Return the child's `os.waitpid` status; kill the child if `wire` is closed."""
+    """Return the child's `os.waitpid` status; if `wire` closes, kill the child."""
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

@@ -1,7 +1,7 @@
 """A check that a candidate replaces no function of NumPy, neuronjax or builtins.
 
-The judge runs in another process and is not affected. But a kernel that replaces
-`numpy.allclose` intends to deceive.
+Such a replacement does not affect the judge, which runs in another process. But a
+kernel that replaces `numpy.allclose` intends to deceive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def none_made() -> Iterator[None]:
     yield
     after = _functions()
     changed = [k for k, f in before.items() if after.get(k) is not f]
-    # A module that only the candidate imports is not in `before`.
+    # `before` lacks modules that only the candidate imports.
     changed += [
         k for k, f in after.items() if getattr(f, "__module__", "") == CANDIDATE
     ]

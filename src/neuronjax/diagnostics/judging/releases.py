@@ -20,9 +20,9 @@ from neuronjax.nki.releases.reports import reports_met
 from neuronjax.nki.releases.uses import uses_of_file
 
 RULE = "nki-release"
-#: Id of the advice that the emulator applies rules of a newer release.
+#: Rule id of the advice that the emulator applies a rule of a newer release.
 NEWER_RULE = "nki-newer-rule"
-#: Id of problems from public reports on chips that contradict their documentation.
+#: Rule id of problems where, by public reports, a chip deviates from its documentation.
 REPORT_RULE = "hardware-report"
 _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "advice"}
 
@@ -30,8 +30,8 @@ _KINDS = {"lost": "limits", "values": "hazards", "order": "advice", "note": "adv
 def problems(
     path: Path, program: KernelProgram | None, release: Release
 ) -> dict[str, tuple[Problem, ...]]:
-    """Return the "limits", "hazards" and "advice" of `release` for the candidate in the
-    file `path`, and for its trace `program`, if there is a trace."""
+    """Return "limits", "hazards" and "advice" by the rules of `release` for the
+    candidate in the file `path`, and for its trace `program` if it was traced."""
     found: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     try:
         meetings = list(_meetings(path, program))
@@ -52,8 +52,8 @@ def problems(
 def reported(
     program: KernelProgram, release: Release | None
 ) -> dict[str, tuple[Problem, ...]]:
-    """Return public reports (`reports.json`) on what `program` does, as "limits" (a
-    compiler refuses such kernels, and `release` is given) and "advice"."""
+    """Return public reports (`reports.json`) on instructions of `program`, as "limits"
+    if `release` is given and, by the report, cannot compile them, else as "advice"."""
     found: dict[str, list[Problem]] = {"limits": [], "advice": []}
     for report, location in reports_met(program, release):
         kind = "limits" if report.lost and release is not None else "advice"
@@ -82,11 +82,11 @@ def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeet
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
-    """Return the field of the verdict for `m` ("limits", "hazards" or "advice"), and
-    the problem, or None if `m` is no problem."""
+    """Return ("limits", "hazards" or "advice", problem or None) for a line `m` of the
+    candidate that depends on a difference between releases."""
     d = m.difference
     if m.holds_in(release):
-        emulated = m.older and OLDER in release.styles  # `release`'s rules are emulated
+        emulated = m.older and OLDER in release.styles
         if d.effect == "order" and emulated:
             return "advice", None
         return _KINDS[d.effect], _problem(m, RULE, d.remedy)

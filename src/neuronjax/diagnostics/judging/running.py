@@ -28,7 +28,7 @@ from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.limits.initialised import surely_writes
 from neuronjax.report.quantities import binary
 
-#: Limits on kernels that are run; a kernel that exceeds a limit is refused.
+#: Limits on a kernel's memory and executed instructions; a larger kernel is refused.
 MOST_BYTES = 8 << 30
 MOST_INSTRUCTIONS = 20_000_000
 
@@ -37,7 +37,7 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
     """Return the seeds `asked` and a random seed that no candidate can know.
 
     The random seed is omitted if `program` contains fewer constants than its smallest
-    result has elements: such a program cannot contain the results for known seeds.
+    result has elements: such a program cannot contain precomputed results.
     """
     numbers = sum(s.size for s in program.storages if s.initial is not None)
     numbers += sum(len(i.parameters) for i in program.body.walk())
@@ -47,9 +47,9 @@ def with_unknown(program: KernelProgram, asked: Sequence[int]) -> tuple[int, ...
 
 
 def too_large(program: KernelProgram, path: Path) -> Iterator[Problem]:
-    """Yield problems of a `program` with too much memory or too many instructions."""
+    """Yield problems if `program` needs too much memory or too many instructions."""
     held = _all_bytes(program)
-    if held > MOST_BYTES:  # tiles may reuse memory
+    if held > MOST_BYTES:  # tiles may share memory: count it once
         pools, _ = assign(program)
         held = sum(_bytes(prod(p.shape) * p.slots, p.dtype) for p in pools)
     if held > MOST_BYTES:
@@ -72,8 +72,8 @@ def _bytes(elements: int, dtype: str) -> int:
 
 
 def shares_memory(program: KernelProgram) -> bool:
-    """Return whether tiles reuse the memory of earlier tiles, with the numbers in it,
-    since separate memory for all tiles of `program` would exceed `MOST_BYTES`."""
+    """Return whether separate memory for every tile of `program` would exceed
+    `MOST_BYTES`; if so, tiles reuse memory that contains numbers of earlier tiles."""
     return _all_bytes(program) > MOST_BYTES
 
 
@@ -84,13 +84,13 @@ def seeds(
     allow: Callable[[], float | None],
     seconds: float,
 ) -> tuple[tuple[SeedVerdict, ...], tuple[Problem, ...]]:
-    """Return a comparison per seed in `wanted` until a run fails, and its problem.
+    """Return (a comparison for each seed in `wanted` up to a failure, the problems).
 
-    `allow` is called in a thread while the kernel runs for the first time. It returns
-    the allowed relative L2 error; None derives tolerances from the reference. `seconds`
-    limits the time of programs that are long or may not end. If the program may read
-    memory that it has not written, the first seed is run again with other numbers in
-    that memory; a difference between the results of these two runs is a problem.
+    `allow` is called in a thread during the first run of the kernel. It returns the
+    allowed relative L2 error, or None to derive tolerances from the reference.
+    `seconds` limits the time of programs that are long or may not end. If the program
+    may read memory that it has not written, the first seed is run twice, with different
+    numbers in that memory; a difference between the two results is a problem.
     """
     done: list[SeedVerdict] = []
     program = candidate.kernel.program
@@ -120,7 +120,7 @@ def seeds(
             return tuple(done), (Problem.of_error(rule, error),)
         except (TypeError, ValueError, AttributeError, IndexError) as error:
             allowed.result()
-            message = f"its results do not fit the reference's: {error}"
+            message = f"the results do not fit the reference: {error}"
             return tuple(done), (Problem(rule="results", message=message),)
     return tuple(done), ()
 
@@ -134,7 +134,7 @@ def _held(tolerance: Tolerance) -> np.ndarray:
 def _runs(
     case: ReferenceCase, wanted: Sequence[int], other: FreshMemory | None
 ) -> Iterator[ValuesRun]:
-    """Yield the runs; each has new arguments, since a run may change its arguments."""
+    """Yield runs for `wanted`, with new arguments, since a run may change arguments."""
     for seed in wanted:
         yield ValuesRun(case.kernel_arguments(seed))
         if seed == wanted[0] and other is not None:
@@ -154,5 +154,5 @@ def _from_memory(count: int, candidate: TracedCandidate) -> Problem:
         location=results[0].storage.location if results else "",
         message=f"{count:,} elements of the results depend on numbers that were "
         "in memory before the kernel",
-        remedy="write all elements that are read or returned, even if no loop iterates",
+        remedy="write all elements that you read or return, even if loops run 0 times",
     )

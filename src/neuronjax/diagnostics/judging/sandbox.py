@@ -27,12 +27,12 @@ from neuronjax.ir.json_text import json_object
 _MODULE = "neuronjax.diagnostics.judging.nursery"
 #: Format of a message from `_MODULE`: a child's process id, or its `os.waitpid` status.
 WORD = struct.Struct("=i")
-#: A request to `_MODULE` consists of a child's module, this separator and a folder.
+#: A request to `_MODULE`: the name of a child's module, this separator, and its folder.
 SEPARATOR = b"\0"
 _KEPT_CHARACTERS = 4000
 _CHUNK_BYTES = 1 << 16
 _LATE = "did not end within"
-#: Variables of the parent's environment that a child gets; none of them is a secret.
+#: Environment variables that a child gets; their values are no secrets.
 _PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
 
@@ -52,12 +52,11 @@ class Ended:
 
     @property
     def is_late(self) -> bool:
-        """Return whether the child was ended because its time was over."""
+        """Return whether the child was killed because it exceeded its time limit."""
         return self.how.startswith(_LATE)
 
     def described(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in the file `name`; None if there is no such
-        object."""
+        """Return the JSON object in the file `name`; None if either does not exist."""
         try:
             return json_object(self.files[name])
         except (KeyError, ValueError):
@@ -79,7 +78,7 @@ def run_child(
         module: name of a module of this package.
         job: the child's task, given as job.json in its working folder.
         wanted: names of files in the folder, to read when the child has ended.
-        limits: after `limits.seconds` the child and its process group are killed.
+        limits: limits of the child; after `limits.seconds` its process group is killed.
         given: contents of more files for the folder, by name.
     """
     with tempfile.TemporaryDirectory(
@@ -112,7 +111,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Nursery:
-    """The process that forks children (`nursery`), and the socket to it."""
+    """The process that runs `nursery` and forks children, and the socket to it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -130,7 +129,7 @@ class _Nursery:
             )
 
     def fork(self, module: str, folder: Path, out: int) -> int | None:
-        """Start a child for `module`; return its id, None if `_process` has ended."""
+        """Start `module` in a child; return the child's id, None if `_process` died."""
         asked = module.encode() + SEPARATOR + os.fsencode(folder)
         with contextlib.suppress(OSError):
             socket.send_fds(self._wire, [asked], [out])
@@ -140,7 +139,7 @@ class _Nursery:
         return None
 
     def status(self, seconds: float) -> int | None:
-        """Return the child's exit status; None if it does not end within `seconds`."""
+        """Return the child's `os.waitpid` status; None if not within `seconds`."""
         if select.select([self._wire], [], [], max(seconds, 0.0))[0]:
             word = self._word()
             self._has_child = False
@@ -183,7 +182,7 @@ def _present() -> _Nursery:
 
 
 def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
-    """Run a child; return how the child ended, and the end of its output."""
+    """Run a child; return (how the child ended, the last characters of its output)."""
     with _one_at_a_time:
         nursery, child, out = _born(module, folder)
         with out:
@@ -195,13 +194,12 @@ def _watched(module: str, folder: Path, limits: Limits) -> tuple[str, str]:
 
 
 def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
-    """Start a child. Return the process that forked it, the child's id and its output.
-
+    """Start a child. Return (the process that forked it, the child's id, its output).
     Raises:
         RuntimeError: the process that forks children cannot be started.
     """
     global _nursery
-    for _ in range(2):  # someone may have killed the process
+    for _ in range(2):  # the process that forks children may have been killed
         nursery = _present()
         reads, writes = os.pipe()
         child = nursery.fork(module, folder, writes)
@@ -215,8 +213,8 @@ def _born(module: str, folder: Path) -> tuple[_Nursery, int, IO[bytes]]:
 
 
 def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, str]:
-    """Read the child's output until its end or a limit; return how the child ended, and
-    the last characters of the output."""
+    """Read the child's output until the child ends or exceeds a limit. Return (how the
+    child ended, the last characters of its output)."""
     end = time.monotonic() + limits.seconds
     printed, total = b"", 0
     while (left := end - time.monotonic()) > 0:
@@ -234,7 +232,7 @@ def _listened(nursery: _Nursery, out: IO[bytes], limits: Limits) -> tuple[str, s
 
 
 def _how(status: int | None, limits: Limits) -> str:
-    """Return how a child ended; a `status` of None means that its time was over."""
+    """Return how a child ended; a `status` of None means that it exceeded its time."""
     code = -signal.SIGXCPU if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"ended the process by itself, with status {code}" if code else ""

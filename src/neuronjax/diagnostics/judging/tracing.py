@@ -1,4 +1,4 @@
-"""The trace of a candidate kernel in a child process, or why there is no trace."""
+"""The trace of a candidate kernel, made in a child process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TracedCandidate:
 
     Attributes:
         name: the kernel's name in the file.
-        kernel: its traced instructions, as a kernel that can be called.
+        kernel: the traced instructions, as a kernel that can be called.
         arguments: the kernel's arguments, with types in place of arrays.
     """
 
@@ -34,7 +34,7 @@ class TracedCandidate:
 
 
 class CandidateRefused(Exception):
-    """The error if a kernel is refused, with its name and the problems."""
+    """The error if a candidate is refused, with the kernel's name and the problems."""
 
     def __init__(self, kernel: str, problems: Sequence[Problem]) -> None:
         super().__init__(kernel, *(p.message for p in problems))
@@ -53,10 +53,10 @@ def trace(
 ) -> TracedCandidate:
     """Trace a kernel of the file `path` in a child process.
 
-    If `kernel`, its name, is None, the first of `tracing_child.NAMES` is traced. The
-    child gets only the types of `arguments`; if `arguments` is None, it calls the
-    candidate's `get_inputs()`. `hidden` maps files that the candidate may not read to
-    their names in a verdict.
+    `kernel` is its name; None traces the first of `tracing_child.NAMES` in the file, or
+    its only kernel. The child gets only the types of `arguments`; if `arguments` is
+    None, it calls the candidate's `get_inputs()`. `hidden`: path that the candidate may
+    not read -> name of this file in a verdict.
 
     Raises:
         CandidateRefused: the kernel cannot be traced, or does what no kernel needs.

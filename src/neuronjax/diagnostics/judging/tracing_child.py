@@ -1,8 +1,8 @@
 """The child process that traces a candidate kernel; untrusted code runs only in it.
 
-The child gets the types of arguments but not their values, and writes the traced
-program. So a candidate that computes by other means than instructions has no data to
-compute with. `nursery` forks the child, in a folder that contains job.json.
+The child gets the types of arguments, but not their values, and writes the traced
+program. So a candidate that computes in Python, without instructions, has no data.
+`nursery` forks the child, in a folder that contains job.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neuronjax.nki import legacy
 from neuronjax.nki.kernel import Kernel
 
 STATUS, PROGRAM = "status.json", "program.nkx"
-#: Names of kernels in public collections, the likeliest first.
+#: Usual names of kernels in public collections, the most frequent first.
 NAMES = ("kernel", "optimized_kernel", "nki_kernel")
 
 
@@ -46,7 +46,7 @@ def main() -> NoReturn:
 
 
 def outcome(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Trace the candidate; return the status, and the program's file or b""."""
+    """Trace the candidate; return (status, content of the program's file or b"")."""
     try:
         nki.install()
         with patches.none_made():
@@ -101,8 +101,8 @@ def _module(path: Path) -> types.ModuleType:
 
 
 def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
-    """Return the kernel `wanted`; if that is None, the first of `NAMES` in the module,
-    or the module's only kernel."""
+    """Return (name, kernel) of the kernel `wanted`; if `wanted` is None, of the first
+    of `NAMES` in `module`, or of its only kernel."""
     held = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
     names = [wanted] if wanted else [n for n in NAMES if hasattr(module, n)]
     if not names and len(held) == 1:
@@ -112,7 +112,7 @@ def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
         return names[0], found
     if callable(found):
         return names[0], _made(found)
-    what = f"no kernel {wanted}" if wanted else "no kernel called kernel"
+    what = f"no kernel {wanted}" if wanted else "no kernel with the name kernel"
     raise InvalidProgramError(
         f"{what} in {Path(str(module.__file__)).name}",
         remedy=f"name one of {', '.join(held)}" if held else "decorate it: @nki.jit",

@@ -12,12 +12,12 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.nki.arguments import ArraySlot, is_array
 
 _SCALARS = (str, int, float, bool, type(None))
-#: Exceptions that `read` raises if `data` describes no tree.
+#: Exceptions that `read` raises if its argument `data` describes no tree.
 NO_TYPES = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
 def described(tree: Any) -> Any:
-    """Return a tree of arrays, slots (numbered leaves) and plain values as JSON, with
+    """Return `tree`, of arrays, numbered leaves (slots) and plain values, as JSON with
     types in place of arrays.
 
     Raises:

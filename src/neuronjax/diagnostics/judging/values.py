@@ -1,7 +1,7 @@
 """Runs of a traced candidate kernel, in this process or in a child process.
 
-A loop whose condition a device computes may never end, and XLA cannot be interrupted.
-Programs with such a loop, and long programs, run in a child, which can be killed.
+A loop whose number of iterations depends on data may never end, and XLA cannot be
+interrupted. Such programs, and long programs, run in a child, which can be killed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class EndlessError(InvalidProgramError):
 
 
 class ValuesRun(NamedTuple):
-    """Arguments for one run, and the content of memory that nothing has written."""
+    """Arguments for one run, and numbers in memory that the kernel has not written."""
 
     arguments: tuple[Any, ...]
     memory: FreshMemory = USUAL_MEMORY
 
 
 def executed(block: KernelBlock) -> int:
-    """Count executed instructions; a loop of unknown length counts as one iteration."""
+    """Return how many instructions run, if every loop of unknown length runs once."""
     total = 0
     for item in block.items:
         if isinstance(item, KernelInstruction):
@@ -55,7 +55,7 @@ def _turns(loop: KernelLoop | KernelWhile) -> int | None:
 
 
 def _may_not_end(block: KernelBlock) -> Iterator[str]:
-    """Yield the lines of loops whose number of iterations depends on data."""
+    """Yield source lines of loops whose number of iterations depends on data."""
     for item in block.items:
         if isinstance(item, KernelLoop | KernelWhile):
             if _turns(item) is None:
@@ -66,10 +66,10 @@ def _may_not_end(block: KernelBlock) -> Iterator[str]:
 def computed(
     candidate: TracedCandidate, runs: Iterable[ValuesRun], seconds: float
 ) -> Iterator[Any]:
-    """Yield the kernel's results in every run.
+    """Yield the results of `candidate` in every run.
 
-    If runs may not end or are long, a child process executes all runs, in `seconds` in
-    total; otherwise this process executes each run when its results are needed.
+    If runs may not end or are long, a child process executes all runs, in at most
+    `seconds` in total; otherwise this process executes each run when it is needed.
 
     Raises:
         EndlessError: the runs did not end in time.

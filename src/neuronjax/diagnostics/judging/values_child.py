@@ -1,7 +1,7 @@
 """The child process that runs a candidate's instructions, but none of its Python code.
 
 `nursery` forks the child, in a folder that contains the program and the arguments. The
-child writes the arrays of the results, and last the file with the results' tree.
+child first writes the arrays of the results, and then the file with their tree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DONE, DONE_ARRAYS = "values.json", "values.npz"
 
 
 def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
-    """Return results of the runs in `given` up to an error, and the error's fields."""
+    """Return {"done": results of runs up to an error, "failed": its fields or None}."""
     tree = types_file.read(given["results"])
     traced = TracedKernel(read_program(program), tree, tuple(given["dtypes"]))
     stored = StoredKernel(traced)

@@ -21,7 +21,7 @@ from neuronjax.nki import arguments
 
 
 def stored(tree: Any) -> tuple[bytes, bytes]:
-    """Return the contents of both files for a tree of arrays and plain values.
+    """Return (JSON file, .npz file) of `tree`, a tree of arrays and plain values.
 
     Raises:
         InvalidProgramError: the tree has a value of another type.
@@ -41,7 +41,7 @@ def stored(tree: Any) -> tuple[bytes, bytes]:
 
 
 def read(text: bytes, arrays: bytes) -> Any:
-    """Return the tree from the contents of both files.
+    """Return the tree of which `stored` made the files `text` (JSON) and `arrays`.
 
     Raises:
         InvalidProgramError: the files were not written by `stored`.

@@ -33,13 +33,14 @@ class SeedVerdict:
     Attributes:
         seed: seed of the inputs.
         correct: whether every result is within its tolerance.
-        relative_l2: error of the worst result; inf if a result is not finite where the
-            reference is. With derived tolerances, the reference is computed in float64,
-            without rounding after every function.
-        allowed: the largest error that passes. With derived tolerances, an element
-            without a bound counts as wrong by its whole size.
-        worst: result, index, actual and expected value of the element with the largest
-            error (with derived tolerances, relative to its bound); None if all agree.
+        relative_l2: relative L2 error of the worst result; inf if an element is not
+            finite where the reference is. With derived tolerances, the reference is
+            computed in float64 and not rounded after each function.
+        allowed: the largest `relative_l2` that passes. With derived tolerances, the
+            error of an element without a bound counts as 100 %.
+        worst: "result" (number), "index", "actual" and "expected" value of the element
+            with the largest error (with derived tolerances, relative to its bound);
+            None if no element differs from the reference, or if shapes differ.
         why: what is wrong; "" if `correct`.
     """
 
@@ -71,7 +72,7 @@ class Problem:
 
     @classmethod
     def of_error(cls, rule: str, error: NeuronJaxError, location: str = "") -> Problem:
-        """Return `error` as a problem, at `location` if the error has no location."""
+        """Return `error` as a problem of `rule`, at `location` if `error` has none."""
         return cls(
             rule=rule,
             location=error.location or location,
@@ -88,7 +89,7 @@ class TriedMutant:
         what: how the kernel differs from the reference.
         caught: whether the tolerance refuses the kernel's results.
         does_nothing: whether the kernel returns zeros or an input.
-        relative_l2: error of the results; inf if the kernel is caught.
+        relative_l2: relative L2 error of the results; inf if the kernel is caught.
     """
 
     what: str
@@ -104,10 +105,10 @@ class VerdictTimes:
     Attributes:
         predicted_ms: time of one call.
         low_ms, high_ms: 80 % interval of the time, from errors of the prediction for
-            similar measured kernels; or None.
-        speedup: the baseline's predicted time over `predicted_ms`; None if not given.
-        engine_activity: share of the time in which each queue works.
-        hbm_read_bytes, hbm_write_bytes, spill_bytes: traffic of one call.
+            similar measured kernels; None if it is not known.
+        speedup: a given baseline's predicted time over `predicted_ms`; otherwise None.
+        engine_activity: name of a queue -> share of the time in which the queue works.
+        hbm_read_bytes, hbm_write_bytes, spill_bytes: bytes that one call moves.
         mfu: FLOP of the kernel's matmuls over TensorE's peak FLOP in `predicted_ms`.
         instructions: number of executed instructions.
         changes: the changes that would save most, and the most ms that each can save.
@@ -139,15 +140,15 @@ class KernelVerdict(Displayed):
             forbidden was tried, and the kernel is correct if there is a reference.
         undecided: reason and remedy if no fault was found, but the tolerance accepts
             large errors or a kernel that does nothing; otherwise "".
-        correct: whether all seeds are correct; None if nothing was compared, or if all
-            pass but the tolerance is too wide to decide.
+        correct: whether the results for all seeds are correct; None if nothing was
+            compared, or if all pass but the tolerance is too wide to decide.
         tolerance: source of the seeds' tolerances: "derived" from the reference,
             "given", or why no tolerance was derived; "" if nothing was compared.
         seeds: one comparison per seed.
         mutants: wrong kernels, and whether the first seed's tolerance catches them.
-        limits: broken rules of the chip, and other reasons why judging ended.
+        limits: broken rules of the chip, and other reasons to refuse the kernel.
         hazards: code that breaks no limit, but whose result may vary.
-        advice: documented rules that compilers do not enforce.
+        advice: broken rules that compilers do not enforce, and remarks.
         times: predicted times; None if they cannot be predicted.
         fidelity: number of executed instructions by label, such as "exact".
         schema: the version of this format.
@@ -179,7 +180,7 @@ class KernelVerdict(Displayed):
         return "undecided" if self.undecided else "refused"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the verdict as plain data; numbers that are not finite are strings."""
+        """Return the verdict as plain data, with Inf and NaN as strings."""
         return finite(dataclasses.asdict(self), str)
 
     def as_text(self) -> str:

@@ -45,7 +45,7 @@ def page(word: str, verdict: Mapping[str, Any]) -> Group:
 
 def _headline(word: str, verdict: Mapping[str, Any]) -> Text:
     told = {True: "correct", False: "wrong", None: "not compared"}[verdict["correct"]]
-    told = "neither right nor wrong" if verdict["undecided"] else told
+    told = "correctness unknown" if verdict["undecided"] else told
     line = f"{word}: {place(verdict['candidate'])}"
     setting = kernel_line(resolve_target(verdict["target"]), nki=verdict["nki"])
     line += f", {verdict['kernel'] or 'no kernel'} on {setting}, {told}"

@@ -7,5 +7,5 @@ kernels against NumPy references). `walk.py` goes through the program; `arithmet
 has the values with errors; `results.py` has the bounds of outputs.
 
 A cast of an exact operand is executed. Bounds cover the error of every other cast, any
-order of addition, the errors of functions, and values that are rounded once or twice.
+order of addition, the errors of functions, and rounding in one step or in two.
 """

@@ -82,7 +82,8 @@ def no_rule(i: Instruction, what: str) -> UnimplementedError:
 
 
 def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return integer or boolean results, without a bound if an operand may be wrong."""
+    """Return the integer or boolean results of `i`. They have no bound where an operand
+    in `x` may be wrong."""
     results = in_float64(i, [h.values for h in x], at)
     compared = []
     for values, buffer in zip(results, i.results, strict=True):
@@ -121,7 +122,8 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """Return a remainder's slope for each operand: infinite if the result may jump."""
+    """Return the slope of the remainder of `x[0]` by `x[1]` in each operand. It is Inf
+    where errors up to `r` may make the remainder jump."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
     return jumps, np.where(r[1] > 0, np.inf, np.abs(low))
@@ -136,7 +138,7 @@ def _raised(a: Held, b: Held) -> Array:
     return powered(a.x, b.x)
 
 
-#: Functions of two operands whose rule differs from that of NumPy's function.
+#: Functions of two operands that need other rules than NumPy's function in `BINARY`.
 _FLOATS: Mapping[str, Callable[..., Array]] = {
     "atan2": lambda a, b: elementwise(np.arctan2, _ATAN2, a.x, b.x),
     "multiply": _multiplied,
@@ -207,7 +209,7 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: TensorCopy, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Cast an exact operand as the chip does; an inexact one gets the cast's error."""
+    """Cast an exact operand as the chip does; add the cast's error to inexact ones."""
     [held] = x
     if held.is_exact and i.rounding != "stochastic":
         results = of_exact(i, x, at)
@@ -291,16 +293,16 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 # `ErrorModel.functions` has the errors of the chip's tables; the code below propagates
 # the error of the argument.
 
-#: Functions whose table has an error relative to the result.
+#: Functions for which the error of the chip's table is relative to the result.
 _RELATIVE = ("cbrt", "cosh")
 
 
-#: Ends of chords, as distances from the argument divided by its largest error.
+#: Distances from the argument to the end of a chord, over the argument's largest error.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 
 def _steepest(function: Callable[[Any], Any], x: np.ndarray, reach: Any) -> np.ndarray:
-    """Return the slope of the steepest chord of `function` from `x`, within `reach`."""
+    """Return the largest slope of `function` between `x` and points within `reach`."""
     x, reach = (np.asarray(v, np.float64) for v in (x, reach))
     slopes = [
         np.abs(function(x + end * reach) - function(x)) / np.abs(end * reach)
@@ -323,7 +325,7 @@ _RULES = {name: RULES.get(f) or _rule(name, f) for name, f in UNARY.items()}
 
 
 def applied(name: str, x: Tracked) -> Tracked:
-    """Return the StableHLO or CHLO function called `name`, applied to `x`."""
+    """Apply the StableHLO or CHLO function `name` to `x`, which has errors."""
     if name == "rsqrt":  # so that an error that elements share stays shared
         return np.reciprocal(np.sqrt(x))  # type: ignore[return-value]
     return elementwise(UNARY[name], _RULES[name], x)

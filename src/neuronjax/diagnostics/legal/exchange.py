@@ -1,7 +1,7 @@
 """Rules that propagate values and errors through collectives.
 
 A reduction combines one term per device, in any order, and rounds partial results to
-the dtype that is sent. All other collectives move numbers.
+the dtype in which devices send them. All other collectives move numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Devices = Sequence[Sequence[Held]]
 def exchanged(
     i: Instruction, x: Devices, at: Executors, *, are_joint: bool
 ) -> list[list[Held]]:
-    """Return a collective's results on every device; `x` has the operands by device.
+    """Return the results of the collective `i` by device; `x` has operands by device.
 
     If `are_joint`, devices may have the same error, so errors add up linearly.
 
@@ -63,7 +63,7 @@ def exchanged(
 
 
 def correlated(held: Held) -> Held:
-    """Return `held` with its errors marked as correlated with other values' errors."""
+    """Return `held`, its errors marked as correlated with errors of other values."""
     x = held.x
     if not isinstance(x, Tracked) or x.is_exact:
         return held
@@ -87,7 +87,7 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
         return rows[0] if is_same else np.stack(rows)
 
     result = moved_together([own[n] for own in x for n in data], mover, at.model)
-    # The other operands of a ragged exchange are offsets and sizes.
+    # The other operands of a `RaggedAllToAll` are offsets and sizes.
     places = range(len(data), len(i.operands)) if len(data) > 1 else ()
     if any(is_doubtful(own[n]) for own in x for n in places):
         result = Held(doubtful(result.values, True, at.model), result.shape)
@@ -97,8 +97,8 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
-    """Return the k-th result of an integer reduction, without a bound where a term may
-    be wrong."""
+    """Return the k-th result of an integer reduction, for every device; an element has
+    no bound if a term may be wrong."""
 
     def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
         key = at.reference.first_key
@@ -129,13 +129,13 @@ def _reduced(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
 
 
 def _total(i: Reduction, k: int, x: Sequence[Held], at: Executors) -> Held:
-    """Return the reduction of `x`, the operands of the devices of one group."""
+    """Return the k-th result of `i` for a group of devices with the terms `x`."""
     dtype, model = i.operands[k].type.dtype, at.model
     travels = roundoff(i.reduce_dtype or i.write_format or dtype)
     terms = [rounded(held.tracked(model), travels)[0] for held in x]
     whole: Any = np.stack(terms)  # type: ignore[call-overload]
     if travels.unit > model.sums.unit and i.op == "add":
-        # Each addition rounds a partial sum of at most about `sizes`, in any order.
+        # In any order, each addition rounds a partial sum of at most about `sizes`.
         values = whole.value
         sizes = np.sqrt(np.square(values).sum(0) + np.square(values.sum(0)))
         error = travels.unit / math.sqrt(3) * sizes

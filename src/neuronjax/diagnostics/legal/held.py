@@ -31,10 +31,10 @@ class Held:
         x: the elements, `Tracked` if they are floats or may be wrong. The shape of `x`
             is `shape`, or has size 1 on axes that are broadcast later.
         shape: the shape that the program declares.
-        hard: absolute error bounds of numbers that were just rounded, in the shape of
+        hard: if the numbers were just rounded, absolute error bounds in the shape of
             `x`: the bound of earlier errors plus the largest error of the rounding.
             None if only `x.scale()` bounds the errors.
-        is_drawn: whether the value contains a random error; see `drawn`.
+        is_drawn: whether the value contains a random error; see the function `drawn`.
     """
 
     x: Array
@@ -50,12 +50,12 @@ class Held:
 
     @property
     def values(self) -> np.ndarray:
-        """Return all elements, broadcast, without their errors."""
+        """Return the elements, broadcast to `shape`, without their errors."""
         plain = self.x.value if isinstance(self.x, Tracked) else self.x
         return np.broadcast_to(plain, self.shape)
 
     def wide(self) -> Array:
-        """Return all elements, broadcast; the copies of an element share its error."""
+        """Return `x` broadcast to `shape`; the copies of an element share its error."""
         if self.x.shape == self.shape:
             return self.x
         wide = moved(lambda v: np.broadcast_to(v, self.shape), self.x)
@@ -64,7 +64,7 @@ class Held:
         return wide
 
     def tracked(self, model: ErrorModel) -> Tracked:
-        """Return all elements as tracked numbers, also if `x` is a plain array."""
+        """Return `x` broadcast to `shape`, as tracked numbers even if `x` is plain."""
         x = self.wide()
         return x if isinstance(x, Tracked) else exact(x, model)
 
@@ -83,8 +83,8 @@ def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
     """Return `held` with random errors in its values, in place of scales of errors.
 
     `is_drawn` states whether operands of the instruction that computed `held` have
-    random errors. If so, or if this call adds an error, the result's `is_drawn` is True
-    and the result does not count as exact, so that a later cast adds a random error.
+    random errors. If they have, or if this call adds errors, `is_drawn` of the result
+    is True, so that it does not count as exact and a later cast adds a random error.
     """
     x = held.x
     if not isinstance(x, Tracked) or x.dtype.kind in "iub" or x.is_exact:
@@ -93,13 +93,13 @@ def drawn(held: Held, is_drawn: bool, draw: Draw) -> Held:
 
 
 class Executors(NamedTuple):
-    """The model and the executors that rules of instructions get beside operands.
+    """The error model and the executors that rules of instructions use.
 
     Attributes:
-        model: how results are rounded.
+        model: errors of roundings, sums and elementary functions.
         reference: executes instructions in float64.
         emulator: executes instructions in the formats of the program.
-        run: executes a block on the given values.
+        run: function that executes a block on values.
     """
 
     model: ErrorModel
@@ -114,7 +114,7 @@ def is_doubtful(held: Held) -> bool:
 
 
 def places_in_doubt(held: Held) -> np.ndarray:
-    """Return a mask of the elements whose error bound is above zero."""
+    """Return a mask of the elements of `held` that may be wrong."""
     if not isinstance(held.x, Tracked):
         return np.zeros(held.shape, bool)
     scale = np.asarray(held.x.scale())
@@ -122,7 +122,7 @@ def places_in_doubt(held: Held) -> np.ndarray:
 
 
 def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list[Any]:
-    """Execute `i` on `arrays`, numbers without errors, in the program's formats."""
+    """Return the results of `i` for `arrays`, computed in the program's formats."""
     given = [
         at.reference.leave(x, view.type.dtype)
         for x, view in zip(arrays, i.operands, strict=True)
@@ -140,7 +140,7 @@ def in_float64(
 
 
 def of_exact(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Execute `i` by `exactly`, and return the results as `Held`."""
+    """Return the results of `exactly` for the values of `x`, without errors."""
     results = exactly(i, [h.values for h in x], at)
     return [
         Held(
@@ -160,8 +160,8 @@ def format_of(i: Instruction, number: int = 0) -> Roundoff:
 
 
 def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """Return `x`, the FP32 numbers of result `number` of `i`, with the error of
-    rounding to the format of that result."""
+    """Return `x`, the result `number` of `i` in FP32, with the error of rounding to the
+    format of this result."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
     result, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
@@ -171,11 +171,11 @@ def written(x: Array, i: Instruction, number: int = 0) -> Held:
 def rounded(
     x: Tracked, format: Roundoff, is_stochastic: bool = False
 ) -> tuple[Tracked, np.ndarray | None]:
-    """Return `x` with the error of rounding to `format`, and an error bound; the bound
-    is None if `format` is not narrower than FP32.
+    """Return (`x` with the error of rounding to `format`, absolute error bounds). The
+    bounds are None if `format` is not narrower than FP32.
 
-    The values are not rounded, since the order of addition or a table may decide to
-    which neighbour in the format a number is rounded.
+    The values are not rounded, since the order of addition or the table of a function
+    may decide to which neighbour in the format a number is rounded.
     """
     model = x.model
     if format.unit <= model.stored.unit:
@@ -220,7 +220,7 @@ def without_needless_errors(x: Tracked) -> Tracked:
 
 
 def is_power_of_two(held: Held) -> bool:
-    """Return whether all elements are exact powers of two: products are then exact."""
+    """Return whether all elements are exact powers of 2, so that products are exact."""
     if not held.is_exact or not isinstance(held.x, Tracked):
         return False
     mantissa, _ = np.frexp(held.x.value)

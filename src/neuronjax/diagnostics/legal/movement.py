@@ -53,7 +53,7 @@ def _(i: Iota | Rng, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held:
-    """Apply `function`, which only moves elements, to values and errors of `held`."""
+    """Return `held`, with values and errors moved by `function`."""
     x = held.wide()
     hard = held.hard
     if hard is not None:
@@ -63,10 +63,10 @@ def rearranged(held: Held, function: Callable[[np.ndarray], np.ndarray]) -> Held
 
 
 def _broadcast(i: DmaCopy, held: Held) -> Held:
-    """Reshape the operand to the result's rank, with size 1 on axes to broadcast."""
+    """Return `held` with the rank of the result, and size 1 on axes to broadcast."""
     shape = i.results[0].type.shape
     dimensions = i.parameters[0]
-    # Put the axes in the result's order: StableHLO's dimensions need not ascend.
+    # Put the axes in the result's order, since `dimensions` need not ascend.
     order = np.argsort(dimensions, kind="stable")
     sizes = [1] * len(shape)
     for axis, place in enumerate(dimensions):
@@ -108,7 +108,7 @@ def _(i: Im2col | LocalGather, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> list[Held]:
-    """Move elements of operands whose numbers are in `data`; the rest are indices."""
+    """Return the result of `i`; operands whose number is not in `data` are indices."""
     plain = [h.values for h in x]
 
     def mover(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -121,7 +121,7 @@ def _moved(i: Instruction, x: Sequence[Held], at: Executors, data: range) -> lis
 
 
 def moved_together(x: Sequence[Held], mover: Mover, model: ErrorModel) -> Held:
-    """Return the array into which `mover` moves elements of `x`, with their errors."""
+    """Return the array into which `mover` moves elements of `x` and their errors."""
     value = np.asarray(mover([h.values for h in x]))
     if not any(isinstance(h.x, Tracked) for h in x):
         return Held(value, value.shape)

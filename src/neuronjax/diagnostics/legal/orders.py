@@ -27,7 +27,7 @@ from neuronjax.ir.instruction_set import Sort, TopK
 
 @legal.register
 def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Sort; every sorted number has at most the largest error along the axis."""
+    """Sort; every key gets the largest error along the axis of sorting."""
     keys, axis = x[: len(i.descending)], i.dimension
     if all(h.is_exact for h in x):
         return of_exact(i, x, at)
@@ -89,7 +89,7 @@ def _(i: ReduceBlock, x: Sequence[Held], at: Executors) -> list[Held]:
 def _place(
     i: ReduceBlock, key: Held, results: Sequence[np.ndarray], at: Executors
 ) -> list[Held] | None:
-    """Return the results if the block acts as `argmax` or `argmin`, else None."""
+    """Return `results` with errors if `i` acts as `argmax` or `argmin`; else None."""
     whole, [axis] = key.tracked(at.model), i.axes
     ways = ((largest, place_of(np.argmax, 1)), (smallest, place_of(np.argmin, -1)))
     for extreme, place in ways:

@@ -26,7 +26,7 @@ class BoundArray(np.ndarray):
     """Error bounds that `np.testing.assert_allclose` accepts as `atol`.
 
     NumPy formats `atol` as one number and adds it to a flat array. If outputs have NaN
-    or Inf, NumPy removes these first and the addition fails: use `LegalResults.check`.
+    or Inf, use `LegalResults.check`: NumPy removes these first, so the addition fails.
     """
 
     def __format__(self, spec: str) -> str:
@@ -48,11 +48,11 @@ class LegalOutput:
     Attributes:
         path: path in the pytree, such as "grads/w"; "the result" for one array.
         dtype: the dtype that the program declares.
-        tolerance: reference and bounds; the next three fields are parts of it.
-        expected: the reference, float64; integers and booleans in their dtype.
+        tolerance: the reference and the bounds; contains the next three fields.
+        expected: the reference, float64; integers and booleans in `dtype`.
         atol: absolute bound of every element's error, float64. 0 where only the bits of
-            the reference are legal. Inf where no bound is known: the number may
-            overflow, or depends on numbers that are closer than their error bounds.
+            the reference are legal. Inf where no bound is known: the element may
+            overflow, or depends on numbers that differ by less than their error bounds.
         l2: bound of the L2 norm of all errors.
     """
 
@@ -66,9 +66,9 @@ class LegalOutput:
 
     @property
     def power(self) -> float:
-        """Return the smallest relative error that is refused if all numbers have it.
+        """Return the smallest relative error that is refused if all elements have it.
 
-        If it is 1 or more, the bounds are useless: zeros in place of all numbers pass.
+        If it is 1 or more, the bounds are useless: zeros in place of all elements pass.
         """
         values = np.abs(self.expected.astype(np.float64))
         known = np.isfinite(values) & np.isfinite(self.atol) & (values > 0)
@@ -78,7 +78,7 @@ class LegalOutput:
         return min(alone, self.l2 / float(np.linalg.norm(values[known])))
 
     def check(self, actual: Any) -> CheckedOutput:
-        """Compare an output of a run with the legal values.
+        """Compare `actual`, this output of a run, with the legal values.
 
         Raises:
             InvalidProgramError: the output has another shape.
@@ -86,8 +86,8 @@ class LegalOutput:
         given = np.asarray(actual)
         if given.shape != self.expected.shape:
             raise InvalidProgramError(
-                f"{self.path} has shape {given.shape}, the program's "
-                f"{self.expected.shape}",
+                f"{self.path} has shape {given.shape}, but shape "
+                f"{self.expected.shape} in the program",
                 remedy="pass the outputs of the same program and arguments",
             )
         judged = self.tolerance.check(given)
@@ -139,7 +139,7 @@ class CheckedOutput:
         return bool(self.judged)
 
     def as_text(self) -> str:
-        """Return the worst element as two lines of at most 80 columns."""
+        """Return the worst error as at most two lines of 80 columns."""
         judged, place = self.judged, list(self.index or ())
         if not judged.elements:
             return f"{self.path}: empty"
@@ -172,7 +172,7 @@ class LegalCheck(Displayed):
 
     def __repr__(self) -> str:
         wrong = sum(not o for o in self.outputs)
-        return f"<neuronjax.LegalCheck: {wrong} of {len(self.outputs)} outputs outside>"
+        return f"<neuronjax.LegalCheck: {wrong} of {len(self.outputs)} outputs illegal>"
 
     def __rich__(self) -> RenderableType:
         wrong = [o for o in self.outputs if not o]
@@ -180,7 +180,7 @@ class LegalCheck(Displayed):
             text = Text("legal: every element is within its bound", style="green")
             if vague := [o.path for o in self.outputs if o.power >= 1]:
                 names = ", ".join(vague)
-                text.append(f"; undecided, as zeros would pass too: {names}", "red")
+                text.append(f"; undecided, since zeros also pass, for: {names}", "red")
             return text
         lines = [Text(o.as_text()) for o in wrong]
         head = f"not legal: {len(wrong)} of {len(self.outputs)} outputs"
@@ -195,7 +195,7 @@ class LegalResults(Displayed):
         setting: the first line of every report: target, logical core, numerics and SDK.
         policy: which numbers are cast, and how.
         outputs: legal values of the leaves, in the order of the program's outputs.
-        failure: probability with which a legal element is refused.
+        failure: probability that a legal element is refused.
         tree: the pytree structure of the outputs.
         notes: remarks for the reader of a report.
     """
@@ -216,29 +216,29 @@ class LegalResults(Displayed):
 
     @property
     def atol(self) -> Any:
-        """Return float64 bounds, in the structure that the function returns."""
+        """Return float64 error bounds, in the structure that the function returns."""
         bounds: list[Any] = [o.atol.view(BoundArray) for o in self.outputs]
         return jax.tree.unflatten(self.tree, bounds)
 
     def allows(self, outputs: Any) -> bool:
-        """Return whether outputs of a run are legal; see `check`."""
+        """Return whether `outputs` of a run are legal; see `check`."""
         return bool(self.check(outputs))
 
     def check(self, outputs: Any) -> LegalCheck:
         """Return which elements of `outputs` exceed their bounds, and by how much.
 
         Any number is legal where the bound is Inf. Elsewhere, Inf and NaN are legal
-        only where the reference is the same. The L2 norm of all errors has a bound too,
-        which is sharper than the bounds of single elements. `outputs` have the
+        only where the reference has the same value. The L2 norm of all errors also has
+        a bound, which is sharper than the bounds of single elements. `outputs` have the
         structure that the function returns, and any dtypes.
 
         Raises:
-            InvalidProgramError: `outputs` have another number or another shape.
+            InvalidProgramError: the number or a shape of the `outputs` is wrong.
         """
         leaves = jax.tree.leaves(outputs)
         if len(leaves) != len(self.outputs):
             raise InvalidProgramError(
-                f"{len(leaves)} outputs, the program has {len(self.outputs)}",
+                f"{len(leaves)} outputs given; the program has {len(self.outputs)}",
                 op=self.name,
                 remedy="pass what the function returns",
             )
@@ -246,8 +246,7 @@ class LegalResults(Displayed):
         return LegalCheck(outputs=tuple(o.check(x) for o, x in pairs))
 
     def table(self) -> Table:
-        """Return a table: type, root mean square, error bounds and power of every
-        output."""
+        """Return a table with the error bounds and the power of every output."""
         return new_table(
             f"{self.name} on {self.setting}:\nmedian and largest error bounds",
             {
@@ -260,7 +259,7 @@ class LegalResults(Displayed):
                 "power": NUMBER,
             },
             (_row(o) for o in self.outputs),
-            caption="power: an output fails if all its numbers are off by this share",
+            caption="power: an output fails if all elements have this relative error",
             width=80,
             min_width=None,
         )
@@ -319,7 +318,7 @@ def _row(output: LegalOutput) -> Sequence[str]:
 def legal_output(
     held: Held, path: str, dtype: np.dtype, model: ErrorModel
 ) -> LegalOutput:
-    """Return the legal values of the output `path`; `held` has its value and error."""
+    """Return the legal values of the output at `path`; `held` is its value."""
     whole = held.tracked(model)
     with np.errstate(all="ignore"):
         tolerance = tolerance_of(whole)

@@ -69,7 +69,7 @@ def folded(op: str, x: Tracked, axes: tuple[int, ...]) -> Tracked:
 
 
 def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Reduce integers; a result has no bound where an element of `x` may be wrong."""
+    """Reduce integers; a result has no bound if one of its terms may be wrong."""
     [values] = in_float64(i, [h.values for h in x], at)
     if not any(map(is_doubtful, x)):
         return [Held(values, values.shape)]
@@ -81,7 +81,7 @@ def of_discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 
 def _product(x: Tracked, axes: tuple[int, ...]) -> Tracked:
-    """Return the product over `axes`; relative errors of the factors add up."""
+    """Return the product of `x` over `axes`; relative errors of factors add up."""
     n = math.prod(x.shape[k] for k in axes)
     value = np.prod(x.value, axis=axes)
     with np.errstate(all="ignore"):
@@ -148,7 +148,7 @@ def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return (scaled elements, scales); the rule of `NcMatmulMx` ignores the scales."""
+    """Return (elements times scales, scales); the rule of `NcMatmulMx` omits scales."""
     elements, scales = exactly(i, [x[0].values], at)
     axis, shape = i.axis, x[0].shape
     exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)
@@ -182,8 +182,8 @@ _Fold = Callable[..., np.ndarray]
 def _added_up(
     fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
 ) -> Tracked:
-    """Return the sums that `fold` makes of elements of `parts`, with errors. `fold`
-    takes an array for each part; every sum has `counts` terms."""
+    """Return the sums that `fold` computes of elements of `parts`, with errors. `fold`
+    takes an array per part; `counts` is the number of terms in each sum."""
     value = fold(*(p.value for p in parts))
     squares = fold(*(np.square(p.value) for p in parts))
     sizes = fold(*(np.abs(p.value) for p in parts))

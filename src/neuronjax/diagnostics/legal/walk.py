@@ -26,7 +26,8 @@ from neuronjax.errors import NeuronJaxError, UnsupportedError
 from neuronjax.ir.instruction import Instruction, View
 from neuronjax.ir.program import Op, Value
 
-#: A function that gets the results of an op, and may return values to replace them.
+#: A function that gets the path of an op, the iterations of the loops around the op and
+#: the results of the op, and may return other values for results.
 Made = Callable[
     [OpPath, tuple[int, ...], Mapping[Value, Held]], Mapping[Value, Held] | None
 ]
@@ -63,7 +64,7 @@ class LegalWalk(OpWalk):
         return self._at.reference.kept_in_float32
 
     def run(self, arguments: Sequence[Any]) -> list[Held]:
-        """Return the main function's results for `arguments`, arrays or `Held`.
+        """Return the main function's results; `arguments` are arrays or `Held`.
 
         Raises:
             UnimplementedError: an instruction has no rule.
@@ -132,11 +133,11 @@ class LegalWalk(OpWalk):
             lane.arrays[at[value]] = held
 
     def decision(self, lane: Lane, view: View, op: Op, what: str) -> int:
-        """Return the number that decides a branch or loop; raise if it may be wrong."""
+        """Return the number in `view`; raise `UnsupportedError` if it may be wrong."""
         [held] = lane.read([view])
         if is_doubtful(held) and not held.is_exact:
             raise UnsupportedError(
-                f"{what} depends on numbers that are closer than their error bounds",
+                f"{what} depends on numbers that are equal within their errors",
                 op=op.name,
                 location=OpPath(self.calls, op).source or None,
                 remedy="pass a function that ends before this op, or starts after it",
