@@ -115,8 +115,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         " where the test is",
         shown_by=_MODELS,
         unexplained="bits are not published; three other models give the same"
-        " difference: sums of 16 rows, exact sums, and operands that are not split, where"
-        " the products of four rows are added exactly before they join the sum",
+        " difference: sums of 16 rows, exact sums, and operands that are not split,"
+        " where the products of four rows are added exactly before they join the sum",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -129,9 +129,9 @@ EVIDENCE: tuple[Evidence, ...] = (
         unexplained="several models predict all distances of this claim to within a"
         " tenth, if the size of the blocks in which NumPy adds may be chosen: sums of"
         " 32 rows (also with three passes or in another order), sums of 16 rows, and"
-        " operands that are not split, as in the row above; models with sums of 8, 64 or"
-        " 128 rows, with other halves, or with exact sums (which the row above allows)"
-        " do not",
+        " operands that are not split, as in the row above; models with sums of 8, 64"
+        " or 128 rows, with other halves, or with exact sums (which the row above"
+        " allows) do not",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -144,8 +144,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         source=_KDA,
         shown_by=_MODELS,
         unexplained="most of the distance is NumPy's own error, and the host that"
-        " computed it is not known; *here* is for a"
-        " part of the results, with an exact silu",
+        " computed it is not known; *here* is for"
+        " a part of the results, with an exact silu",
     ),
     Evidence(
         subject="elementary functions",
