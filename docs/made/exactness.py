@@ -78,7 +78,7 @@ def _read(text: str) -> Claim:
 _TEXT = """
 exact: casts to nearest even
 the write rounds once; overflow gives Inf, NaN (e4m3fn) or the largest number
-[IEEE 754-2019, OCP OFP8 1.0, ml_dtypes; all 2^32 FP32 inputs]
+[IEEE 754-2019, OCP OFP8 1.0, ml_dtypes; all 2^32 FP32 inputs were tested]
 switch: overflow, round_trips
 tests: numerics/test_rounding.py numerics/test_casts_exhaustive.py
 instructions: TensorCopy ReducePrecision
@@ -113,7 +113,7 @@ RaggedAllToAll Spmd
 exact: microscaling
 blocks of 32 elements have an E8M0 scale, which a named rule computes; each element is
 rounded once
-[OCP MX 1.0; quantize_mx as of NKI 0.5 (rule neuron)]
+[OCP MX 1.0; quantize_mx of NKI 0.5 (`mx_scale_rule="neuron"`)]
 switch: mx_scale_rule, mx_weight_scale_rule, mx_emax, mx_layout
 tests: conformance/test_oracle_microscaling.py numerics/test_microscaling.py
 instructions: QuantizeMx
@@ -152,9 +152,10 @@ tests: conformance/test_oracle_contraction.py conformance/test_matrix.py
 instructions: NcMatmul
 
 modelled: contractions that are no matmul
-VectorE multiplies in FP32 and adds, and no auto-cast changes the operands, for:
-products without a contracted axis, contractions over an axis of length one, products of
-two vectors, and batches of 128 or more matmuls with up to 128 products each
+VectorE multiplies in FP32 and adds, and the policy casts no operand, for: products
+without a contracted axis, contractions over an axis of length one, products of two
+vectors, and batches of 128 or more matmuls of an M x K by a K x N matrix whose M x N x
+K is at most 128
 [XLA's algebraic simplifier, as jaxlib has it; the rule for batches is our assumption:
 by the time model, TensorE would take ten times as long]
 tests: lowering/test_products.py conformance/test_oracle_contraction.py
@@ -213,13 +214,14 @@ instructions: TensorTensorScan ScanBlock
 
 modelled: reductions over devices
 sums are FP32, in the order of the algorithm, and are rounded to the tensor's dtype
-wherever a rank (a device) stores a partial sum; kangaring, AWS's ring of pairs of
-ranks, runs two cycles with half of the data each, and the ranks of a pair swap roles in
-the second; ring divides the data among one to four channels
+wherever a rank (a device) stores a partial sum; ring adds along one to four cycles
+through all ranks (channels), each with its part of the data; kangaring, AWS's ring of
+pairs of ranks, has two cycles, and in each pair one rank adds on the first cycle and
+the other rank on the second
 [algorithms, steps, cycles and FP32 sums are documented; the order within a step is not,
 nor is the ring's default of one channel; integers of 32 and 64 bits are reduced in FP32
-(EVRF061, EVRF063); overflow of narrower integers is not documented, and wraps around
-here]
+(errors EVRF061 and EVRF063 of AWS's compiler); overflow of narrower integers is not
+documented, and wraps around here]
 switch: collective_algorithm, collective_reduce_dtype, integer_path,
 implicit_integer_downcast
 tests: execution/test_exchange_oracle.py
@@ -336,13 +338,13 @@ instructions: HostCall
 CLAIMS = tuple(map(_read, _TEXT.strip().split("\n\n")))
 
 ZEROS = """\
-The bounds of lgamma and digamma are relative to the result for arguments from 0 on,
-also near their zeros there. For negative arguments, both use a reflection: they
-compute f(x) from f(|x|) or f(1 - x), and the terms cancel near the zeros. For a
-negative argument x, the error is at most n 2^-23 times the largest of 1, |f(x)| and
-|f(-x)|, where n is the table's number of ULPs. No relative bound holds: FP32 numbers
-next to lgamma's zeros have errors of up to 45 % of the result, and one number next to
-digamma's zero at -2.61 has the wrong sign.
+The bounds of lgamma and digamma hold for arguments of 0 or more, also near the zeros of
+the functions there. For negative arguments, both compute f(x) from f(|x|) or f(1 - x),
+and the terms cancel near the zeros. The error for a negative x is at most n 2^-23 times
+the largest of 1, |f(x)| and |f(-x)|, where n is the table's number of ULPs. Relative to
+a result near zero, this can be large: FP32 numbers next to lgamma's zeros have errors
+of up to 45 % of the result, and one number next to digamma's zero at -2.61 has the
+wrong sign.
 """
 
 INT8 = """\
@@ -458,7 +460,12 @@ def _silicon() -> Iterator[str]:
 
 def _row(claim: Claim) -> tuple[str, ...]:
     switches = ", ".join(f"`{s}`" for s in claim.switch.split(", ") if s)
-    tests = ", ".join(f"`{t.rsplit('/', 1)[1]}`" for t in claim.tests)
+    names = [t.rsplit("/", 1)[1] for t in claim.tests]
+    tests = ", ".join(
+        # Files of the same name are told apart by their folders.
+        f"`{name if names.count(name) == 1 else path.removeprefix('tests/')}`"
+        for name, path in zip(names, claim.tests, strict=True)
+    )
     return (claim.subject, claim.rule, claim.source, switches, tests)
 
 

@@ -115,8 +115,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         " where the test is",
         shown_by=_MODELS,
         unexplained="bits are not published; three other models give the same"
-        " difference: sums of 16 rows, exact sums, and four products of whole operands"
-        " added at once",
+        " difference: sums of 16 rows, exact sums, and operands that are not split,"
+        " where the products of four rows are added exactly before they join the sum",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -129,8 +129,9 @@ EVIDENCE: tuple[Evidence, ...] = (
         unexplained="several models predict all distances of this claim to within a"
         " tenth, if the size of the blocks in which NumPy adds may be chosen: sums of"
         " 32 rows (also with three passes or in another order), sums of 16 rows, and"
-        " four products of whole operands added at once; models with sums of 8, 64 or"
-        " 128 rows, with other halves or with exact sums do not",
+        " operands that are not split, as in the row above; models with sums of 8, 64"
+        " or 128 rows, with other halves, or with exact sums (which the row above"
+        " allows) do not",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -143,19 +144,20 @@ EVIDENCE: tuple[Evidence, ...] = (
         source=_KDA,
         shown_by=_MODELS,
         unexplained="most of the distance is NumPy's own error, and the host that"
-        " computed it is not known",
+        " computed it is not known; *here* is for"
+        " a part of the results, with an exact silu",
     ),
     Evidence(
         subject="elementary functions",
         verdict="contradicted",
         chip="trn2",
         device="gqa_full_v2_twophase, softmax attention: 2.874e-6",
-        here="7.3e-7",
+        here="6.5e-7",
         source=_KDA,
         shown_by=_ROWS,
         unexplained="the tables of ScalarE's exp, which is less accurate than ours, are"
-        " not published; four such kernels have an additional error of 2.8e-6 to 2.9e-6"
-        " (in quadrature), whatever their matmuls are",
+        " not published; this kernel and v5, v6 and v8 of gqa_full have an additional"
+        " error of 2.8e-6 to 2.9e-6 (in quadrature), whatever their matmuls are",
     ),
     Evidence(
         subject="elementary functions",
@@ -175,19 +177,19 @@ EVIDENCE: tuple[Evidence, ...] = (
         device="add_rmsnorm_matmul_v1: 1.4635e-5; matmul_add_rmsnorm_v2_bf16_split:"
         " 1.545e-5; the attention kernels gqa_full_v2_twophase, v5, v6 and v8:"
         " 2.874e-6, 5.422e-6, 5.448e-6 and 7.009e-6",
-        here="1.462e-5; 1.544e-5; 2.718e-6, 5.331e-6, 5.371e-6 and 6.946e-6",
+        here="1.462e-5; 1.544e-5; 2.695e-6, 5.332e-6, 5.372e-6 and 6.949e-6",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="an error of 1.2e-6 (in quadrature) of the attention kernels is not"
-        " explained; the bits of the results within a segment of the tables, and all"
-        " functions except rsqrt and exp, were not measured",
+        unexplained="an error of 0.9e-6 to 1.0e-6 (in quadrature) of the attention"
+        " kernels is not explained; the bits of the results within a segment of the"
+        " tables, and all functions except rsqrt and exp, were not measured",
     ),
     Evidence(
         subject="elementary functions",
         verdict="confirmed",
         chip="trn2",
-        device="swiglu_v1 with ScalarE's silu: 6.36e-7",
-        here="6.35e-7",
+        device="swiglu_v1, whose silu ScalarE computes: 6.36e-7",
+        here="6.4e-7 with our own silu, from NumPy on our host",
         source=_KDA,
         shown_by=_ROWS,
         unexplained="the matmuls' error of 4e-7 hides silu's",

@@ -22,8 +22,8 @@ class Contradiction:
 CONTRADICTIONS: tuple[Contradiction, ...] = (
     Contradiction(
         topic="DMA rate per engine",
-        chosen="17 / 23 / 33 GB/s (trn1 / trn2 / trn3), the practical rate; 25.6 GB/s"
-        " on trn2 in a stream, as measured",
+        chosen="17 / 23 / 33 GB/s (trn1 / trn2 / trn3), the practical rate; on trn2,"
+        " the measured 25.6 GB/s for transfers that follow each other without a pause",
         alternative="27.2 / 27.2 / 38.4 GB/s, the theoretical rate, kept as the peak",
         sources="DM (practical rate), DB against DM (theoretical rate), A2",
     ),
@@ -76,8 +76,8 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         sources="ISA against A4",
     ),
     Contradiction(
-        topic="most columns (free size) of the operand that passes through TensorE (the"
-        " moving operand), on NeuronCore-v4",
+        topic="largest number of columns (free size) of the operand that passes through"
+        " TensorE (the moving operand), on NeuronCore-v4",
         chosen="4096 into FP32 PSUM, 8192 into BF16 PSUM",
         alternative="512",
         sources="ISA, release notes of NKI 0.5.0 against A4",
