@@ -38,7 +38,7 @@ def smallest_set(
     `candidates` begin with the most suspicious. If a set passes `explains`, all sets
     that contain it are assumed to pass. Return () if the set of all candidates fails.
     """
-    left = itertools.count(MOST_TRIALS, -1)  # trials left; at 0, all fail
+    left = itertools.count(MOST_TRIALS, -1)  # after these, every trial fails
 
     def trial(chosen: Sequence[Hashable]) -> bool:
         return next(left) > 0 and explains(chosen)
@@ -58,7 +58,7 @@ def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
     """Return the length of the shortest prefix of the candidates that passes `trial`.
-    Try 1, 4, 16, ... candidates, then bisect. Return None if the set of all fails."""
+    Try 1, 4, 16, ... candidates, then bisect. Return None if all together fail."""
     low, high = 0, 1
     while not trial(candidates[:high]):
         if high >= len(candidates):

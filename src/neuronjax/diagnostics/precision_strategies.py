@@ -112,7 +112,8 @@ class Search:
         self._kept: list[tuple[tuple[int, ...], Assignment]] = []
 
     def run(self) -> Assignment:
-        """Return the cheapest assignment; refuse a baseline beyond the tolerance."""
+        """Return the cheapest assignment; raise if the baseline exceeds the
+        tolerance."""
         goal = self.goal
         self.state = goal.uniform(goal.baseline)
         try:
@@ -185,7 +186,7 @@ class Search:
             size = (kept + bound) // 2
 
     def _moves(self, candidate: int) -> list[int]:
-        """Return the groups for which the candidate `_is_worth` a run."""
+        """Return the groups for which a change to the candidate is worth a run."""
         earlier = self.goal.objective == "preference"
         groups = [
             group
@@ -274,7 +275,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Set `state` to the best assignment that was measured "alone", if better."""
+        """Set `state` to the best assignment measured "alone", if that is better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -316,12 +317,12 @@ class Search:
 
 # -- the path to the result ------------------------------------------------------------
 #
-# Not every kept assignment is on the path: a search gives up steps if an earlier one is
-# better in the end, and undoes steps that exceed the tolerance on held-out batches.
+# Not every kept assignment is on the path: a search gives up steps if an earlier
+# assignment is better, and undoes steps beyond the tolerance on held-out batches.
 
 
 def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...]:
-    """Return the numbers of the decisions that lead from the baseline to the result."""
+    """Return the numbers of the decisions that lead from the baseline to `result`."""
     path: list[int] = []
     free: frozenset[int] = frozenset()  # groups changed by the next step of the path
     for number, d in reversed(tuple(enumerate(decisions))):

@@ -30,7 +30,7 @@ def declared(array: Any) -> Any:
 
 
 def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
-    """Return `wide` with its rounded form; only the rounded form if they are equal."""
+    """Return `wide` and its rounded form; only the rounded form if both are equal."""
     rounded = leave(wide)
     same = np.array_equal(np.asarray(enter(rounded)), wide, equal_nan=True)
     return rounded if same else Substituted(rounded, wide)

@@ -33,13 +33,13 @@ class StoredRun:
 
 
 def run_path(folder: Path, *parts: Any) -> Path:
-    """Return the path of a run's file, named by its parts: "trn2-bf16-seed0.jsonl"."""
+    """Return the path of a run's file in `folder`, such as "trn2-bf16-seed0.jsonl"."""
     name = "-".join(re.sub(r"[^\w.+:]+", "_", str(part)) for part in parts)
     return folder / f"{name}{_SUFFIX}"
 
 
 def read_run(path: Path) -> StoredRun | None:
-    """Return the run in a file; None if there is no file, or the run did not end.
+    """Return the run in a file; None if the file is missing, or the run did not end.
 
     Raises:
         InvalidProgramError: the file is not that of a run.
