@@ -58,7 +58,8 @@ class DumpWalk:
     samples: int | None = None
 
     def run(self, arguments: Sequence[Any]) -> list[DumpedTensor]:
-        """Return the tensors in the order of execution, each with its check."""
+        """Run the program; return the tensors in order of execution, each with its
+        check."""
         self._by_key: dict[Key, Match] = {m.value.key: m for m in self.matches}
         self._points: dict[Key, _Waypoint] = {}
         self._behind = _Behind(self.program, self._by_key)
@@ -107,12 +108,13 @@ class DumpWalk:
         ]
 
     def _hearing(self, take: Callable[[Key, Held], Held]) -> Made:
-        """Return a function that replaces a walk's values by what `take` returns."""
+        """Return a function that replaces the values of matches by what `take`
+        returns."""
 
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
         ) -> Mapping[Value, Held]:
-            # Values in loops are computed many times, so they have no single tensor.
+            # Values in loops are computed many times, so no single tensor matches them.
             return {
                 value: take((path.calls, value), held)
                 for value, held in found.items()
@@ -122,7 +124,8 @@ class DumpWalk:
         return made
 
     def _noted(self, match: Match, held: Held, behind: _Origin) -> Held:
-        """Record a match's legal values and origin, and return the saved tensor."""
+        """Record the legal values and origin of a match, and return the saved
+        tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
         held = with_storage(held, array, dtype, self.model)
@@ -151,8 +154,8 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def with_storage(
     held: Held, array: np.ndarray, dtype: np.dtype, model: ErrorModel
 ) -> Held:
-    """Return a value with the error of saving it in the format of `array`, if that
-    format is coarser than `dtype`."""
+    """Return `held`; if the format of `array` is coarser than `dtype`, with the error
+    of rounding to that format added."""
     stored = array.dtype.name
     if not {stored, dtype.name} <= FORMATS.keys():
         return held

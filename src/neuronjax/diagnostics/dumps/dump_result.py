@@ -28,8 +28,8 @@ class DumpedTensor:
     Attributes:
         tensor: its name in the dump.
         name: the name of the value in the program.
-        how: how it was matched: "given", by "name", or by a "shape" that is unique.
-        place: the op that makes it; None for an argument.
+        how: how the tensor was matched: as "given", by "name", or by a unique "shape".
+        place: the op that makes the value; None for an argument.
         checked: which elements are outside their bounds, and how far.
         since: the tensors and arguments from which the emulator computed the value.
         ops: the ops that compute the value from `since`, in program order; one of these
@@ -127,7 +127,8 @@ class DumpComparison(Displayed):
     def __repr__(self) -> str:
         return (
             f"<neuronjax.DumpComparison of {self.name}: {len(self.outside)} of "
-            f"{len(self.tensors)} tensors outside, {len(self.unmatched)} unmatched>"
+            f"{len(self.tensors)} tensors outside their bounds, "
+            f"{len(self.unmatched)} unmatched>"
         )
 
     def __rich__(self) -> RenderableType:

@@ -242,7 +242,7 @@ def _by_shape(
     pairs: dict[str, tuple[NamedValue, str]],
     reasons: dict[str, str],
 ) -> None:
-    """Pair remaining tensors and values whose shape and dtype are unique."""
+    """Add to `pairs` the other tensors and values whose shape and dtype are unique."""
     taken = {id(value) for value, _ in pairs.values()}
     kinds: dict[tuple, list[NamedValue]] = defaultdict(list)
     for value in values:

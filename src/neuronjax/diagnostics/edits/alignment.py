@@ -134,7 +134,7 @@ class Alignment:
 
     Attributes:
         pairs: in the order of the second program.
-        removed, added: the ops without a partner in the first and second program.
+        removed, added: ops of the first and of the second program without a partner.
     """
 
     before: FlatProgram
@@ -145,7 +145,8 @@ class Alignment:
 
     @property
     def is_edit(self) -> bool:
-        """Return whether at least half of the smaller program's ops are in both."""
+        """Return whether at least half of the smaller program's ops, not counting
+        constants, are the same in both programs."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")
@@ -228,7 +229,6 @@ def common(
 
 
 def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """Return the length of the common beginning of two sequences."""
     pairs = zip(left, right, strict=False)
     return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
 

@@ -50,8 +50,8 @@ class ComparedValue:
 class Correspondence:
     """The corresponding values of a run before and a run after an edit.
 
-    `returned` maps results of the second run to those of the same name in the first.
-    `tolerance`: relative L2 error up to which values are equal; 0 for equal bits.
+    `returned` maps results of the second run to the first run's results of the same
+    name. `tolerance` is the relative L2 error of equal values; 0 means equal bits.
 
     Attributes:
         found: the compared values by op of the second program, in the order of its run;
