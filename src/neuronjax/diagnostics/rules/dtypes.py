@@ -1,7 +1,7 @@
 """Rules about dtypes that the chip lacks.
 
-An op is reported if a result has such a dtype and no operand does. The arguments of the
-program are reported too. `hardware/chips.py` says which chip has which dtype.
+An op is reported if one of its results, but none of its operands, has such a dtype. The
+arguments of the program are reported too. `hardware/chips.py` lists each chip's dtypes.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _fits(dtype: np.dtype, fact: Fact) -> bool:
 
 
 def is_wide(type: TensorType) -> bool:
-    """Return whether the elements are 64-bit integers."""
+    """Return whether the elements of `type` are 64-bit integers."""
     return type.dtype in (np.int64, np.uint64)
 
 

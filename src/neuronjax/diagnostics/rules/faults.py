@@ -34,7 +34,7 @@ _MAKE_WHOLE = ("stablehlo.convert", "stablehlo.iota")
 
 
 def _scalar(context: OpContext, value: Value) -> float | None:
-    """Return the number that all elements of an array equal, or None if unknown."""
+    """Return the number that every element of `value` equals, or None if unknown."""
     while True:
         known = context.fact(value).scalar
         if known is not None:
@@ -100,8 +100,8 @@ def _epsilon(context: OpContext) -> Answer:
     if fmt is None or len(guards) != 1:
         return None
     (x,), readers = guards, _guarded(context, context.op.results[0])
-    # A zero is intended if the format holds every usual epsilon. It is also intended
-    # before a root: there, optimizers add an epsilon that is zero by default.
+    # A zero is intended if the format holds every usual epsilon, and before a root,
+    # where optimizers add an epsilon that is zero by default.
     became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
         return f"0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
@@ -179,8 +179,9 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
-    """Return the largest number of `op`, an iota or a cast of integers, or 0 if `dtype`
-    holds all of the numbers; and whether more is known than the range of the dtype."""
+    """Return (largest, is_known) for `op`, an iota or a cast of integers: the largest
+    magnitude of its numbers, 0 if `dtype` holds all of them; and whether more than the
+    dtype of the integers bounds them."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands
@@ -216,7 +217,8 @@ def _stagnates(context: OpContext) -> Answer:
 
 
 def _running_sum(graph: ValueSources, result: Value, carry: Value) -> Op | None:
-    """Return the sum of a carry and an addend independent of the carry, or None."""
+    """Return the add that makes `result` from `carry` and an addend independent of
+    `carry`; None if there is no such add."""
     result = graph.origin(result, _ROUNDS, carry)
     maker = graph.makers.get(result)
     if maker is None or maker.name != "stablehlo.add":

@@ -1,7 +1,7 @@
 """Rules about whole programs: memory, instruction count, 64-bit mode.
 
 The number of instructions is estimated from the tiles of the engines. Counted loops are
-unrolled, as by the compiler. Without fusion, the number is a rough upper bound.
+unrolled, as by the compiler. Nothing is fused, so the number is a rough upper bound.
 """
 
 from __future__ import annotations
