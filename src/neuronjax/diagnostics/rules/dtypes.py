@@ -114,7 +114,7 @@ scales of microscaled operands do not exist before Trainium3
 
 small-integer: error of int4, uint4, int2, uint2
 integers narrower than 8 bits are not supported
-> int8 or uint8; to save memory, store two 4-bit numbers in each
+> int8 or uint8; to save memory, store two 4-bit numbers in each byte
 [ERR/ESPP047; SH: 8, 16 and 32 bits]
 """
     )
@@ -204,7 +204,7 @@ float8_e4m3 holds values up to 240; larger ones become NaN or Inf (documents dif
 
 round-trip: warning in convert
 a cast to a narrower float and back is folded away: the compiler rounds nothing
-> round by arithmetic: with c = 65537 * x, c - (c - x) is the FP32 x rounded to BF16;
+> round by arithmetic in FP32: with c = 65537 * x, c - (c - x) is x rounded to BF16;
 round_trips="folded" shows the effect
 [KLN]
 """,

@@ -67,7 +67,7 @@ def _overflows(context: OpContext) -> Answer:
     if cast is None or math.isfinite(rounded(cast[0], cast[1].dtype)):
         return None
     x, fmt = cast
-    return f"{x:.3g} in {fmt.name}, which ends at {fmt.max_finite:.3g}"
+    return f"{x:.3g} in {fmt.name}, whose largest number is {fmt.max_finite:.3g}"
 
 
 def _infinite_factor(context: OpContext) -> Answer:
@@ -75,7 +75,7 @@ def _infinite_factor(context: OpContext) -> Answer:
     scalars = [_scalar(context, v) for v in context.op.operands]
     if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
         return None
-    return f"a constant beyond {fmt.name}'s {fmt.max_finite:.3g} is Inf"
+    return f"a constant beyond {fmt.max_finite:.3g}, the largest {fmt.name}, is Inf"
 
 
 def _vanishes(context: OpContext) -> Answer:
@@ -175,7 +175,8 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
     unit = unit_of(name)
     if not unit or context.in_generator or largest <= 1 / unit:
         return ""
-    return f"numbers reach {largest:.0f}; {name} holds all up to {1 / unit:.0f} only"
+    known = f"{name} holds all whole numbers only up to {1 / unit:.0f}"
+    return f"numbers reach {largest:.0f}; {known}"
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:

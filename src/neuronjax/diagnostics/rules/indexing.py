@@ -95,7 +95,7 @@ a gather or scatter that is out of bounds
 index-range: info in gather, scatter
 a gather or scatter whose indices may be out of bounds, which is an error at run time
 even in JAX's modes fill, clip and drop
-> jnp.clip the indices unless the data guarantee that they are legal
+> jnp.clip the indices unless the data guarantee that they are in bounds
 [JK: out-of-bounds gather and scatter]
 
 gather-window: warning in gather

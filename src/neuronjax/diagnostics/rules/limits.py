@@ -26,8 +26,7 @@ _FREE = frozenset(
 def instructions(context: OpContext) -> int:
     """Return the number of engine instructions of an op, in all loop iterations.
 
-    ASSUMPTION: every engine computes tiles of 128 rows by 512 elements.
-    """
+    ASSUMPTION: every engine computes tiles of 128 rows by 512 elements."""
     op = context.op
     if op.name in _FREE or (op.regions and not op.name.startswith("stablehlo.reduce")):
         return 0
