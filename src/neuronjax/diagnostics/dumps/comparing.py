@@ -58,8 +58,7 @@ class DumpWalk:
     samples: int | None = None
 
     def run(self, arguments: Sequence[Any]) -> list[DumpedTensor]:
-        """Run the program; return the tensors in order of execution, each with its
-        check."""
+        """Return the tensors in the order of execution, each with its check."""
         self._by_key: dict[Key, Match] = {m.value.key: m for m in self.matches}
         self._points: dict[Key, _Waypoint] = {}
         self._behind = _Behind(self.program, self._by_key)
@@ -108,8 +107,7 @@ class DumpWalk:
         ]
 
     def _hearing(self, take: Callable[[Key, Held], Held]) -> Made:
-        """Return a function that replaces the values of matches by what `take`
-        returns."""
+        """Return a function that replaces matched values by results of `take`."""
 
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
@@ -124,8 +122,7 @@ class DumpWalk:
         return made
 
     def _noted(self, match: Match, held: Held, behind: _Origin) -> Held:
-        """Record the legal values and origin of a match, and return the saved
-        tensor."""
+        """Record the legal values and origin of a match; return the saved tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
         held = with_storage(held, array, dtype, self.model)

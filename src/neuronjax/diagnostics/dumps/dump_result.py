@@ -158,7 +158,8 @@ class DumpComparison(Displayed):
         for line in first.checked.as_text().partition(": ")[2].splitlines():
             yield Text(f"   {line.strip()}")
         if first.since:
-            yield one_line(f"   expected values are from {', '.join(first.since)}")
+            since = ", ".join(first.since)
+            yield one_line(f"   expected values were computed from {since}")
         if len(first.ops) > 1:
             yield Text(f"   one of the {len(first.ops)} ops that compute it is wrong:")
             for op in first.ops[-_SHOWN_OPS:]:

@@ -58,8 +58,7 @@ def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
     Arguments are named as in the program, outputs by their paths. Other values are
     named by module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second
     value of this name; or by the op alone if the program has no modules. The last value
-    that a module computes also has the name of the module.
-    """
+    that a module computes also has the name of the module."""
     body = program.entry.body
     found = [
         NamedValue(((), value), None, [name or f"argument {n}"])
@@ -116,7 +115,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Match:
-    """A saved tensor and its value of the program, matched as "given", or by "name" or
+    """A saved tensor and its value of the program; `how` is "given", "name" or
     "shape"."""
 
     tensor: str
