@@ -123,7 +123,6 @@ class _CodeWriter:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Return every global name that `code`, or a function inside it, may read."""
     nested = (c for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*map(_names, nested))
 

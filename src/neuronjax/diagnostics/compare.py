@@ -53,8 +53,7 @@ def float32_policy(policy: Policy) -> Policy:
 
     Only the program's own casts are made, and XLA chooses the order of sums. The
     emulator computes elementary functions. Settings that change no numbers (LNC, host
-    calls, algorithms of collectives) are those of `policy`.
-    """
+    calls, algorithms of collectives) are those of `policy`."""
     return dataclasses.replace(
         policy,
         auto_cast="none",
@@ -128,8 +127,8 @@ def label(reference: str | Policy) -> str:
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
-    """Return 0, so that every bit must agree, if `reference` equals `policy`; None for
-    a word of `DOUBLES` (`verdict` derives tolerances); else `DEFAULT_TOLERANCE`."""
+    """Return 0 (every bit must agree) if `reference` equals `policy`, None if it is in
+    `DOUBLES` (`verdict` derives tolerances), and otherwise `DEFAULT_TOLERANCE`."""
     if reference in DOUBLES:
         return None
     same = isinstance(reference, Policy) and reference == policy

@@ -2,9 +2,8 @@
 
 A record has the errors of one op, reached by one path of calls, over all its
 executions. "isolation" is the error that the op makes on the reference's values,
-"accumulation" its error in the run, in which errors of earlier ops propagate. Ops that
-only move numbers make no errors, and appear in a table only if they differ in
-isolation.
+"accumulation" its error in the run, in which errors propagate. Ops that only move
+numbers make no errors, and appear in a table only if they differ in isolation.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of a third run, with which the reference and the run are
-            compared; "" if there is no third run.
+        baseline: name of a third run, with which both runs are compared; "" without it.
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are searched for instead.
         ops: records in program order.

@@ -28,7 +28,7 @@ def short(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return `share`, a share of 1, in percent: "0.78 %" for 0.0078."""
+    """Return a fraction in percent: "0.78 %" for 0.0078."""
     return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
 
 

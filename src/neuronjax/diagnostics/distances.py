@@ -1,8 +1,8 @@
 """Distances of numbers from their reference: sums, counts and maxima.
 
 Compiled code compares finite FP32 numbers in one pass, many times as fast as NumPy.
-Where it cannot be used, NumPy compares blocks that fit a cache. Several threads work on
-one large array.
+NumPy compares other arrays, in blocks that fit a cache. Several threads share the work
+on a large array.
 """
 
 from __future__ import annotations

@@ -158,7 +158,6 @@ def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _remainder_value(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a remainder with the dividend's sign; x modulo 0 is x for integers."""
     if not is_integer(x.dtype):
         return np.fmod(x, y)
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
@@ -229,7 +228,6 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison's result, from the bounds of its operands."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):

@@ -3,8 +3,8 @@
 The candidates are the diverged op and its ancestors, if they have an error on the
 reference's operands. A set of ops explains the divergence if the divergence disappears
 when the reference executes these ops (see `reference_substitution`). The search takes
-as few of the worst candidates as suffice, then drops each that is not needed. A smaller
-set may exist: the number of trials is limited, since every trial is a run.
+as few of the worst candidates as suffice, then drops those that are not needed. A
+smaller set may exist: every trial is a run, so the number of trials is limited.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ FEW = 4
 def ancestors(program: Program, op: Op) -> set[Op]:
     """Return the op and every op on which its results may depend.
 
-    Calls of one function are not distinguished: each has the ancestors of all calls.
-    """
+    Calls of one function are not distinguished: each has the ancestors of all calls."""
     graph = ValueSources(program)
     values = graph.behind([*op.operands, *op.results])
     return {op} | {graph.makers[v] for v in values if v in graph.makers}

@@ -100,8 +100,7 @@ class LaneErrors:
         """Yield the lanes in the order of execution.
 
         The reference is first, since other lanes can use its results. A reference with
-        wider floats is later: NumPy computes it while XLA runs the lanes before it.
-        """
+        wider floats is later: NumPy computes it while XLA runs the lanes before it."""
         first, last = (self.reference, self.rounded), (self.isolated, self.actual)
         if self.reference.side.executor.is_wide:
             first, last = last, first

@@ -160,8 +160,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Return the facts of a region's results; add facts of all its values to
-        `facts`."""
+        """Return the facts of a region's results; store all its facts in `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))
@@ -228,8 +227,7 @@ class _FunctionWalk:
 
 
 def branch_taken(op: Op, index: Fact) -> int | None:
-    """Return the number of the region that `op` runs; None if `index` is not
-    constant."""
+    """Return the number of the region that `op` runs; None if it depends on data."""
     if index.scalar is None:
         return None
     if op.name == "stablehlo.if":

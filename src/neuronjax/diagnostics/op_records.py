@@ -111,7 +111,7 @@ class OpRecord:
 
     @property
     def ratio(self) -> float | None:
-        """Return relative L2 of `actual` over that of `expected`; None without a
+        """Return the relative L2 of `actual` over that of `expected`; None without a
         baseline."""
         if self.expected is None or self.actual is None:
             return None

@@ -106,8 +106,7 @@ class ParallelWalk(OpWalk):
         self._count = count_ops(actual, actual.program.main)
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
-        """Execute main on `arguments` of declared dtypes; return results of
-        `actual`."""
+        """Execute main on arrays of declared dtypes; return results of `actual`."""
         lanes = [*self._lanes]
         for lane in lanes:
             enter = lane.side.executor.enter

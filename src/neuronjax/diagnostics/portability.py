@@ -106,8 +106,7 @@ def _notes(context: OpContext) -> Iterator[Finding]:
 
 
 def _grouped(notes: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield one finding per rule, op and line; for rules that are `per_program`, one
-    per rule and severity."""
+    """Yield a finding per rule, op and line; per rule and severity if `per_program`."""
     groups: dict[tuple, list[Finding]] = {}
     for note in notes:
         key: tuple = (note.rule, note.op, note.location)
@@ -139,8 +138,8 @@ def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
 def _lowering_findings(
     program: Program, target: Target, policy: Policy, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return the finding on what the emulator refuses, if `found` has no error on that
-    op."""
+    """Return the finding on what the emulator refuses, in a list; [] if there is none,
+    or if `found` has an error on that op."""
     try:
         lower(program, target=target, policy=policy)
     except NeuronJaxError as error:

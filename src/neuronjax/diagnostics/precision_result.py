@@ -165,8 +165,7 @@ class PrecisionSearch(Displayed):
         """Return a Matplotlib figure of time and error of all policies that were tried.
 
         The line goes from the baseline to the result. Policies with an error of zero
-        are on a separate line, named "exact".
-        """
+        are on a separate line, named "exact"."""
         from neuronjax.report.plots_search import Trial, draw_search
 
         path = [self.decisions[n] for n in self._path]
@@ -334,8 +333,7 @@ class PrecisionSearch(Displayed):
                 return
 
     def _refused(self, group: int) -> tuple[str, str]:
-        """Return the last cheaper candidate that a group did not get, and why; or "",
-        ""."""
+        """Return the last cheaper candidate that a group did not get, and why."""
         pairs = [*zip(self.decisions, self._became, strict=True)]
         for d, outcome in reversed(pairs):
             is_refused = outcome == "rejected" or outcome in _REFUSED_LATER

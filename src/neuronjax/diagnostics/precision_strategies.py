@@ -112,8 +112,7 @@ class Search:
         self._kept: list[tuple[tuple[int, ...], Assignment]] = []
 
     def run(self) -> Assignment:
-        """Return the cheapest assignment; raise if the baseline exceeds the
-        tolerance."""
+        """Return the cheapest assignment; refuse a baseline beyond the tolerance."""
         goal = self.goal
         self.state = goal.uniform(goal.baseline)
         try:

@@ -89,8 +89,8 @@ class PolicyTrials:
         return self._price(assignment).identity
 
     def error(self, assignment: Assignment) -> float:
-        """Return the error; raise BudgetSpentError if it needs more than `most`
-        runs."""
+        """Return the error of `assignment`. Raise BudgetSpentError if it must be run,
+        but `most` programs were run already."""
         key = self._key(assignment)
         if key not in self._errors:
             if key in self.reference:
@@ -112,8 +112,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return the number of programs with a `refused` error, by path of the worst
-        array."""
+        """Return, by worst array, the number of programs whose error is `refused`."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 
@@ -127,8 +126,7 @@ class PolicyTrials:
         return self._held_out[key]
 
     def known_seconds(self, assignment: Assignment) -> float | None:
-        """Return the predicted time; None if it is unknown, or the program
-        unsupported."""
+        """Return the predicted time if the assignment was priced, else None."""
         found = self._priced.get(assignment)
         return found.seconds if isinstance(found, PricedPolicy) else None
 

@@ -2,10 +2,10 @@
 
 Every float is a float64, whatever dtype the program declares, so the results are those
 of (nearly) real arithmetic. With `rounds`, results are rounded to the declared format
-if that is narrower than float32, so the casts of the program take effect. Arithmetic is
-NumPy's and SciPy's, so nothing is compiled for it; elements are moved by the engines'
-code. If an instruction has no rule in this module, the emulator executes it in FP32,
-and `kept_in_float32` records it. No chip computes like this.
+if that is narrower than float32, so the casts of the program take effect. NumPy and
+SciPy do the arithmetic, so nothing is compiled for it; the code of the engines moves
+elements. If an instruction has no rule here, the emulator executes it in FP32, and
+`kept_in_float32` records it. No chip computes like this.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class Reference64:
         return converted(x, np.dtype(np.float64)) if is_float(x.dtype) else array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """Return a float array rounded to nearest even in `dtype`; other arrays
-        unchanged."""
+        """Return `array` rounded to nearest even in `dtype`, if this is a float
+        dtype."""
         if not is_float(dtype):
             return array
         with np.errstate(all="ignore"):
@@ -180,7 +180,8 @@ def _double(i: Instruction, x: Arrays) -> Sequence[Any]:
 
 
 def _rule(i: Instruction) -> Rule | None:
-    """Return the rule of `i`; None if its operation, or one in its blocks, has none."""
+    """Return the rule of `i`; None if `i` or an instruction in its blocks has no
+    rule."""
     if _double.dispatch(type(i)) is _double.dispatch(object):
         return None
     if not all(_rule(inner) for block in i.blocks for inner in block.instructions):

@@ -1,6 +1,6 @@
 """Portability rules: an id, a document, and a small predicate over one op.
 
-`rules/` has the rules. A predicate takes an `OpContext` and returns its `Answer`.
+`rules/` has the rules. A predicate takes an `OpContext` and returns an `Answer`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class Verdict:
         detail: added to the rule's title; "" for nothing.
         severity: replaces the rule's severity; None to keep it.
         remedy: replaces the rule's remedy; "" to keep it.
-        at: the op inside the examined op that the finding names; None for the examined
-            op.
+        at: an op inside the examined op, if the finding names that op; else None.
     """
 
     detail: str = ""
@@ -54,8 +53,7 @@ class RuleText:
     source: str
 
     def finding(self, answer: Verdict | str, **where: Any) -> Finding:
-        """Return the finding for `answer`; `where` has the finding's op and
-        location."""
+        """Return the finding for `answer`; `where` states the op and location."""
         verdict = Verdict(answer) if isinstance(answer, str) else answer
         title, detail = self.title, verdict.detail
         return Finding(

@@ -63,8 +63,7 @@ def read_run(path: Path) -> StoredRun | None:
 def written_run(path: Path, header: Record) -> Iterator[Callable[[Record], None]]:
     """Open a new file for a run, and yield a function that appends and flushes a line.
 
-    The file is marked complete if the `with` block ends without an error.
-    """
+    The file is marked complete if the `with` block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
 

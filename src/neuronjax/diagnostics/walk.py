@@ -296,8 +296,8 @@ class OpWalk(abc.ABC):
         return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
 
     def own_key(self, lane: Lane, keys: Keys) -> RoundingKey:
-        """Return the key of `lane`, with its device folded in if all devices run
-        together."""
+        """Return the key of `lane`. If all devices run together, fold the number of the
+        lane's device into the key."""
         key = keys[lane.side]
         return self._folded(lane.side, key, lane.device) if self._is_joint else key
 
@@ -342,8 +342,7 @@ def _enter(blocks: Blocks, carries: Mapping[Lane, Any], lanes: Lanes) -> None:
 
 
 def count_ops(side: Side, block: Block) -> int:
-    """Return the number of ops in `block` if each loop runs once and all branches
-    run."""
+    """Return the number of ops if each loop runs once and every branch is taken."""
     controls = [_control(span) for span in side.spans(block)]
     inside = (
         count_ops(side, entry.block)

@@ -211,8 +211,8 @@ def common(
     places = defaultdict[Hashable, list[int]](list)
     for j in range(start, len(right) - end):
         places[right[j]].append(j)
-    # For each length, the common subsequence that ends first: its last index in
-    # `right`, and its pairs as a linked list.
+    # ends[n] is the smallest index in `right` at which a common subsequence of length
+    # n + 1 ends; links[n + 1] has the pairs of that subsequence as a linked list.
     ends: list[int] = []
     links: list[Any] = [None]
     for i in range(start, len(left) - end):

@@ -126,8 +126,7 @@ class Beside(NamedTuple):
         errors: the errors of all parts, added up.
         before, after: both arrays, gathered from the devices; where both are split
             alike, the parts on the first device on which they differ.
-        device: number of this device; None outside of a mesh, or where parts are
-            gathered.
+        device: number of this device; None outside of a mesh, or if parts are gathered.
     """
 
     errors: Errors
