@@ -248,7 +248,7 @@ class _ReachedError(Exception):
     """A signal that ends a run at the op of the first divergence."""
 
 
-#: With more causes, the diverged op itself is named if it amplifies errors.
+#: With more causes than this, the diverged op is named if it amplifies errors.
 FEW_CAUSES = 3
 #: Largest relative error that counts as an ordinary rounding to FP32.
 ORDINARY = 2.0**-18

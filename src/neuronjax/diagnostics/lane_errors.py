@@ -119,7 +119,7 @@ class LaneErrors:
 
     def moves(self, spans: Mapping[Side, Span], lanes: Lanes) -> bool:
         """Return whether an op changes no bit, so that `rounded` and `isolated` need
-        not be executed: their result is the reference's."""
+        not execute the op but get the reference's result."""
         executed = [i for span in spans.values() for i in span.instructions]
         are_moves = bool(executed) and all(isinstance(i, DmaCopy) for i in executed)
         return are_moves and self._may_skip(lanes)
@@ -152,8 +152,8 @@ class LaneErrors:
         return total._replace(device=self.reference.device)
 
     def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
-        """Return the errors on the reference's operands of `value`, which an op that
-        only moves numbers computes. `own` are the errors of `value` in the run."""
+        """Return the errors of `value` if the op that moves it reads the reference's
+        operands. `own` are the errors of `value` in the run."""
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))

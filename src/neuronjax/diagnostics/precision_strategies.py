@@ -42,7 +42,7 @@ class Decision:
             sensitivity), "together" (with all that was kept before), "best" (a change
             of one group that is better than the kept steps) or "held out".
         groups: indices of the groups that were changed.
-        candidate: index of the candidate that they get.
+        candidate: index of the candidate that these groups get.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if the program could not be lowered.
         kept_seconds: predicted time of the assignment kept after this decision.

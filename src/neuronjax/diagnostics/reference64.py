@@ -180,8 +180,7 @@ def _double(i: Instruction, x: Arrays) -> Sequence[Any]:
 
 
 def _rule(i: Instruction) -> Rule | None:
-    """Return the rule of `i`; None if `i` or an instruction in its blocks has no
-    rule."""
+    """Return the rule of `i`; None if `i` or an op in its blocks has no rule."""
     if _double.dispatch(type(i)) is _double.dispatch(object):
         return None
     if not all(_rule(inner) for block in i.blocks for inner in block.instructions):

@@ -25,7 +25,7 @@ class Substituted(NamedTuple):
 
 
 def declared(array: Any) -> Any:
-    """Return the value in its declared format."""
+    """Return `array` in its declared format."""
     return array.declared if isinstance(array, Substituted) else array
 
 

@@ -32,7 +32,7 @@ class Verdict:
     at: Op | None = None
 
 
-#: A predicate's answer: whether its rule applies; a text is the detail of a `Verdict`.
+#: If a predicate's rule applies, a `Verdict`, the detail of one, or True; else falsy.
 Answer = Verdict | str | bool | None
 
 

@@ -151,8 +151,8 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def with_storage(
     held: Held, array: np.ndarray, dtype: np.dtype, model: ErrorModel
 ) -> Held:
-    """Return `held`; if the format of `array` is coarser than `dtype`, with the error
-    of rounding to that format added."""
+    """Return `held`, with the error of rounding to the format of `array` added if that
+    format is coarser than `dtype`."""
     stored = array.dtype.name
     if not {stored, dtype.name} <= FORMATS.keys():
         return held

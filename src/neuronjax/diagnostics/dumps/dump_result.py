@@ -26,7 +26,7 @@ class DumpedTensor:
     """A saved tensor that is a value of the program.
 
     Attributes:
-        tensor: its name in the dump.
+        tensor: the name of the tensor in the dump.
         name: the name of the value in the program.
         how: how the tensor was matched: as "given", by "name", or by a unique "shape".
         place: the op that makes the value; None for an argument.

@@ -29,9 +29,9 @@ class NamedValue:
 
     Attributes:
         key: the value and the calls that lead to it.
-        path: the op that makes it; None for an argument.
-        names: its names; reports show the first.
-        computes: whether its op computes; False if the op only moves numbers.
+        path: the op that makes the value; None for an argument.
+        names: names of the value; reports show the first.
+        computes: whether the op computes; False if it only moves numbers.
     """
 
     key: Key
@@ -115,8 +115,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Match:
-    """A saved tensor and its value of the program; `how` is "given", "name" or
-    "shape"."""
+    """A saved tensor and its value, matched as "given", or by "name" or "shape"."""
 
     tensor: str
     value: NamedValue

@@ -85,7 +85,7 @@ class FirstDifference:
         type: the type of the whole value, with the parts of devices gathered.
         is_edit: whether the op, or a constant that it reads, was edited; if False, the
             operands of the op differ.
-        iteration: the iterations of the loops around it; () outside of loops.
+        iteration: the iterations of the loops around the op; () outside of loops.
         device: the first device whose parts differ; None if whole arrays are compared.
         errors: errors of g against f, over all executions of the op.
         index: the index of the element that differs most.

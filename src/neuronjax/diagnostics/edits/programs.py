@@ -104,7 +104,7 @@ def compare_programs(
 
 
 def edits_between(before: Program, after: Program) -> tuple[Edit, ...]:
-    """Return the edits between two programs. Nothing is run: `differs` is None."""
+    """Return the edits between two programs. Nothing is run, so `differs` is None."""
     return tuple(_Describing(aligned(flat(before), flat(after)), {}).edits())
 
 
@@ -255,7 +255,7 @@ def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
 
 
 def _reader(op: FlatOp, program: FlatProgram) -> FlatOp:
-    """Return the first op that computes with the result of `op`, or `op` itself."""
+    """Return the first op that computes with the result of `op`; `op` if no op does."""
     values = set(op.op.results)
     for other in program.ops[op.number + 1 :]:
         if values.isdisjoint(other.op.operands):

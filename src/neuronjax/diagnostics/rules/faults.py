@@ -180,9 +180,9 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
-    """Return (largest, is_known) for `op`, an iota or a cast of integers: the largest
-    magnitude of its numbers, 0 if `dtype` holds all of them; and whether more than the
-    dtype of the integers bounds them."""
+    """Return (largest, is_known) for `op`, an iota or a cast of integers. `largest` is
+    the largest magnitude of its numbers, or 0 if `dtype` holds them all; `is_known` is
+    False if `largest` only follows from the range of the integers."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands
