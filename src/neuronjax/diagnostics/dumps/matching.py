@@ -157,10 +157,11 @@ def matched(
         if len(fitting) == 1:
             pairs[tensor] = (fitting[0], "name")
         elif fitting:
-            reasons[tensor] = f"may be {_listed(fitting)}"
+            reasons[tensor] = f"its name fits several values: {_listed(fitting)}"
         elif candidates:
             shapes = ", ".join(str(v.value.type) for v in candidates[:_SHOWN])
-            reasons[tensor] = f"{candidates[0].names[0]} is {shapes}"
+            named = candidates[0].names[0]
+            reasons[tensor] = f"its name fits {named}, which is {shapes}"
     _by_shape(tensors, values, pairs, reasons)
     matches = _once_each(tensors, pairs, reasons)
     left = [
