@@ -100,7 +100,7 @@ class Errors:
         return math.inf if error == 0 else -20 * math.log10(error)
 
     def as_dict(self) -> dict[str, float | int]:
-        """Return the numbers that reports show."""
+        """Return a flat dict of the numbers that reports show."""
         return {name: getattr(self, name) for name in _REPORTED}
 
 

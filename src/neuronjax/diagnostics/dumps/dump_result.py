@@ -109,7 +109,7 @@ class DumpComparison(Displayed):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON, with None for Inf."""
+        """Return the comparison as a dict for JSON, with None for Inf."""
         first = self.first
         return {
             "name": self.name,

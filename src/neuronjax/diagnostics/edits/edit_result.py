@@ -197,7 +197,7 @@ class ProgramComparison(Displayed):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
+        """Return the comparison as a dict for JSON."""
         return asdict(self) | {
             "is_same": self.is_same,
             "outputs": [
