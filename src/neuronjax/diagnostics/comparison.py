@@ -65,7 +65,7 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of a third run, with which both runs are compared; "" without it.
+        baseline: name of a third run, compared with the run and the reference, or "".
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are searched for instead.
         ops: records in program order.

@@ -24,8 +24,8 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
-# Functions of jax.random: users did not write their integer arithmetic. A program keeps
-# their names, since they are private, and adds a suffix if two have one name.
+# Functions of jax.random: users did not write their integer arithmetic. They are
+# private in a program and keep their names, with a suffix if two have one name.
 _GENERATORS = re.compile(
     r"_?(threefry|philox)\w*|_(uniform|randint|normal|bernoulli|gumbel|exponential"
     r"|gamma|beta|cauchy|laplace|poisson|shuffle|truncated|rademacher|categorical"
