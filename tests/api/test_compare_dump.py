@@ -150,7 +150,7 @@ def test_what_does_not_match_says_why():
     why = {u.tensor: u.why for u in found.unmatched}
     assert "no value has this name" in why["strange"]
     assert "no value has this name" in why["head.weight"]
-    assert why["broadcast_in_dim"].startswith("may be")
+    assert why["broadcast_in_dim"].startswith("its name fits several values: ")
     assert why["encoded"].startswith("no unique match: its shape and dtype fit")
     assert "is already matched with 'the result'" in why["head/output"]
     assert len(found.tensors) == 3

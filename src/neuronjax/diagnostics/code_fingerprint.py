@@ -26,11 +26,10 @@ _DIGITS = 16
 
 
 def code_fingerprint(*things: Any) -> str:
-    """Return a hash of functions and plain values, as hexadecimal digits.
+    """Return a hash of `things` as hexadecimal digits.
 
-    Arguments may be functions, numbers, text, arrays, dataclasses, and containers of
-    them. Any other object counts by its class only.
-    """
+    `things` may be functions, numbers, text, arrays, dataclasses, and containers of
+    them. Any other object counts by its class only."""
     text = "\n".join(_CodeWriter().of(thing) for thing in things)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
@@ -124,7 +123,6 @@ class _CodeWriter:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Return every global name that code and the functions inside it may read."""
     nested = (c for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*map(_names, nested))
 

@@ -1,9 +1,9 @@
-"""A program's run under its policy, compared op by op with a run under a reference.
+"""A program's run under its policy, compared op by op with a reference run.
 
-Both sides (the program under its policy, and under the reference) are lowered and get
-an executor. A walk executes both sides and measures their distance after each op; a
-recorder adds up the distances and records the op that first exceeds the tolerance.
-Further runs search for ops that explain this first divergence.
+For each run the program is lowered and gets an executor; both together are a side. A
+walk executes the two sides and measures after each op how far their values differ; a
+recorder adds up these distances and notes the first op that exceeds the tolerance.
+Further runs search for the ops that explain this first divergence.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ from neuronjax.report.setting import policy_name
 
 DOUBLES = ("float64", "float64_rounded")
 REFERENCES = ("float32", *DOUBLES)
-#: Default tolerance: relative L2 error against a reference with other numerics.
+#: Default tolerance, a relative L2 error, against "float32" or another policy.
 DEFAULT_TOLERANCE = 0.1
 
 
 def float32_policy(policy: Policy) -> Policy:
     """Return the policy of the "float32" reference: FP32, as JAX on a host.
 
-    Only the program's own casts are made, and XLA chooses the order of sums. Elementary
-    functions are the emulator's. Settings that change no numbers (LNC, host calls,
-    algorithms of collectives) are those of `policy`.
-    """
+    Only the program's own casts are made, and XLA chooses the order of sums. The
+    emulator computes elementary functions. Settings that change no numbers (LNC, host
+    calls, algorithms of collectives) are those of `policy`."""
     return dataclasses.replace(
         policy,
         auto_cast="none",
@@ -98,8 +97,8 @@ class Setting:
         return Side(program, regions, Emulator(program, context))
 
     def double(self, policy: Policy, *, rounds: bool) -> Side:
-        """Return the program with an executor in double precision. If `rounds`, results
-        are rounded to declared formats narrower than float32."""
+        """Return the lowered program with an executor in double precision. If `rounds`,
+        results are rounded to declared formats narrower than float32."""
         program, regions = self._lower(float32_policy(policy), False)
         return Side(program, regions, Reference64(program, rounds=rounds))
 
@@ -113,8 +112,8 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """Return the program lowered for `reference`, with its executor. For a word of
-        `REFERENCES`, settings that change no numbers are those of `policy`."""
+        """Return the program lowered for `reference`, with its executor. A word of
+        `REFERENCES` leaves settings that change no numbers as they are in `policy`."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":
@@ -128,8 +127,8 @@ def label(reference: str | Policy) -> str:
 
 
 def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
-    """Return 0 (every bit must agree) if `reference` equals `policy`, None for double
-    precision (`verdict` derives tolerances), and otherwise `DEFAULT_TOLERANCE`."""
+    """Return 0 (every bit must agree) if `reference` equals `policy`, None if it is in
+    `DOUBLES` (`verdict` derives tolerances), and otherwise `DEFAULT_TOLERANCE`."""
     if reference in DOUBLES:
         return None
     same = isinstance(reference, Policy) and reference == policy
@@ -161,9 +160,9 @@ def _errs(errors: Errors) -> bool:
 
 
 def exceeds(errors: Errors, path: OpPath, tolerance: float) -> bool:
-    """Return whether `errors`, of the op at `path`, exceed the tolerance. Booleans and
-    casts of booleans exceed only a tolerance of 0, since a wrong boolean shows in the
-    numbers that it selects."""
+    """Return whether the `errors` of the op at `path` exceed `tolerance`. Errors of
+    booleans, and of casts of booleans, exceed only a tolerance of 0, since a wrong
+    boolean shows in the numbers that it selects."""
     if tolerance == 0:
         return errors.differing > 0
     op = path.op
@@ -246,10 +245,10 @@ def _record(path: OpPath, sums: _Sums) -> OpRecord:
 
 
 class _ReachedError(Exception):
-    """A signal that ends a further run at the op of the first divergence."""
+    """A signal that ends a run at the op of the first divergence."""
 
 
-#: With more causes than this, an op that amplifies errors is named as the cause.
+#: With more causes than this, the diverged op is named if it amplifies errors.
 FEW_CAUSES = 3
 #: Largest relative error that counts as an ordinary rounding to FP32.
 ORDINARY = 2.0**-18
@@ -315,8 +314,7 @@ def compare_sides(
 
     `tolerance` is a relative L2 error; 0 means that every bit must agree, None that no
     divergence is searched for. `results` are the names of main's results; None means
-    that no faults are searched for. `names` has further fields of `Comparison`.
-    """
+    that no faults are searched for. `names` has further fields of `Comparison`."""
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
     witness = None if results is None else _witness(setting.program, actual)

@@ -1,9 +1,9 @@
 """The result of `compare`: the errors of every op, and where they begin.
 
 A record has the errors of one op, reached by one path of calls, over all its
-executions. "isolation" is its error on the reference's values, "accumulation" its error
-in the run, in which errors propagate. Ops that only move numbers make no errors, and
-appear in a table only if they differ in isolation.
+executions. "isolation" is the error that the op makes on the reference's values,
+"accumulation" its error in the run, in which errors propagate. Ops that only move
+numbers make no errors, and appear in a table only if they differ in isolation.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Comparison(Displayed):
 
     Attributes:
         setting: the first line of every report: target, logical core, numerics and SDK.
-        baseline: name of a third run with which reference and run are compared, or "".
+        baseline: name of a third run, compared with the run and the reference, or "".
         tolerance: relative L2 error above which a run has diverged; 0 means that every
             bit must agree. None if faults are searched for instead.
         ops: records in program order.
@@ -109,7 +109,7 @@ class Comparison(Displayed):
         return _worst_first((r for r in self.ops if r.errs), "isolation")
 
     def sorted(self, sort: str = "isolation") -> tuple[OpRecord, ...]:
-        """Return ops in the order of a table.
+        """Return the ops that a table shows, in the order of its rows.
 
         Args:
             sort: "isolation" returns ops with an error on the reference's operands,
@@ -129,7 +129,7 @@ class Comparison(Displayed):
         return _worst_first(found, "accumulation")
 
     def outliers(self, factor: float = 4.0) -> tuple[OpRecord, ...]:
-        """Return ops whose error is large for ops of the same name, the worst first.
+        """Return ops that are worse than most ops of the same name, the worst first.
 
         Their relative L2 error on the reference's operands exceeds `factor` times the
         median error of ops of the same name."""
@@ -167,7 +167,7 @@ class Comparison(Displayed):
         return Records(rows, partial(group_table, shown, "source", "line"))
 
     def iterations(self, number: int) -> Records:
-        """Return the errors of op `number`, which is in a loop, by iteration."""
+        """Return the errors of op `number`, a dict per loop iteration with an error."""
         return Records(
             {"iteration": i.index} | figures(i, "isolation", "accumulation")
             for i in self.ops[number].iterations
@@ -218,7 +218,7 @@ class Comparison(Displayed):
         return draw_errors(title, self.records, computing, marks)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON value, with None for Inf."""
+        """Return the comparison as a dict for JSON, with None for Inf."""
         first = self.first_divergence
         return finite(
             {

@@ -21,14 +21,14 @@ _PART_WIDTH = 13
 
 
 def short(value: float) -> str:
-    """Return a value with two significant digits; from 100 to 1e6, as an integer."""
+    """Return `value` with two significant digits; from 100 to 1e6, as an integer."""
     if value == 0:
         return "0"
     return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.2g}"
 
 
 def percent(share: float) -> str:
-    """Return a share of 1 in percent: "0.78 %" for 0.0078."""
+    """Return a fraction in percent: "0.78 %" for 0.0078."""
     return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
 
 

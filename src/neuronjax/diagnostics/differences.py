@@ -13,10 +13,7 @@ import numpy as np
 
 
 def ratio(error: float, size: float) -> float:
-    """Return an error divided by the size of the reference.
-
-    Return 0 if `error` is 0, and Inf if only `size` is 0.
-    """
+    """Return `error` / `size`; 0 if `error` is 0, and Inf if only `size` is 0."""
     if error == 0:
         return 0.0
     return float(error / size) if size else math.inf

@@ -1,8 +1,8 @@
 """Distances of numbers from their reference: sums, counts and maxima.
 
 Compiled code compares finite FP32 numbers in one pass, many times as fast as NumPy.
-Where it cannot be used, NumPy compares blocks that fit a cache. Several threads work on
-one large array.
+NumPy compares other arrays, in blocks that fit a cache. Several threads share the work
+on a large array.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
 class Broken(IntEnum):
-    """Counts of Inf and NaN, which the sums of `Distance` leave out.
+    """Counts of elements with Inf or NaN. The sums of `Distance` leave them out.
 
-    `CHANGED` counts elements with an Inf or NaN that differs from the reference,
+    `CHANGED` counts elements in which an Inf or NaN differs from the reference,
     `CEASED` elements that are finite in only one of the arrays. `KNOWN2` is the sum of
-    squares of the reference wherever it is finite.
-    """
+    squares of the reference wherever it is finite."""
 
     ACTUAL = len(Distance)
     REFERENCE = auto()
@@ -59,7 +58,7 @@ _ZEROS = (0.0,) * len(_TOLD)
 def figures(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Figures:
-    """Return the distances and counts that `setting` requests.
+    """Return the distances of two arrays, and counts, that `setting` requests.
 
     Args:
         actual: array of the declared dtype.
@@ -76,7 +75,7 @@ def figures(
             return _total(_of_block(x, y, setting) for x, y in blocks_of(a, r))
 
     def measured_now() -> Figures:
-        # No distance depends on the order, so arrays are read in the order of memory.
+        # The order of elements does not matter, so they are read as they are in memory.
         order = sorted(range(actual.ndim), key=lambda n: -actual.strides[n])
         parts = in_parts(part, actual.transpose(order), reference.transpose(order))
         return parts[0] if len(parts) == 1 else _total(parts)
@@ -134,7 +133,8 @@ def _total(parts: Iterable[Figures]) -> Figures:
 def distances(
     actual: np.ndarray, reference: np.ndarray, setting: Mapping[Told, float]
 ) -> Mapping[Distance, float] | None:
-    """Return the distances of flat arrays by compiled code; None if it cannot be used.
+    """Return the distances of flat arrays by compiled code; None if compiled code
+    cannot be used, or if a sum of squares is not finite.
 
     A parameter that is missing in `setting` is 0."""
     if actual.dtype != np.float32 or reference.dtype.kind != "f":
@@ -237,9 +237,9 @@ def _different(
 
 
 def _spacing(a: np.ndarray, r: np.ndarray, setting: Mapping[Told, float]) -> np.ndarray:
-    """Return the spacing of numbers of a format at the larger magnitude of `a` and `r`.
-    It is 2^(exponent - mantissa_bits), but not less than at the smallest normal number.
-    Clearing sign and mantissa of a float64 number leaves 2^exponent."""
+    """Return the spacing of the format's numbers at the larger magnitude of `a` and
+    `r`. It is 2^(exponent - mantissa_bits), and constant below the smallest normal
+    number. Clearing sign and mantissa of a float64 number leaves 2^exponent."""
     power = a.view(np.uint64) & _EXPONENT_FIELD
     other = r.view(np.uint64) & _EXPONENT_FIELD
     power, other = power.view(np.float64), other.view(np.float64)
@@ -314,7 +314,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def blocks_of(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield parts of flat arrays of equal size; each part fits the cache."""
+    """Yield corresponding parts of flat `arrays`; each part fits the cache."""
     for start in range(0, arrays[0].size, BLOCK_ELEMENTS):
         stop = start + BLOCK_ELEMENTS
         yield tuple(x[start:stop] for x in arrays)

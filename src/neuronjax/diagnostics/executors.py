@@ -50,7 +50,8 @@ def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[Any]:
 def by_device(
     i: Instruction, results: Sequence[Any], devices: int
 ) -> list[list[np.ndarray]]:
-    """Return a list of results per device, the same list if all results are equal."""
+    """Return a list of results per device, one object for all if all results are
+    equal."""
     arrays = [np.asarray(x) for x in results]
     if isinstance(i, Collective) and is_same_for_all(i, devices):
         return [[x[0, ...] for x in arrays]] * devices
@@ -81,7 +82,8 @@ class Emulator:
     def identity(
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
-        """Return the signature of `i`, with the key's path if `i` draws random bits."""
+        """Return a key that is equal for instructions which compute the same function:
+        the signature of `i`, and the path of `key` if `i` draws random bits."""
         if i.blocks or isinstance(i, Call):  # blocks are equal only within one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:

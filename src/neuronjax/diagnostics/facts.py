@@ -1,9 +1,9 @@
 """Static facts about integers: values or bounds that are known before the run.
 
 Facts come from a forward evaluation of StableHLO over constants, iotas and loop
-counters. A `Fact` has bounds that always hold (the dtype's if no better bounds are
-known), and the value if it is a constant of at most `LARGEST` elements. Floats have no
-bounds. Semantics: docs/spec.md of openxla/stablehlo.
+counters. A `Fact` has bounds that always hold, at worst those of the dtype, and the
+value if it is a constant of at most `LARGEST` elements. Floats have no bounds.
+Semantics: docs/spec.md of openxla/stablehlo.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _slice(op: Op, x: np.ndarray) -> np.ndarray:
 
 
 def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a quotient; integers are rounded toward zero, and x / 0 is undefined."""
+    """Return x / y; for integers, rounded toward zero, and undefined if y is 0."""
     if not is_integer(x.dtype):
         return x / y
     safe = np.where(y == 0, 1, y)
@@ -158,7 +158,6 @@ def _divide(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _remainder_value(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return a remainder with the dividend's sign; x modulo 0 is x for integers."""
     if not is_integer(x.dtype):
         return np.fmod(x, y)
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
@@ -218,7 +217,7 @@ def _clamp(op: Op, facts: Sequence[Fact]) -> Fact:
 
 
 def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
-    """Return the rule that bounds `function`, which is monotone in each operand."""
+    """Return a rule for the bounds of `function`, which is monotone in each operand."""
 
     def rule(op: Op, facts: Sequence[Fact]) -> Fact:
         a, b = facts
@@ -229,7 +228,6 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    """Return bounds of a comparison's result, from the bounds of its operands."""
     a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):

@@ -41,7 +41,7 @@ DOCUMENTS = {
     "RN-NKI": "release-notes/components/nki.rst",
     "SH": "nki/api/nki.api.shared.rst",
 }
-"""Pages of the documentation of Neuron SDK 2.32, and one author's measurements."""
+"""Sources by key: documentation of Neuron SDK 2.32, and one author's measurements."""
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 

@@ -3,8 +3,8 @@
 The candidates are the diverged op and its ancestors, if they have an error on the
 reference's operands. A set of ops explains the divergence if the divergence disappears
 when the reference executes these ops (see `reference_substitution`). The search takes
-as few of the worst candidates as suffice, then drops each that is not needed. A smaller
-set may exist: the number of trials is limited, since every trial is a run.
+as few of the worst candidates as suffice, then drops those that are not needed. A
+smaller set may exist: every trial is a run, so the number of trials is limited.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ FEW = 4
 def ancestors(program: Program, op: Op) -> set[Op]:
     """Return the op and every op on which its results may depend.
 
-    Calls of one function are not distinguished: each has the ancestors of all calls.
-    """
+    Calls of one function are not distinguished: each has the ancestors of all calls."""
     graph = ValueSources(program)
     values = graph.behind([*op.operands, *op.results])
     return {op} | {graph.makers[v] for v in values if v in graph.makers}
@@ -38,7 +37,7 @@ def smallest_set(
     `candidates` begin with the most suspicious. If a set passes `explains`, all sets
     that contain it are assumed to pass. Return () if the set of all candidates fails.
     """
-    left = itertools.count(MOST_TRIALS, -1)  # trials left; at 0, all fail
+    left = itertools.count(MOST_TRIALS, -1)  # after these, every trial fails
 
     def trial(chosen: Sequence[Hashable]) -> bool:
         return next(left) > 0 and explains(chosen)
@@ -58,7 +57,7 @@ def _fewest(
     candidates: Sequence[Hashable], trial: Callable[[Sequence[Hashable]], bool]
 ) -> int | None:
     """Return the length of the shortest prefix of the candidates that passes `trial`.
-    Try 1, 4, 16, ... candidates, then bisect. Return None if the set of all fails."""
+    Try 1, 4, 16, ... candidates, then bisect. Return None if all together fail."""
     low, high = 0, 1
     while not trial(candidates[:high]):
         if high >= len(candidates):

@@ -1,7 +1,8 @@
 """Limits of an NKI kernel, found by scheduling it again without some of its work.
 
-The author of a kernel chooses its precision, layout and order. So the time after a
-change is that of the kernel if some work took no time: a bound that no kernel reaches.
+The author of a kernel chooses its precision, layout and order of instructions, so these
+do not change. Each change assumes that some work takes no time: the time after the
+change is a bound that no kernel reaches.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def profiler(
 
     Raises:
         InvalidProgramError: `policy` is not None. The returned function raises it if
-            the kernel does not fit PSUM, as a run does.
+            the kernel does not fit PSUM, like a run of the kernel.
     """
     if policy is not None:
         raise InvalidProgramError(
@@ -84,7 +85,7 @@ def profiler(
 
 
 def not_a_kernel(program: Program | None) -> Program:
-    """Return `program`; raise InvalidProgramError for None, which means a kernel."""
+    """Return `program`; raise InvalidProgramError if it is None, as for a kernel."""
     if program is None:
         raise InvalidProgramError(
             "an NKI kernel, where a program of JAX is needed",

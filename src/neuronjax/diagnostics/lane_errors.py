@@ -1,4 +1,4 @@
-"""The errors between lanes: the runs of one program that a walk executes side by side.
+"""The errors between lanes, the runs of a program that a walk executes side by side.
 
 Lanes with the same array have no error, and arrays with equal bits become one array. An
 op that only repeats all elements equally often has the errors of its operand. If the
@@ -38,9 +38,10 @@ _REPEATS = frozenset(
 class Compared(NamedTuple):
     """The errors of one execution of an op on a device (0 outside of a mesh).
 
-    `isolation` (on the reference's operands) and `accumulation` (in the run) are errors
-    against the reference; `expected` (of the reference) and `actual` (of the run) are
-    errors against the baseline. Errors are None if one of their lanes did not run."""
+    Against the reference, `isolation` is the error on the reference's operands and
+    `accumulation` the error in the run. Against the baseline, `expected` is the error
+    of the reference and `actual` the error of the run. An error is None if one of the
+    two lanes did not execute the op."""
 
     isolation: Errors | None = None
     accumulation: Errors | None = None
@@ -60,11 +61,13 @@ class LaneErrors:
 
     Attributes:
         reference, actual: the lanes that are compared.
-        rounded: the reference on its values rounded to the declared formats; `isolated`
-            is compared with it. None unless the reference has wider floats.
-        isolated: the actual program on the reference's values.
-        baseline: the lane with which `reference` and `actual` are compared.
-        perturbed: the reference on perturbed data.
+        rounded: the reference program, with each op run on the reference's values,
+            rounded to the declared formats; `isolated` is compared with this lane. None
+            unless the reference has wider floats.
+        isolated: the actual program, with each op run on the reference's values,
+            rounded to the declared formats.
+        baseline: a third lane, with which `reference` and `actual` are compared.
+        perturbed: the reference program on randomly perturbed data.
         memory: cached results of computations on the same arrays.
     """
 
@@ -97,8 +100,7 @@ class LaneErrors:
         """Yield the lanes in the order of execution.
 
         The reference is first, since other lanes can use its results. A reference with
-        wider floats is later: NumPy computes it while XLA runs the lanes before it.
-        """
+        wider floats is later: NumPy computes it while XLA runs the lanes before it."""
         first, last = (self.reference, self.rounded), (self.isolated, self.actual)
         if self.reference.side.executor.is_wide:
             first, last = last, first
@@ -117,7 +119,7 @@ class LaneErrors:
 
     def moves(self, spans: Mapping[Side, Span], lanes: Lanes) -> bool:
         """Return whether an op changes no bit, so that `rounded` and `isolated` need
-        not be executed: their result is the reference's."""
+        not execute the op but get the reference's result."""
         executed = [i for span in spans.values() for i in span.instructions]
         are_moves = bool(executed) and all(isinstance(i, DmaCopy) for i in executed)
         return are_moves and self._may_skip(lanes)
@@ -130,7 +132,8 @@ class LaneErrors:
     def compare(
         self, op: Op, views: Views, lanes: Lanes, repeats: bool, moves: bool
     ) -> Compared:
-        """Return an op's errors; store the reference's results for the next ops."""
+        """Return the errors of `op`; store the reference's results in `isolated` and
+        `rounded`, which compute the next ops from them."""
         total = Compared()
         self.asked.clear()
         executed = [x for x in lanes if x is not self.isolated] if moves else lanes
@@ -149,8 +152,8 @@ class LaneErrors:
         return total._replace(device=self.reference.device)
 
     def _moved(self, value: Value, own: Errors, views: Views) -> Errors:
-        """Return the errors on the reference's operands of `value`, the result of an op
-        that only moves numbers. `own` are its errors in the run."""
+        """Return the errors of `value` if the op that moves it reads the reference's
+        operands. `own` are the errors of `value` in the run."""
         dtype = np.dtype(value.type.dtype)
         if not is_float(dtype):
             return Errors(elements=_size(value))
@@ -189,7 +192,6 @@ class LaneErrors:
         return Compared(own.without_error(), own, expected, actual)
 
     def _feed(self, views: Views, value: Value, lanes: Lanes) -> None:
-        """Store the reference's value in `isolated` and `rounded`."""
         if self.isolated is None or self.isolated not in lanes:
             return
         executor, dtype = self.reference.side.executor, value.type.dtype
@@ -209,7 +211,7 @@ class LaneErrors:
     def _errors(
         self, left: Lane, right: Lane, views: Views, value: Value, is_seen: bool
     ) -> Errors:
-        """Return the errors of a value in `left` against `right`. If bits are equal,
+        """Return the errors of `value` in `left` against `right`. If bits are equal,
         `left` may get the array of `right`. If `is_seen`, put distances in `asked`."""
         at, executor = views[left.side][value].buffer.number, left.side.executor
         ours = left.arrays[at]
@@ -228,8 +230,8 @@ class LaneErrors:
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
-        """Return the arrays of a value in `lanes`; `view` returns its view in a lane.
-        Pass `value` for a result of the current op, to include its distances."""
+        """Return the arrays of a value in `lanes`; `view` returns the value's view in a
+        lane. Pass `value` if an op has just computed it, to include its distances."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:
@@ -251,7 +253,6 @@ class LaneErrors:
 def _measured(
     ours: Any, theirs: Any, executor: Executor, dtype: Any, is_seen: bool
 ) -> tuple[Errors | None, Figures | None]:
-    """Return the errors of `ours` (None for equal bits), and distances if `is_seen`."""
     if isinstance(ours, Substituted):
         return errors_of(ours.wide, np.asarray(theirs)), None
     a, r = np.asarray(executor.leave(ours, dtype)), np.asarray(theirs)

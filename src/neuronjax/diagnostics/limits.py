@@ -1,9 +1,9 @@
 """Changes that would make a program faster, each with its predicted time.
 
-The time after a change is found by lowering or scheduling the changed program again.
-The time of an ideal that no program reaches (nothing spills; all queues overlap) is
-called a bound. A change of precision changes the numbers; `neuronjax run` and `jit`
-show whether the program still trains.
+The time after a change is found by lowering or scheduling the changed program again. A
+time that no program reaches, such as the time if all queues overlapped, is called a
+bound. A change of precision changes the numbers; `neuronjax run` and `jit` show whether
+the program still trains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
 
 Basis = Literal["re-priced", "bound"]
-#: A function that schedules instructions on a core.
+#: A function that returns the timeline of instructions on a core.
 Price = Callable[[InstructionProgram, Core], Timeline]
 
 _PRECISIONS = ("bf16", "fp8", "mxfp8", "mxfp4")
@@ -43,8 +43,8 @@ class Subject:
         program: the program before lowering.
         instructions: the program after lowering.
         with_batch: returns the instructions for a batch of another size, given as a
-            factor (1/8, say), or None if the program cannot have such a batch. The
-            attribute is None if it is not known which arguments are the batch.
+            factor such as 1/8; it returns None if the program cannot have such a batch.
+            The attribute is None if it is not known which arguments are the batch.
     """
 
     program: Program
@@ -65,10 +65,10 @@ class Change:
         kind: "precision", "cores", "spills", "overlap", "transfers", "batch" or
             "sharding".
         what: what to do, in one line.
-        seconds: the program's time after the change; for a larger batch, the time of as
-            much work as a batch has now.
+        seconds: the program's time after the change; for a larger batch, this time
+            divided by the factor by which the batch is larger.
         before_seconds: the program's time now.
-        basis: "re-priced" for a predicted time, "bound" if no program reaches it.
+        basis: "re-priced" if `seconds` is predicted, "bound" if no program reaches it.
     """
 
     kind: str
@@ -111,7 +111,7 @@ class Changes(Displayed, tuple[Change, ...]):
 
 
 def gaining(found: Iterable[Change]) -> list[Change]:
-    """Return the changes that gain over 0.1 % of the time, the largest gain first."""
+    """Return the changes that save over 0.1 % of the time, the largest gain first."""
     gains = (c for c in found if c.gain_seconds > 0.001 * c.before_seconds)
     return sorted(gains, key=lambda change: change.seconds)
 
@@ -147,7 +147,7 @@ def _precisions(subject: Subject) -> Iterator[Change]:
         try:
             lowered = lower(subject.program, target=subject.target, policy=policy)
         except NeuronJaxError:
-            continue  # not supported by the chip
+            continue  # the chip does not support it
         timeline = subject.price(lowered, subject.core)
         what = f'policy="{name}"'
         yield _change(subject, "precision", what, timeline.total_seconds)

@@ -26,17 +26,16 @@ Functions = Mapping[str, Function]
 
 
 def invariant(op: Op, index: int) -> bool:
-    """Return whether the body of a while returns carry `index` unchanged."""
+    """Return whether the body of `op`, a while, returns carry `index` unchanged."""
     body = op.regions[1]
     return body.results[index] is body.arguments[index]
 
 
 def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | None:
-    """Return how often the body of a while runs, or None if the number is not static.
+    """Return how often the body of `op`, a while, runs; None if that is not static.
 
-    `initial` are facts of the while's operands; `functions` are the program's, of which
-    the body may call one to compute the counter.
-    """
+    `initial` are facts of the while's operands; `functions` are those of the program,
+    since the body may call one to compute the counter."""
     condition = op.regions[0]
     kept = {
         condition.arguments[i]: fact
@@ -65,7 +64,7 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
 def carried(
     op: Op, index: int, initial: Sequence[Fact], functions: Functions, trips: int | None
 ) -> Fact:
-    """Return a fact that is true of carry `index` of a while in all trips."""
+    """Return a fact that holds for carry `index` of `op`, a while, in all trips."""
     if invariant(op, index):
         return initial[index]
     type, first = op.operands[index].type, initial[index].scalar

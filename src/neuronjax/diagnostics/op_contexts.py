@@ -24,8 +24,8 @@ from neuronjax.ir.value_sources import ValueSources
 from neuronjax.lowering import lower_by_op
 from neuronjax.policy import Policy
 
-# Functions of jax.random, whose integer arithmetic is not the user's. These functions
-# are private in the program and keep their names, with a suffix if two have one name.
+# Functions of jax.random: users did not write their integer arithmetic. They are
+# private in a program and keep their names, with a suffix if two have one name.
 _GENERATORS = re.compile(
     r"_?(threefry|philox)\w*|_(uniform|randint|normal|bernoulli|gumbel|exponential"
     r"|gamma|beta|cauchy|laplace|poisson|shuffle|truncated|rademacher|categorical"
@@ -44,7 +44,7 @@ class Settings:
 
     @functools.cached_property
     def casts(self) -> Mapping[Op, Cast]:
-        """Return the policy's casts of contractions; no casts if lowering fails."""
+        """Return the policy's casts of contractions; {} if lowering fails."""
         try:
             _, regions = lower_by_op(
                 self.program, target=self.target, policy=self.policy
@@ -59,14 +59,14 @@ class OpContext:
     """One op in its context.
 
     Attributes:
-        facts: facts of every visible value.
-        graph: the values and the op from which each value is computed.
+        facts: facts of the values that the op may read.
+        graph: for each value, the op and the values from which it is computed.
         users: the ops that read each value.
         scope: the name stack, enclosing calls included.
-        location: the user's line; "" if the caller's line applies.
-        trips: how often enclosing loops run the op; an unknown length counts as 1.
+        location: the user's line; "" if the line of the caller applies.
+        trips: how often enclosing loops run the op; loops of unknown length count as 1.
         in_generator: whether the op is inside a function of jax.random.
-        loop: the op's own trip count, if it is a `while` with a static count.
+        loop: the op's trip count if it is a `while` with a static count; else None.
     """
 
     op: Op
@@ -88,15 +88,16 @@ class OpContext:
         return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
 
     def producer(self, value: Value, *through: str) -> Op | None:
-        """Return the op that computes `value`. An op named in `through` is replaced by
-        the op that computes its first operand."""
+        """Return the op that computes `value`; None for an argument. An op named in
+        `through` is replaced by the op that computes its first operand."""
         op = self.graph.makers.get(value)
         while op is not None and op.name in through:
             op = self.graph.makers.get(op.operands[0])
         return op
 
 
-#: A function that yields findings on one op. Findings without a line get the caller's.
+#: A function that yields findings on one op. A finding without a line gets the line of
+#: the call that led to the op.
 Rules = Callable[[OpContext], Iterator[Finding]]
 
 
@@ -119,7 +120,7 @@ def visit(settings: Settings, rules: Rules) -> tuple[Finding, ...]:
 
 
 class _Walker:
-    """A walk through functions that caches the results of each function."""
+    """A walk through functions that caches the facts and findings of each function."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
         self.settings, self.rules = settings, rules
@@ -150,7 +151,7 @@ class _Walker:
 
 @dataclass(frozen=True)
 class _FunctionWalk:
-    """The walk of one function, with facts of its arguments; `notes` are findings."""
+    """A walk through one function; `notes` are its findings."""
 
     walker: _Walker
     scope: str
@@ -159,7 +160,7 @@ class _FunctionWalk:
     notes: list[Finding] = field(default_factory=list)
 
     def region(self, region: Region, facts: dict[Value, Fact]) -> Sequence[Fact]:
-        """Return the facts of a region's results; add its values' facts to `facts`."""
+        """Return the facts of a region's results; store all its facts in `facts`."""
         for op in region.ops:
             results = self._op(op, [_known(facts, v) for v in op.operands], facts)
             facts.update(zip(op.results, results, strict=True))
@@ -226,7 +227,7 @@ class _FunctionWalk:
 
 
 def branch_taken(op: Op, index: Fact) -> int | None:
-    """Return which region a `case` or `if` runs; None if `index` is not constant."""
+    """Return the number of the region that `op` runs; None if it depends on data."""
     if index.scalar is None:
         return None
     if op.name == "stablehlo.if":

@@ -29,8 +29,8 @@ class Errors:
     two magnitudes. So a small number in place of a zero does not count as 2^100 ULPs.
 
     Attributes:
-        differing: number of elements whose bits differ from the reference's. A float64
-            reference is rounded to the format, and values are compared. NaNs are equal.
+        differing: number of elements whose bits differ from the reference, except two
+            NaNs. A float64 reference is rounded to the format, and values are compared.
         nonfinite: number of NaN and Inf among the actual numbers.
         nonfinite_reference: number of NaN and Inf in the reference.
         nonfinite_changed: number of elements in which a NaN or Inf differs from the
@@ -100,7 +100,7 @@ class Errors:
         return math.inf if error == 0 else -20 * math.log10(error)
 
     def as_dict(self) -> dict[str, float | int]:
-        """Return the numbers that reports show."""
+        """Return a flat dict of the numbers that reports show."""
         return {name: getattr(self, name) for name in _REPORTED}
 
 
@@ -139,7 +139,7 @@ def errors_in(found: Figures, actual: np.ndarray, reference: np.ndarray) -> Erro
 
 @functools.cache
 def steps_of(dtype: Any) -> Mapping[Told, float]:
-    """Return the parameters with which `figures` counts ULPs of a format."""
+    """Return the parameters with which `figures` counts ULPs of `dtype`."""
     if np.dtype(dtype).kind in "iub":
         return {Told.STEP: 1.0}
     info: Any = ml_dtypes.finfo(dtype)

@@ -106,12 +106,13 @@ class OpRecord:
 
     @property
     def line(self) -> str:
-        """Return `file:line` without folders; a notebook's cell by its number."""
+        """Return `file:line` without folders, or a notebook cell by its number."""
         return place(self.source)
 
     @property
     def ratio(self) -> float | None:
-        """Return the relative L2 of `actual` over that of `expected`, if both exist."""
+        """Return the relative L2 of `actual` over that of `expected`; None without a
+        baseline."""
         if self.expected is None or self.actual is None:
             return None
         low = self.expected.relative_l2
@@ -121,7 +122,7 @@ class OpRecord:
         return high / low
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a flat dict: `isolation_max_ulp`, `accumulation_relative_l2`, ..."""
+        """Return a flat dict with keys such as "op" and "isolation_max_ulp"."""
         names = ("number", "op", "scope", "module", "phase", "source", "result")
         out = {name: getattr(self, name) for name in (*names, "executions")}
         return out | figures(self, "isolation", "accumulation", "expected", "actual")
@@ -134,12 +135,11 @@ class FirstDivergence:
     Attributes:
         iteration: the iteration of each enclosing loop; () outside of loops.
         errors: errors in the run, of the execution that exceeds the tolerance.
-        causes: the op alone, if its error on the reference's operands exceeds the
-            tolerance too. Otherwise the smallest set of ops that was found to bring the
-            error within the tolerance if the reference executes them; empty if none was
-            found. The op alone, not verified, if it amplifies roundings to FP32 or the
-            errors of many ops.
-        verified: whether a run has confirmed the causes.
+        causes: only the op itself if its error on the reference's operands exceeds the
+            tolerance, or if it amplifies roundings to FP32 or the errors of many ops.
+            Otherwise a small set of ops: if the reference executes these, the error is
+            within the tolerance; empty if no such set was found.
+        verified: whether a run has confirmed the causes; False if the op amplifies.
     """
 
     record: OpRecord

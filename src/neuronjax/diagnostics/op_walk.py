@@ -46,7 +46,7 @@ from neuronjax.ir.program import Op, Value
 Heard = Callable[[OpPath, tuple[int, ...], Compared], None]
 _NONE = Errors()
 #: A cast with at least this roundoff hides the rounding to FP32: the roundoff of BF16
-#: and FP16 is 2^13 times FP32's or more, and tables show two digits.
+#: and FP16 is at least 2^13 times that of FP32, and tables show two digits.
 COARSE_CAST = 2.0**-11
 _FLOAT32 = 2.0**-24
 #: Lanes that take the reference's branches, and repeat loops as often as it does.
@@ -161,8 +161,8 @@ class ParallelWalk(OpWalk):
         return int(value)
 
     def decided(self, op: Op, lanes: Lanes, decisions: Mapping[Lane, int]) -> None:
-        """Record an error of the op if run and reference take different branches, or
-        repeat a loop a different number of times."""
+        """Record an error of `op` if the run and the reference take different branches,
+        or repeat a loop a different number of times."""
         by_name = {lane.name: n for lane, n in reversed([*decisions.items()])}
         if "actual" not in by_name or "reference" not in by_name:
             return
@@ -204,7 +204,7 @@ class ParallelWalk(OpWalk):
         moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
         for name, row in rows.items():
             if (repeats or moves) and name in ("rounded", "isolated"):
-                continue  # their result is the reference's
+                continue  # these lanes get the reference's result
             self._execute_row(row, path, spans, views, keys)
         for bundle in bundles:
             own = [lane for lane in bundle if lane in lanes]
@@ -239,7 +239,7 @@ class ParallelWalk(OpWalk):
         stages.stage(f"{self._stage}, {where}")
 
     def _casts_coarsely(self, op: Op) -> bool:
-        """Return whether a cast of operands hides an earlier rounding to FP32."""
+        """Return whether the cast of the operands hides an earlier rounding to FP32."""
         cast = None if self._witness is None else self._witness.contractions.get(op)
         if cast is None or cast.unit < COARSE_CAST:
             return False
@@ -248,10 +248,10 @@ class ParallelWalk(OpWalk):
     def _moved_operands(
         self, cast: Cast | None, lane: Lane, i: Instruction, operands: list[Any]
     ) -> list[Any]:
-        """Return the operands of `i`; those of a contraction are perturbed by the
-        roundoff of `cast`. Operands of whole numbers stay unchanged, since they count
-        as exact data. If the cast rounds whole numbers, no operand is perturbed, since
-        the cast's errors are then not an uncertainty of the data."""
+        """Return `operands`, perturbed by the roundoff of `cast` if `i` is a
+        contraction. Whole numbers stay unchanged, since they count as exact data. If
+        the cast rounds whole numbers, no operand is perturbed, since the errors of the
+        cast are then not an uncertainty of the data."""
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)
@@ -271,7 +271,6 @@ class ParallelWalk(OpWalk):
         keys: Keys,
         moves: Callable[..., list[Any]] | None = None,
     ) -> None:
-        """Execute instructions in the lanes of `row`; `moves` perturbs operands."""
         side = row[0].side
         for i in instructions:
             is_host = isinstance(i, HostCall)
@@ -339,7 +338,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # this is another value's buffer
+                if at[value] not in written:  # the buffer of another value
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:

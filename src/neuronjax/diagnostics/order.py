@@ -20,7 +20,7 @@ import numpy as np
 from neuronjax.errors import InvalidProgramError
 
 _PAIR = 2
-#: A leaf is the index of an addend; a node is its children, sorted by first leaf.
+#: The index of an addend (a leaf), or a tuple of nodes, sorted by their first leaves.
 Node = int | tuple["Node", ...]
 
 
@@ -30,7 +30,7 @@ class SummationTree:
 
     Attributes:
         root: nested tuples of indices. A tuple of two is an addition; a longer tuple
-            has addends that the implementation adds at once.
+            has addends that the implementation adds in one step.
         is_compensated: whether the error of an addition is restored later, as in
             Kahan's sum, or the sum has more bits than the dtype. The tree then has the
             order of additions, but the result is not rounded after each addition.
@@ -68,11 +68,11 @@ def left_fold(nodes: Sequence[Node]) -> Node:
 
 @dataclass(frozen=True)
 class SummationProbe:
-    """The three values that addends take.
+    """The values that addends take, and the number of units that a sum can count.
 
     Attributes:
         huge: a number that absorbs a unit when both are added.
-        unit: the number that is counted.
+        unit: the value of the addends that are counted.
         exact_units: the largest number of units whose sum is exact.
     """
 
@@ -143,7 +143,7 @@ class _Prober:
     def build(self, leaves: list[int], limit: int | None = None) -> list[Node]:
         """Split `leaves` among the children of a node of `limit` leaves. Return the
         children. Two leaves are in different children if their smallest common subtree
-        has `limit` leaves. If `limit` is None, return one tree."""
+        has `limit` leaves. If `limit` is None, return a list with one tree."""
         first, *others = leaves
         node: Node = first
         rest: list[int] = []
@@ -223,8 +223,8 @@ def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
 
 
 def _nodes(root: Node) -> list[tuple[Node, int]]:
-    """Return every subtree and its depth, left to right, parents first; without
-    recursion, since trees may be deep."""
+    """Return every subtree and its depth, left to right, parents first. Recursion would
+    be too deep for long sums."""
     found, waiting = [], [(root, 0)]
     while waiting:
         node, depth = waiting.pop()

@@ -60,11 +60,11 @@ class Side:
         return Uniformity(self.program.functions)
 
     def joins(self, i: Instruction) -> bool:
-        """Return whether an instruction is a collective or contains one."""
+        """Return whether `i` is a collective or contains one."""
         return self._uniformity.joins(i)
 
     def reads(self, i: Instruction) -> frozenset[int]:
-        """Return the buffers that an instruction and its blocks read."""
+        """Return the numbers of the buffers that `i` and its blocks read."""
         return self._uniformity.reads(i)
 
     @functools.cached_property
@@ -76,19 +76,19 @@ class Side:
         return self._split[block].spans
 
     def results(self, block: Block) -> Sequence[int]:
-        """Return the result buffers that `block` frees: not those of an outer block."""
+        """Return the numbers of result buffers of `block` that no outer block made."""
         return self._split[block].results
 
 
 class Span(NamedTuple):
-    """The instructions of one op, and the buffers `frees` that no later op reads."""
+    """The instructions of one op, and the numbers of buffers that no later op reads."""
 
     instructions: tuple[Instruction, ...]
     frees: tuple[int, ...]
 
 
 class Split(NamedTuple):
-    """A block split by op; `results` are the buffers freed at its end."""
+    """A block split by op, and the numbers of the buffers that are freed at its end."""
 
     spans: Sequence[Span]
     results: Sequence[int]
@@ -116,7 +116,7 @@ def _split(block: Block, lowered: LoweredRegion) -> Split:
 
 
 def _named(op: Op, views: Mapping[Value, Any]) -> Iterable[int]:
-    """Yield the buffers of the op's operands, even if instructions read only casts."""
+    """Yield the buffer numbers of the operands of `op`, even if only casts are read."""
     for inner in op.walk():
         for value in inner.operands:
             if value in views:

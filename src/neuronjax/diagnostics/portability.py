@@ -39,7 +39,7 @@ def examine(
 ) -> PortabilityReport:
     """Return the report on a captured program.
 
-    `sdk` is the Neuron SDK whose rules apply, "2.32"; None means the policy's.
+    `sdk` is the Neuron SDK whose rules apply, "2.32"; None means the SDK of `policy`.
 
     Raises:
         InvalidProgramError: the chip does not have the policy's LNC.
@@ -106,7 +106,7 @@ def _notes(context: OpContext) -> Iterator[Finding]:
 
 
 def _grouped(notes: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield one finding per rule, op and line, or per rule if it is `per_program`."""
+    """Yield a finding per rule, op and line; per rule and severity if `per_program`."""
     groups: dict[tuple, list[Finding]] = {}
     for note in notes:
         key: tuple = (note.rule, note.op, note.location)
@@ -138,7 +138,8 @@ def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
 def _lowering_findings(
     program: Program, target: Target, policy: Policy, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return what the emulator refuses; omit ops that have an error in `found`."""
+    """Return the finding on what the emulator refuses, in a list; [] if there is none,
+    or if `found` has an error on that op."""
     try:
         lower(program, target=target, policy=policy)
     except NeuronJaxError as error:
@@ -154,7 +155,7 @@ def _lowering_findings(
 
 
 class _Kind(NamedTuple):
-    """A pattern of error messages, and the rule and source of their findings."""
+    """A pattern of error messages, and the rule and source of findings on them."""
 
     pattern: str
     rule: str

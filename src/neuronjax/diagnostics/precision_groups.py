@@ -3,8 +3,8 @@
 The lowering reports the texts that rules match: an op's name, the parameter paths from
 which its operands derive, its name stack and source line. A group is a set of
 selectors, patterns of these texts. An op is in the last group that matches it, as in
-`Policy`, or else in the group `REST`, which gets the policy's fields. Layers stacked in
-one scan are one op and one group.
+`Policy`. The other ops are the group `REST`, which gets the fields of the policy.
+Layers stacked in one scan are one op and one group.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ListeningPolicy(Policy):
 class OpGroup:
     """A group of ops that get one precision.
 
-    `selectors` are those of its `Rule`; None for ops that are in no other group."""
+    `selectors` are the selectors of its `Rule`; None for the group of all other ops."""
 
     name: str
     selectors: Mapping[str, str] | None
@@ -129,8 +129,8 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the last parameter path of the op, preferring paths with a "/". The last
-    path belongs to the right operand: the weight in `x @ w`."""
+    """Return the last parameter path of the op, if possible with a "/", or None. The
+    last path belongs to the right operand: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
     return next(reversed(inside or op.params), None)
 
@@ -189,7 +189,7 @@ def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
 
 
 def explained(shown: Sequence[OpGroup], groups: Sequence[OpGroup]) -> Iterator[str]:
-    """Yield caption lines that explain names of `shown`, which are some of `groups`."""
+    """Yield caption lines about the `shown` groups; `groups` are all groups."""
     if shown and shown[0].selectors is None:
         yield f"{REST}: ops that are in none of the other groups"
     names = [group.name for group in groups]

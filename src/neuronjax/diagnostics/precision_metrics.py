@@ -59,7 +59,7 @@ OF_ARRAYS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
-    """Return the error of outputs, which are pytrees of NumPy arrays.
+    """Return the error of `actual` against `reference`, pytrees of NumPy arrays.
 
     Raises:
         InvalidProgramError: the caller's metric returned no number, a negative number,

@@ -40,7 +40,7 @@ class Candidates:
 
     @classmethod
     def of(cls, given: Sequence[str | Policy]) -> Candidates:
-        """Return candidates from names of presets and named policies.
+        """Return candidates from `given`: names of presets, and policies with a name.
 
         Raises:
             InvalidProgramError: there are fewer than two candidates; a candidate has no
@@ -101,7 +101,7 @@ class Candidates:
         return op in CONTRACTIONS or not _OF_CONTRACTIONS.issuperset(self.differing)
 
     def policy(self, groups: Groups, assignment: Assignment) -> Policy:
-        """Return the policy under which every group has its candidate."""
+        """Return the policy that gives every group its candidate of `assignment`."""
         counts = Counter(assignment)
         most = max(counts, key=lambda chosen: (counts[chosen], chosen))
         has_rest = groups.groups[0].selectors is None

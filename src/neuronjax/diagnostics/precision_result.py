@@ -71,12 +71,12 @@ class PrecisionSearch(Displayed):
         batches: number of batches that the search saw.
         held_out: number of batches that the search did not see; variations of the first
             batch if `held_out_varied`.
-        held_out_error: the policy's worst error on held-out batches, or None.
+        held_out_error: the policy's worst error on held-out batches; None without them.
         elements: number of measured numbers per batch.
         worst_where: path of an output -> number of programs whose error exceeded the
             tolerance and was largest in this output, in falling order; the path is ""
             if the metric is a function.
-        compilations, compile_seconds: XLA's compilations during the search.
+        compilations, compile_seconds: number and time of XLA's compilations.
     """
 
     policy: Policy
@@ -162,11 +162,10 @@ class PrecisionSearch(Displayed):
         }
 
     def plot(self) -> Figure:
-        """Plot predicted time against error of all policies tried, with Matplotlib.
+        """Return a Matplotlib figure of time and error of all policies that were tried.
 
         The line goes from the baseline to the result. Policies with an error of zero
-        are on a separate line, named "exact".
-        """
+        are on a separate line, named "exact"."""
         from neuronjax.report.plots_search import Trial, draw_search
 
         path = [self.decisions[n] for n in self._path]

@@ -42,7 +42,7 @@ class Decision:
             sensitivity), "together" (with all that was kept before), "best" (a change
             of one group that is better than the kept steps) or "held out".
         groups: indices of the groups that were changed.
-        candidate: index of the candidate that they get.
+        candidate: index of the candidate that these groups get.
         error: measured error; None if nothing was run.
         seconds: predicted time; None if the program could not be lowered.
         kept_seconds: predicted time of the assignment kept after this decision.
@@ -185,7 +185,7 @@ class Search:
             size = (kept + bound) // 2
 
     def _moves(self, candidate: int) -> list[int]:
-        """Return the groups for which the candidate `_is_worth` a run."""
+        """Return the groups for which a change to the candidate is worth a run."""
         earlier = self.goal.objective == "preference"
         groups = [
             group
@@ -274,7 +274,7 @@ class Search:
     # -- the end -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Set `state` to the best assignment that was measured "alone", if better."""
+        """Set `state` to the best assignment measured "alone", if that is better."""
         alone = [d for d in self.decisions if d.outcome == "measured"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
@@ -316,12 +316,12 @@ class Search:
 
 # -- the path to the result ------------------------------------------------------------
 #
-# Not every kept assignment is on the path: a search gives up steps if an earlier one is
-# better in the end, and undoes steps that exceed the tolerance on held-out batches.
+# Not every kept assignment is on the path: a search gives up steps if an earlier
+# assignment is better, and undoes steps beyond the tolerance on held-out batches.
 
 
 def path_to(result: Assignment, decisions: Sequence[Decision]) -> tuple[int, ...]:
-    """Return the numbers of the decisions that lead from the baseline to the result."""
+    """Return the numbers of the decisions that lead from the baseline to `result`."""
     path: list[int] = []
     free: frozenset[int] = frozenset()  # groups changed by the next step of the path
     for number, d in reversed(tuple(enumerate(decisions))):

@@ -89,7 +89,8 @@ class PolicyTrials:
         return self._price(assignment).identity
 
     def error(self, assignment: Assignment) -> float:
-        """Return the error of a run; raise BudgetSpentError after `most` runs."""
+        """Return the error of `assignment`. Raise BudgetSpentError if it must be run,
+        but `most` programs were run already."""
         key = self._key(assignment)
         if key not in self._errors:
             if key in self.reference:
@@ -111,7 +112,7 @@ class PolicyTrials:
         return None if found is None else found.error
 
     def worst_where(self, refused: Callable[[float], bool]) -> dict[str, int]:
-        """Return the number of programs whose error is `refused`, by worst array."""
+        """Return, by worst array, the number of programs whose error is `refused`."""
         found = Counter(m.array for m in self._errors.values() if refused(m.error))
         return dict(found.most_common())
 
@@ -125,7 +126,7 @@ class PolicyTrials:
         return self._held_out[key]
 
     def known_seconds(self, assignment: Assignment) -> float | None:
-        """Return the predicted time; None if not computed, or not supported."""
+        """Return the predicted time if the assignment was priced, else None."""
         found = self._priced.get(assignment)
         return found.seconds if isinstance(found, PricedPolicy) else None
 

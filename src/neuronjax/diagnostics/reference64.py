@@ -2,10 +2,10 @@
 
 Every float is a float64, whatever dtype the program declares, so the results are those
 of (nearly) real arithmetic. With `rounds`, results are rounded to the declared format
-if that is narrower than float32, so the casts of the program take effect. Arithmetic is
-NumPy's and SciPy's, so nothing is compiled for it; elements are moved by the engines'
-code. If an instruction has no rule in this module, the emulator executes it in FP32,
-and `kept_in_float32` records it. No chip computes like this.
+if that is narrower than float32, so the casts of the program take effect. NumPy and
+SciPy do the arithmetic, so nothing is compiled for it; the code of the engines moves
+elements. If an instruction has no rule here, the emulator executes it in FP32, and
+`kept_in_float32` records it. No chip computes like this.
 """
 
 from __future__ import annotations
@@ -123,10 +123,9 @@ class Reference64:
         key: RoundingKey,
         position: Position,
     ) -> list[list[Any]]:
-        """Return the results on every device, in float64.
+        """Return the results of `i` on every device, floats as float64.
 
-        The emulator executes kernels, and collectives of integers.
-        """
+        The emulator executes kernels, and collectives without floats."""
         if not _has_floats(i.signed) or not isinstance(i, Collective):
             declared = [self._left(i, x) for x in operands]
             results = self._emulator.exchange(i, declared, key, position)
@@ -144,7 +143,8 @@ class Reference64:
         return converted(x, np.dtype(np.float64)) if is_float(x.dtype) else array
 
     def leave(self, array: Any, dtype: Any) -> Any:
-        """Return a float array rounded to nearest even in `dtype`."""
+        """Return `array` rounded to nearest even in `dtype`, if this is a float
+        dtype."""
         if not is_float(dtype):
             return array
         with np.errstate(all="ignore"):
@@ -180,7 +180,7 @@ def _double(i: Instruction, x: Arrays) -> Sequence[Any]:
 
 
 def _rule(i: Instruction) -> Rule | None:
-    """Return the rule of `i`; None if its operation, or one in its blocks, has none."""
+    """Return the rule of `i`; None if `i` or an op in its blocks has no rule."""
     if _double.dispatch(type(i)) is _double.dispatch(object):
         return None
     if not all(_rule(inner) for block in i.blocks for inner in block.instructions):
@@ -211,7 +211,7 @@ for _kind, _function in _FUNCTIONS.items():
 
 @_double.register
 def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
-    """Convert. To an integer, round as the instruction says, and saturate."""
+    """Convert to the result's dtype; round to integers as `i` states, and saturate."""
     dtype = i.results[0].type.dtype
     if is_float(dtype):
         return (x[0].astype(np.float64),)
@@ -220,7 +220,7 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
     info = np.iinfo(dtype)
     whole = np.trunc(x[0]) if i.float_to_int == "truncate" else np.rint(x[0])
     whole = np.where(np.isnan(whole), 0.0, whole)
-    # The largest 64-bit integers are no float64 numbers: larger values saturate.
+    # float64 cannot represent the largest 64-bit integer; `np.where` inserts it.
     inside = np.clip(whole, float(info.min), np.nextafter(float(info.max) + 1, 0))
     return (np.where(whole >= info.max, info.max, inside.astype(dtype)),)
 
@@ -242,7 +242,7 @@ def _(i: TensorReduce, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
-    """Return the reduction of every prefix, or of every suffix if reversed."""
+    """Return the reduction of every prefix, or of every suffix if `i.reverse`."""
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
@@ -254,7 +254,7 @@ def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
 
 
 def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Return one matrix product for every member of the batch."""
+    """Return one product of the matrices in `lhs` and `rhs` per member of the batch."""
     left = matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
     right = matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
     return left.astype(np.float64) @ right.astype(np.float64)
@@ -280,7 +280,7 @@ def _(i: MapBlock, x: Arrays) -> Sequence[Any]:
 
 @_double.register
 def _(i: ReduceBlock, x: Arrays) -> Sequence[Any]:
-    """Reduce element after element, with the block applied to all results at once."""
+    """Reduce one element after the other; each step computes all results together."""
     n = (len(x) - i.captures) // 2
     kept = [d for d in range(x[0].ndim) if d not in i.axes]
     shape = [x[0].shape[d] for d in kept]
@@ -398,7 +398,7 @@ def _stable_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     return np.flip(x.shape[axis] - 1 - backwards, axis)
 
 
-#: Class of an instruction -> those of its operations that have a rule.
+#: Class of an instruction -> the operations for which it has a rule.
 _TABLES: dict[type, Mapping[str, Any]] = {
     TensorTensor: BINARY,
     TensorScalar: BINARY,

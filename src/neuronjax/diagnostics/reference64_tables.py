@@ -1,7 +1,7 @@
 """StableHLO's and CHLO's functions in float64, by NumPy and SciPy.
 
-A function that is missing here (`next_after` of a narrower format, say) has no meaning
-in double precision, and is executed in FP32: see `reference64`.
+A function that is missing here, such as `next_after` of a narrower format, has no
+meaning in double precision. The emulator executes it in FP32: see `reference64`.
 """
 
 from __future__ import annotations

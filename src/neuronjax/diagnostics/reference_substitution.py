@@ -25,12 +25,12 @@ class Substituted(NamedTuple):
 
 
 def declared(array: Any) -> Any:
-    """Return the value in its declared format."""
+    """Return `array` in its declared format."""
     return array.declared if isinstance(array, Substituted) else array
 
 
 def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
-    """Return `wide` with its rounded form; only the rounded form if they are equal."""
+    """Return `wide` and its rounded form; only the rounded form if both are equal."""
     rounded = leave(wide)
     same = np.array_equal(np.asarray(enter(rounded)), wide, equal_nan=True)
     return rounded if same else Substituted(rounded, wide)

@@ -1,6 +1,6 @@
 """Portability rules: an id, a document, and a small predicate over one op.
 
-A predicate takes an `OpContext` and says whether its rule, of `rules/`, applies.
+`rules/` has the rules. A predicate takes an `OpContext` and returns an `Answer`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Verdict:
         detail: added to the rule's title; "" for nothing.
         severity: replaces the rule's severity; None to keep it.
         remedy: replaces the rule's remedy; "" to keep it.
-        at: the op that the finding names, if inside the examined op; else None.
+        at: an op inside the examined op, if the finding names that op; else None.
     """
 
     detail: str = ""
@@ -32,7 +32,7 @@ class Verdict:
     at: Op | None = None
 
 
-#: A predicate's answer: whether its rule applies; a text is the detail of a `Verdict`.
+#: If a predicate's rule applies, a `Verdict`, the detail of one, or True; else falsy.
 Answer = Verdict | str | bool | None
 
 
@@ -53,7 +53,7 @@ class RuleText:
     source: str
 
     def finding(self, answer: Verdict | str, **where: Any) -> Finding:
-        """Return the finding for an answer; `where` has the fields of its location."""
+        """Return the finding for `answer`; `where` states the op and location."""
         verdict = Verdict(answer) if isinstance(answer, str) else answer
         title, detail = self.title, verdict.detail
         return Finding(
@@ -86,7 +86,8 @@ class PortabilityRule(RuleText):
 class ProgramRule(RuleText):
     """A rule about a program as a whole.
 
-    `check` takes the settings and the estimated number of instructions."""
+    `check` takes the settings and the estimated number of instructions, and returns the
+    detail of the finding, or None."""
 
     check: Callable[[Settings, int], str | None]
 

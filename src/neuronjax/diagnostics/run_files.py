@@ -33,13 +33,13 @@ class StoredRun:
 
 
 def run_path(folder: Path, *parts: Any) -> Path:
-    """Return the path of a run's file, named by its parts: "trn2-bf16-seed0.jsonl"."""
+    """Return the path of a run's file in `folder`, such as "trn2-bf16-seed0.jsonl"."""
     name = "-".join(re.sub(r"[^\w.+:]+", "_", str(part)) for part in parts)
     return folder / f"{name}{_SUFFIX}"
 
 
 def read_run(path: Path) -> StoredRun | None:
-    """Return the run in a file; None if there is no file, or the run did not end.
+    """Return the run in a file; None if the file is missing, or the run did not end.
 
     Raises:
         InvalidProgramError: the file is not that of a run.
@@ -63,8 +63,7 @@ def read_run(path: Path) -> StoredRun | None:
 def written_run(path: Path, header: Record) -> Iterator[Callable[[Record], None]]:
     """Open a new file for a run, and yield a function that appends and flushes a line.
 
-    The file is marked complete if the `with` block ends without an error.
-    """
+    The file is marked complete if the `with` block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
 

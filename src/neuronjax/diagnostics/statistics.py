@@ -48,7 +48,6 @@ display_of = StatisticsTable
 
 
 def _badness(record: Mapping[str, Any]) -> tuple:
-    """Return a sort key: largest for results with faults, then with NaN or Inf."""
     faults = record["faults"].values()
     since = min((f["since"] for f in faults), default=0)
     broken = fraction(record, "overflow") or (

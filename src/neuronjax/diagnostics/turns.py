@@ -1,4 +1,4 @@
-"""A cache of results, by computation and identity of the arrays that it reads.
+"""A cache of results; a key is a computation and the identities of the arrays it reads.
 
 A result is kept during its op and, in a loop, during the op's next execution, which may
 read the same arrays. The cache keeps the arrays alive, so that identities stay unique.
@@ -22,7 +22,7 @@ class Memory:
         self._now: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._before: dict[Hashable, tuple[Any, Sequence[Any]]] = {}
         self._moment: tuple[Any, ...] = ()
-        # Op -> results of its last iteration; None after an iteration that reused none.
+        # Op -> results of its last iteration; None if that iteration reused nothing.
         self._turns: dict[OpPath, dict | None] = {}
         self._hits = 0
 

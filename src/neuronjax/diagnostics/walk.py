@@ -41,7 +41,7 @@ class OpWalk(abc.ABC):
 
     Attributes:
         position: the op that is being executed.
-        calls: the calls that lead to it, the outermost first.
+        calls: the calls that lead to this op, the outermost first.
         on_mesh: whether the op is inside of a mesh, so that every device executes it.
         shares: whether an op is executed once for all devices with the same operands.
     """
@@ -52,7 +52,7 @@ class OpWalk(abc.ABC):
         self.position = Position()
         self.calls: tuple[Op, ...] = ()
         self.on_mesh = False
-        # Whether the lanes being executed are those of all devices of a mesh.
+        # Whether lanes of all devices of a mesh are executed together.
         self._is_joint = False
         # Device -> name of a lane -> the lane.
         self._devices: dict[int, dict[str, Lane]] = {}
@@ -74,7 +74,7 @@ class OpWalk(abc.ABC):
 
     @abc.abstractmethod
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
-        """Return a part of a value, with the errors of this part."""
+        """Return a part of `value`, with the errors of this part."""
 
     @abc.abstractmethod
     def joined(
@@ -169,8 +169,8 @@ class OpWalk(abc.ABC):
     def _groups(
         self, lanes: Lanes, decide: Callable[[Lane], int]
     ) -> dict[int, list[Lane]]:
-        """Return lanes by what `decide` returns for the lane that each follows (see
-        `leader`), on the first device."""
+        """Return the lanes by decision. A lane gets what `decide` returns for its
+        leader (see `leader`) on the first device."""
         first = {lane.name: lane for lane in reversed(lanes)}
         decided = {name: decide(lane) for name, lane in first.items()}
         groups: dict[int, list[Lane]] = {}
@@ -281,7 +281,7 @@ class OpWalk(abc.ABC):
                     self.repeated(None, first[place], device, [part])
 
     def _gather(self, i: Spmd, lane: Lane, own: Lanes) -> None:
-        """Join the devices' results; of equal copies, take the first device's."""
+        """Join the results of the devices. Of equal copies, take the first."""
         left = [device.leave(i.body) for device in own]
         for n, (buffer, split) in enumerate(zip(i.results, i.joins, strict=True)):
             places = places_of(split, i.mesh)
@@ -296,7 +296,8 @@ class OpWalk(abc.ABC):
         return {s: self._folded(s, keys[s], i.ordinal) for s, i in instructions.items()}
 
     def own_key(self, lane: Lane, keys: Keys) -> RoundingKey:
-        """Return the key of `lane`; if all devices run together, fold its device in."""
+        """Return the key of `lane`. If all devices run together, fold the number of the
+        lane's device into the key."""
         key = keys[lane.side]
         return self._folded(lane.side, key, lane.device) if self._is_joint else key
 

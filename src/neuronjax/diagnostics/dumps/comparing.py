@@ -107,12 +107,12 @@ class DumpWalk:
         ]
 
     def _hearing(self, take: Callable[[Key, Held], Held]) -> Made:
-        """Return a function that replaces a walk's values by what `take` returns."""
+        """Return a function that replaces matched values by results of `take`."""
 
         def made(
             path: OpPath, iterations: tuple[int, ...], found: Mapping[Value, Held]
         ) -> Mapping[Value, Held]:
-            # Values in loops are computed many times, so they have no single tensor.
+            # Values in loops are computed many times, so no single tensor matches them.
             return {
                 value: take((path.calls, value), held)
                 for value, held in found.items()
@@ -122,7 +122,7 @@ class DumpWalk:
         return made
 
     def _noted(self, match: Match, held: Held, behind: _Origin) -> Held:
-        """Record a match's legal values and origin, and return the saved tensor."""
+        """Record the legal values and origin of a match; return the saved tensor."""
         dtype = match.value.value.type.dtype
         array = as_declared(match.array, dtype)
         held = with_storage(held, array, dtype, self.model)
@@ -151,7 +151,7 @@ def as_declared(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def with_storage(
     held: Held, array: np.ndarray, dtype: np.dtype, model: ErrorModel
 ) -> Held:
-    """Return a value with the error of saving it in the format of `array`, if that
+    """Return `held`, with the error of rounding to the format of `array` added if that
     format is coarser than `dtype`."""
     stored = array.dtype.name
     if not {stored, dtype.name} <= FORMATS.keys():

@@ -26,10 +26,10 @@ class DumpedTensor:
     """A saved tensor that is a value of the program.
 
     Attributes:
-        tensor: its name in the dump.
+        tensor: the name of the tensor in the dump.
         name: the name of the value in the program.
-        how: how it was matched: "given", by "name", or by a "shape" that is unique.
-        place: the op that makes it; None for an argument.
+        how: how the tensor was matched: as "given", by "name", or by a unique "shape".
+        place: the op that makes the value; None for an argument.
         checked: which elements are outside their bounds, and how far.
         since: the tensors and arguments from which the emulator computed the value.
         ops: the ops that compute the value from `since`, in program order; one of these
@@ -58,7 +58,7 @@ class DumpComparison(Displayed):
         name: the name of the function.
         target: the name of the target.
         setting: the first line of every report: target, logical core, numerics and SDK.
-        policy: what is cast, and how.
+        policy: the name of the policy.
         tensors: the tensors that are values of the program, in the order of execution.
         unmatched: the other tensors, with the reason why no value matches.
         values: number of values of the program that have a name, matched or not.
@@ -109,7 +109,7 @@ class DumpComparison(Displayed):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON, with None for Inf."""
+        """Return the comparison as a dict for JSON, with None for Inf."""
         first = self.first
         return {
             "name": self.name,
@@ -127,7 +127,8 @@ class DumpComparison(Displayed):
     def __repr__(self) -> str:
         return (
             f"<neuronjax.DumpComparison of {self.name}: {len(self.outside)} of "
-            f"{len(self.tensors)} tensors outside, {len(self.unmatched)} unmatched>"
+            f"{len(self.tensors)} tensors outside their bounds, "
+            f"{len(self.unmatched)} unmatched>"
         )
 
     def __rich__(self) -> RenderableType:
@@ -157,7 +158,8 @@ class DumpComparison(Displayed):
         for line in first.checked.as_text().partition(": ")[2].splitlines():
             yield Text(f"   {line.strip()}")
         if first.since:
-            yield one_line(f"   expected values are from {', '.join(first.since)}")
+            since = ", ".join(first.since)
+            yield one_line(f"   expected values were computed from {since}")
         if len(first.ops) > 1:
             yield Text(f"   one of the {len(first.ops)} ops that compute it is wrong:")
             for op in first.ops[-_SHOWN_OPS:]:

@@ -29,9 +29,9 @@ class NamedValue:
 
     Attributes:
         key: the value and the calls that lead to it.
-        path: the op that makes it; None for an argument.
-        names: its names; reports show the first.
-        computes: whether its op computes; False if the op only moves numbers.
+        path: the op that makes the value; None for an argument.
+        names: names of the value; reports show the first.
+        computes: whether the op computes; False if it only moves numbers.
     """
 
     key: Key
@@ -58,8 +58,7 @@ def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
     Arguments are named as in the program, outputs by their paths. Other values are
     named by module and op: "mlp/dot_general", and "mlp/dot_general.1" for the second
     value of this name; or by the op alone if the program has no modules. The last value
-    that a module computes also has the name of the module.
-    """
+    that a module computes also has the name of the module."""
     body = program.entry.body
     found = [
         NamedValue(((), value), None, [name or f"argument {n}"])
@@ -116,8 +115,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Match:
-    """A saved tensor and its value of the program, matched as "given", or by "name" or
-    "shape"."""
+    """A saved tensor and its value, matched as "given", or by "name" or "shape"."""
 
     tensor: str
     value: NamedValue
@@ -159,10 +157,11 @@ def matched(
         if len(fitting) == 1:
             pairs[tensor] = (fitting[0], "name")
         elif fitting:
-            reasons[tensor] = f"may be {_listed(fitting)}"
+            reasons[tensor] = f"its name fits several values: {_listed(fitting)}"
         elif candidates:
             shapes = ", ".join(str(v.value.type) for v in candidates[:_SHOWN])
-            reasons[tensor] = f"{candidates[0].names[0]} is {shapes}"
+            named = candidates[0].names[0]
+            reasons[tensor] = f"its name fits {named}, which is {shapes}"
     _by_shape(tensors, values, pairs, reasons)
     matches = _once_each(tensors, pairs, reasons)
     left = [
@@ -242,7 +241,7 @@ def _by_shape(
     pairs: dict[str, tuple[NamedValue, str]],
     reasons: dict[str, str],
 ) -> None:
-    """Pair remaining tensors and values whose shape and dtype are unique."""
+    """Add to `pairs` the other tensors and values whose shape and dtype are unique."""
     taken = {id(value) for value, _ in pairs.values()}
     kinds: dict[tuple, list[NamedValue]] = defaultdict(list)
     for value in values:

@@ -134,7 +134,7 @@ class Alignment:
 
     Attributes:
         pairs: in the order of the second program.
-        removed, added: the ops without a partner in the first and second program.
+        removed, added: ops of the first and of the second program without a partner.
     """
 
     before: FlatProgram
@@ -145,7 +145,8 @@ class Alignment:
 
     @property
     def is_edit(self) -> bool:
-        """Return whether at least half of the smaller program's ops are in both."""
+        """Return whether at least half of the smaller program's ops, not counting
+        constants, are the same in both programs."""
         sides = (self.before.ops, self.after.ops)
         fewest = min(sum(o.op.name != CONSTANT for o in ops) for ops in sides)
         same = (p for p in self.pairs if p.how == "same")
@@ -210,8 +211,8 @@ def common(
     places = defaultdict[Hashable, list[int]](list)
     for j in range(start, len(right) - end):
         places[right[j]].append(j)
-    # For each length, the common subsequence that ends first: its last index in
-    # `right`, and its pairs as a linked list.
+    # ends[n] is the smallest index in `right` at which a common subsequence of length
+    # n + 1 ends; links[n + 1] has the pairs of that subsequence as a linked list.
     ends: list[int] = []
     links: list[Any] = [None]
     for i in range(start, len(left) - end):
@@ -228,7 +229,6 @@ def common(
 
 
 def _alike(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """Return the length of the common beginning of two sequences."""
     pairs = zip(left, right, strict=False)
     return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
 

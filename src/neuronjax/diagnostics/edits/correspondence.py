@@ -29,7 +29,7 @@ _CONSTANT = "a constant"
 
 @dataclass
 class ComparedValue:
-    """The values of an op compared with their partners, over all executions.
+    """The values of an op in all executions, compared with the corresponding values.
 
     Attributes:
         before, after: the first pair that differs; the first pair if all are equal.
@@ -50,8 +50,8 @@ class ComparedValue:
 class Correspondence:
     """The corresponding values of a run before and a run after an edit.
 
-    `returned` maps results of the second run to those of the same name in the first.
-    `tolerance`: relative L2 error up to which values are equal; 0 for equal bits.
+    `returned` maps results of the second run to the first run's results of the same
+    name. Values are equal up to `tolerance`, a relative L2 error; 0 means equal bits.
 
     Attributes:
         found: the compared values by op of the second program, in the order of its run;
@@ -81,7 +81,7 @@ class Correspondence:
         self._given = {v.content: v for v in given if v.is_distinctive}
         self._moments = {(v.op, v.iterations, v.result): v for v in self._before}
         self._alike = defaultdict[Hashable, list[RunValue]](list)
-        # Sums over devices, by the value that they add up.
+        # Value of the first run -> results of all_reduce ops that sum it over devices.
         self._sums = defaultdict[RunValue, list[RunValue]](list)
         self._on_line = defaultdict[Hashable, list[RunValue]](list)
         for value in self._computed(self._before):
@@ -182,7 +182,7 @@ class Correspondence:
 
     def _aligned(self, value: RunValue) -> RunValue | None:
         """Return the result of the paired op in the same iteration, if the ops are the
-        same or read at least one pair of corresponding values."""
+        same or read at least one pair of corresponding values; else None."""
         pair = self._pairs.get(value.op)
         if pair is None:
             return None

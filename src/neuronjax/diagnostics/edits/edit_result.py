@@ -35,14 +35,14 @@ class EditedOp(OpPlace):
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """A change of one op between two programs.
+    """A change of one op from f to g, the programs of `compare(f, against=g)`.
 
     Attributes:
         kind: "changed" (attributes, types of operands, or the module), "replaced" (by
             another op), "rewired" (the same op reads other values), "added" or
             "removed".
-        before: the op in the function; None if it was added.
-        after: the op in `against`; None if it was removed.
+        before: the op in f; None if it was added.
+        after: the op in g; None if it was removed.
         differs: whether the values of the two ops differ; None if not compared.
         what: the change, "value 1e-05 -> 1e-06"; the value of a constant that was added
             or removed; or "".
@@ -75,20 +75,21 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstDifference:
-    """The first value, in the order of `against`, that both programs compute and that
-    differs.
+    """The first value, in program order, that two programs compute and that differs.
+
+    The programs are f and g of `compare(f, against=g)`; the order is that of g.
 
     Attributes:
-        before, after: the ops that make it in the two programs.
+        before, after: the ops that make the value in f and in g.
         output: path of the value if both programs return it; else None.
         type: the type of the whole value, with the parts of devices gathered.
-        is_edit: whether the op or a constant that it reads was edited; if False, its
-            operands differ.
-        iteration: the iterations of the loops around it; () outside of loops.
+        is_edit: whether the op, or a constant that it reads, was edited; if False, the
+            operands of the op differ.
+        iteration: the iterations of the loops around the op; () outside of loops.
         device: the first device whose parts differ; None if whole arrays are compared.
-        errors: errors of all executions in `against`; the function is the reference.
+        errors: errors of g against f, over all executions of the op.
         index: the index of the element that differs most.
-        numbers: this element in the function and in `against`.
+        numbers: this element in f and in g.
         equal: number of earlier ops whose values are equal.
         equal_behind: the nearest ops with equal values on which the op depends.
         because: the edits on which the value depends, including an edit of its op.
@@ -123,12 +124,12 @@ class FirstDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputDifference:
-    """An output of one or both programs, compared.
+    """An output of f or g of `compare(f, against=g)`, compared if both have it.
 
     Attributes:
         path: its path in the pytree of the results.
-        errors: errors of the output of `against`; the function's is the reference;
-            None where types differ or one program does not have the output.
+        errors: errors of the output of g against that of f; None where types differ or
+            one program does not have the output.
         note: why there are no errors, or "".
     """
 
@@ -144,21 +145,21 @@ class OutputDifference:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ProgramComparison(Displayed):
-    """Two programs compared on the same arguments, as before and after an edit.
+    """Programs f and g of `compare(f, against=g)`, compared on the same arguments.
 
     Attributes:
-        names: the names of the two functions.
+        names: the names of f and g.
         target: the name of the target.
         setting: the first line of every report: target, logical core, numerics and SDK.
-        policy: the policy under which both were emulated.
+        policy: the policy under which f and g were emulated.
         tolerance: relative L2 error up to which values are the same; 0 for equal bits.
         pairs: number of pairs of ops in the alignment.
-        compared: number of ops of `against` whose values the function computes too.
-        edits: in the order of `against`, removed ops last.
-        is_edit: whether most ops are the same in both, so that the other ops are edits.
+        compared: number of ops of g whose values f computes too.
+        edits: the edits in the order of g, removed ops last.
+        is_edit: whether most ops are the same in f and g, so that the rest are edits.
         first: the first difference; None where no compared value differs.
         differing: number of compared ops whose values differ.
-        outputs: the outputs, in the order of the function's results.
+        outputs: the outputs, in the order of the results of f.
     """
 
     names: tuple[str, str]
@@ -196,7 +197,7 @@ class ProgramComparison(Displayed):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
+        """Return the comparison as a dict for JSON."""
         return asdict(self) | {
             "is_same": self.is_same,
             "outputs": [

@@ -104,7 +104,7 @@ def compare_programs(
 
 
 def edits_between(before: Program, after: Program) -> tuple[Edit, ...]:
-    """Return the edits between two programs. Nothing is run: `differs` is None."""
+    """Return the edits between two programs. Nothing is run, so `differs` is None."""
     return tuple(_Describing(aligned(flat(before), flat(after)), {}).edits())
 
 
@@ -162,8 +162,8 @@ class _Describing:
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
-        """Return the first difference. An op that moves numbers is returned only if no
-        op that computes differs. `paths` name the second program's results."""
+        """Return the first difference, or None. It is at an op that moves numbers only
+        if no op that computes differs. `paths` name the second program's results."""
         off = [match for match in self._found.values() if match.differs]
         if not off:
             return None
@@ -255,7 +255,7 @@ def _described(op: FlatOp | None, program: FlatProgram) -> EditedOp:
 
 
 def _reader(op: FlatOp, program: FlatProgram) -> FlatOp:
-    """Return the first op that computes with the result of `op`, or `op` itself."""
+    """Return the first op that computes with the result of `op`; `op` if no op does."""
     values = set(op.op.results)
     for other in program.ops[op.number + 1 :]:
         if values.isdisjoint(other.op.operands):

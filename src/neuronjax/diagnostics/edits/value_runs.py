@@ -65,7 +65,7 @@ class RunValue:
 
     @property
     def root(self) -> RunValue:
-        """Return the value whose elements this value repeats, reorders or reshapes."""
+        """Return the value whose elements this value repeats or moves, or itself."""
         value = self
         while value.name in _SHOWING and value.reads:
             value = value.reads[0]
@@ -126,8 +126,7 @@ class Beside(NamedTuple):
         errors: the errors of all parts, added up.
         before, after: both arrays, gathered from the devices; where both are split
             alike, the parts on the first device on which they differ.
-        device: the number of that device; None outside of a mesh, or where parts are
-            gathered.
+        device: number of this device; None outside of a mesh, or if parts are gathered.
     """
 
     errors: Errors
@@ -162,7 +161,7 @@ class ProgramRun(Witness):
     def __post_init__(self) -> None:
         self._ops = {o.path: o for o in self.program.ops}
         self._made: dict[tuple[OpPath, tuple[int, ...]], list[RunValue]] = {}
-        # Values by the memory of their arrays, which are kept alive here.
+        # Memory of an array -> the array, which is kept alive, and its value.
         self._holders: dict[Hashable, tuple[np.ndarray, RunValue]] = {}
 
     @classmethod

@@ -74,7 +74,7 @@ lax.top_k(x, 1)
 
 reduction-body: error in reduce, reduce_window, all_reduce, reduce_scatter
 a reduction other than min, max, add or mul
-> reduce with jnp.min, max, sum or prod; of 0 and 1, max is any, and min is all
+> reduce with jnp.min, max, sum or prod; on 0 and 1, max is any, and min is all
 [RN-CC, Supported Operators, footnote 4]
 
 reduction-init: warning in reduce

@@ -1,7 +1,7 @@
 """Rules about dtypes that the chip lacks.
 
-An op is reported if a result has such a dtype and no operand does. The arguments of the
-program are reported too. `hardware/chips.py` says which chip has which dtype.
+An op is reported if one of its results, but none of its operands, has such a dtype. The
+arguments of the program are reported too. `hardware/chips.py` lists each chip's dtypes.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ scales of microscaled operands do not exist before Trainium3
 
 small-integer: error of int4, uint4, int2, uint2
 integers narrower than 8 bits are not supported
-> int8 or uint8; to save memory, store two 4-bit numbers in each
+> int8 or uint8; to save memory, store two 4-bit numbers in each byte
 [ERR/ESPP047; SH: 8, 16 and 32 bits]
 """
     )
@@ -133,7 +133,7 @@ def _fits(dtype: np.dtype, fact: Fact) -> bool:
 
 
 def is_wide(type: TensorType) -> bool:
-    """Return whether the elements are 64-bit integers."""
+    """Return whether the elements of `type` are 64-bit integers."""
     return type.dtype in (np.int64, np.uint64)
 
 
@@ -204,7 +204,7 @@ float8_e4m3 holds values up to 240; larger ones become NaN or Inf (documents dif
 
 round-trip: warning in convert
 a cast to a narrower float and back is folded away: the compiler rounds nothing
-> round by arithmetic: with c = 65537 * x, c - (c - x) is the FP32 x rounded to BF16;
+> round by arithmetic in FP32: with c = 65537 * x, c - (c - x) is x rounded to BF16;
 round_trips="folded" shows the effect
 [KLN]
 """,

@@ -34,7 +34,7 @@ _MAKE_WHOLE = ("stablehlo.convert", "stablehlo.iota")
 
 
 def _scalar(context: OpContext, value: Value) -> float | None:
-    """Return the number that all elements of an array equal, or None if unknown."""
+    """Return the number that every element of `value` equals, or None if unknown."""
     while True:
         known = context.fact(value).scalar
         if known is not None:
@@ -67,7 +67,7 @@ def _overflows(context: OpContext) -> Answer:
     if cast is None or math.isfinite(rounded(cast[0], cast[1].dtype)):
         return None
     x, fmt = cast
-    return f"{x:.3g} in {fmt.name}, which ends at {fmt.max_finite:.3g}"
+    return f"{x:.3g} in {fmt.name}, whose largest number is {fmt.max_finite:.3g}"
 
 
 def _infinite_factor(context: OpContext) -> Answer:
@@ -75,7 +75,7 @@ def _infinite_factor(context: OpContext) -> Answer:
     scalars = [_scalar(context, v) for v in context.op.operands]
     if fmt is None or not any(x is not None and math.isinf(x) for x in scalars):
         return None
-    return f"a constant beyond {fmt.name}'s {fmt.max_finite:.3g} is Inf"
+    return f"a constant beyond {fmt.max_finite:.3g}, the largest {fmt.name}, is Inf"
 
 
 def _vanishes(context: OpContext) -> Answer:
@@ -100,8 +100,8 @@ def _epsilon(context: OpContext) -> Answer:
     if fmt is None or len(guards) != 1:
         return None
     (x,), readers = guards, _guarded(context, context.op.results[0])
-    # A zero is intended if the format holds every usual epsilon. It is also intended
-    # before a root: there, optimizers add an epsilon that is zero by default.
+    # A zero is intended if the format holds every usual epsilon, and before a root,
+    # where optimizers add an epsilon that is zero by default.
     became_zero = fmt.min_normal > SMALLEST_EPSILON and readers - {"stablehlo.sqrt"}
     if x == 0 and became_zero:
         return f"0 in {fmt.name}, whose smallest number is {fmt.min_subnormal:.3g}"
@@ -175,12 +175,14 @@ def _beyond(context: OpContext, largest: float, name: str) -> str:
     unit = unit_of(name)
     if not unit or context.in_generator or largest <= 1 / unit:
         return ""
-    return f"numbers reach {largest:.0f}; {name} holds all up to {1 / unit:.0f} only"
+    known = f"{name} holds all whole numbers only up to {1 / unit:.0f}"
+    return f"numbers reach {largest:.0f}; {known}"
 
 
 def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, bool]:
-    """Return the largest number of `op`, an iota or a cast of integers, or 0 if `dtype`
-    holds all of the numbers; and whether more is known than the range of the dtype."""
+    """Return (largest, is_known) for `op`, an iota or a cast of integers. `largest` is
+    the largest magnitude of its numbers, or 0 if `dtype` holds them all; `is_known` is
+    False if `largest` only follows from the range of the integers."""
     if op.name == "stablehlo.iota":
         return op.results[0].type.shape[op.attributes["iota_dimension"]] - 1, True
     (value,) = op.operands
@@ -216,7 +218,8 @@ def _stagnates(context: OpContext) -> Answer:
 
 
 def _running_sum(graph: ValueSources, result: Value, carry: Value) -> Op | None:
-    """Return the sum of a carry and an addend independent of the carry, or None."""
+    """Return the add that makes `result` from `carry` and an addend independent of
+    `carry`; None if there is no such add."""
     result = graph.origin(result, _ROUNDS, carry)
     maker = graph.makers.get(result)
     if maker is None or maker.name != "stablehlo.add":

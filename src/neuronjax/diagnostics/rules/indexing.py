@@ -1,7 +1,7 @@
 """Rules about gathers, scatters and slices at computed indices.
 
-Indices that are constants, or computed from iotas and loop counters, are evaluated. Of
-other indices only bounds are known, often only the bounds of the dtype.
+Indices that are constants, or computed from iotas and loop counters, are evaluated.
+Other indices are only known to be within bounds, often only those of the dtype.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neuronjax.ir.program import Op
 
 
 def _limits(op: Op) -> list[int]:
-    """Return the largest value in bounds for each element of an index vector."""
+    """Return the largest valid index for each element of an index vector of `op`."""
     shape = op.operands[0].type.shape
     if op.name == "stablehlo.gather":
         numbers = op.attributes["dimension_numbers"]
@@ -95,7 +95,7 @@ a gather or scatter that is out of bounds
 index-range: info in gather, scatter
 a gather or scatter whose indices may be out of bounds, which is an error at run time
 even in JAX's modes fill, clip and drop
-> jnp.clip the indices unless the data guarantee that they are legal
+> jnp.clip the indices unless the data guarantee that they are in bounds
 [JK: out-of-bounds gather and scatter]
 
 gather-window: warning in gather

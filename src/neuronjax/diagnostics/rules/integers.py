@@ -1,8 +1,8 @@
 """Rules about integers: the engines compute them in FP32, exact only up to 2^24.
 
-A change that is certain (a constant beyond 2^24, a dot, a scatter) is an error or a
-warning; a change that depends on values known only at run time is an info. Arithmetic
-of random generators, and of the wrap of negative indices, is not checked.
+If a change is certain, as with a constant beyond 2^24, a dot or a scatter, the finding
+is an error or a warning; if it depends on values known only at run time, an info.
+Arithmetic of random generators, and of the wrap of negative indices, is not checked.
 """
 
 from __future__ import annotations

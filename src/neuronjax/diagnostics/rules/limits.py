@@ -1,7 +1,7 @@
 """Rules about whole programs: memory, instruction count, 64-bit mode.
 
 The number of instructions is estimated from the tiles of the engines. Counted loops are
-unrolled, as by the compiler. Without fusion, the number is a rough upper bound.
+unrolled, as by the compiler. Nothing is fused, so the number is a rough upper bound.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ _FREE = frozenset(
 def instructions(context: OpContext) -> int:
     """Return the number of engine instructions of an op, in all loop iterations.
 
-    ASSUMPTION: every engine computes tiles of 128 rows by 512 elements.
-    """
+    ASSUMPTION: every engine computes tiles of 128 rows by 512 elements."""
     op = context.op
     if op.name in _FREE or (op.regions and not op.name.startswith("stablehlo.reduce")):
         return 0

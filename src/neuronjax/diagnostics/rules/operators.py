@@ -31,7 +31,7 @@ LISTED = frozenset(
 NOWHERE = frozenset(
     {"cholesky", "fft", "triangular_solve", "all_to_all", "collective_permute"}
 )
-# Ops of control flow and structure, and ops that another rule checks.
+# Control flow, structure, and ops with another rule are not reported as unlisted.
 _NO_OPERATORS = frozenset(
     {"case", "composite", "if", "optimization_barrier", "reduce_precision", "while"}
 )
@@ -74,7 +74,7 @@ def _algorithm(context: OpContext) -> Answer:
 
 
 def _precision(context: OpContext) -> Answer:
-    """Find a precision that a casting policy may ignore."""
+    """Find a requested precision that the casts of the policy may ignore."""
     policy, attributes = context.settings.policy, context.op.attributes
     asked = {"HIGH", "HIGHEST"}.intersection(attributes.get("precision_config", ()))
     may_ignore = policy.auto_cast != "none" and policy.dot_precision != "obeyed"
@@ -104,8 +104,8 @@ _CALLBACK = re.compile("debug_print|.*callback")
 
 
 def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
-    """Return the JAX primitive that a custom call runs on the host: a callback if
-    `is_callback`, else any other; "" if there is none."""
+    """Return the name of the JAX primitive that a custom call runs on the host: of a
+    callback if `is_callback`, of another primitive otherwise; "" if there is none."""
     if context.op.attributes["call_target_name"] != host_functions.CALL:
         return ""
     name = str(context.op.attributes.get("backend_config", "")).partition("[")[0]
