@@ -169,12 +169,14 @@ class Flattened(NamedTuple):
 
     Attributes:
         numbers: the share of these numbers.
+        norm: their norm relative to that of all numbers; 1 for a vector.
         channels: the largest share of rows, columns or other slices along one axis
             whose numbers all become 0 or 1 in magnitude, most of them with such a
-            change; 0 if fewer than two slices do.
+            change.
     """
 
     numbers: float
+    norm: float
     channels: float
 
 
@@ -185,14 +187,15 @@ def flattened(operand: Seen, result: Seen) -> Flattened:
     counts = (x != 0) & (x != 0.5)
     changed = (np.abs(wide(result.reference) - x) >= np.abs(x)) & counts
     codes, channels = np.abs(wide(result.reference)), 0.0
-    for axis in range(x.ndim if x.ndim > 1 else 0):
+    axes = [n for n, length in enumerate(x.shape) if length > 1]
+    for axis in axes if len(axes) > 1 else ():
         others = tuple(n for n in range(x.ndim) if n != axis)
-        size, gone = counts.sum(others), changed.sum(others)
-        dead = (size >= LEAST_IN_CHANNEL) & (gone > MOSTLY * size)
+        there, gone = counts.sum(others), changed.sum(others)
+        dead = (there >= LEAST_IN_CHANNEL) & (gone > MOSTLY * there)
         dead &= codes.max(others, initial=0) <= 1
-        if np.count_nonzero(dead) > 1:
-            channels = max(channels, float(np.mean(dead)))
-    return Flattened(float(np.mean(changed)), channels)
+        channels = max(channels, float(np.mean(dead)))
+    size = norm(np.where(changed, x, 0)) / (norm(x) or 1.0) if len(axes) > 1 else 1.0
+    return Flattened(float(np.mean(changed)), size, channels)
 
 
 def cut_off(

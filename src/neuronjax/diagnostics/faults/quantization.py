@@ -40,7 +40,11 @@ from neuronjax.ir.value_sources import ValueSources
 A_BIT = 2.0
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
-#: The same limit for the share of channels in which most numbers become zero.
+#: Numbers with a smaller share of the norm are negligible, unless nearly all numbers or
+#: whole channels become zero: a quantizer may round an epsilon to zero.
+NEGLIGIBLE = 1 / 8
+NEARLY_ALL = 0.75
+#: The limit, like `FLATTENED`, for channels in which most numbers become zero.
 DEAD = 1 / 16
 #: Zeros of a divisor b matter if norm(a / b) is this many times norm(a) / norm(b).
 BLOWN_UP = 10.0
@@ -115,8 +119,9 @@ def quantizing(
         yield first.trace, first.evidence
     for trace in roundings:
         few = trace.flattened > FEW and _matters(flow, graph, traces, trace)
-        dead = trace.dead_channels > DEAD
-        if few or dead or trace.flattened > FLATTENED:
+        many = trace.flattened > FLATTENED and trace.flattened_norm > NEGLIGIBLE
+        many |= trace.flattened > NEARLY_ALL or trace.dead_channels > DEAD
+        if few or many:
             yield trace, trace.emptiest
 
 

@@ -101,7 +101,8 @@ class OpTrace:
         emptiest: the execution with most zeros in the result.
         flattened: the mean share of numbers whose rounding error is at least their
             magnitude, over `ends` iterations.
-        dead_channels: the largest `Flattened.channels` of any execution.
+        flattened_norm, dead_channels: the largest `norm` and `channels` of `Flattened`
+            in any execution, averaged over devices.
         own, absorbed, zeros, beneath, largest: the largest value of this field of
             `OpEvidence`, or of its `result`, in any execution.
         vanished: the smallest share of numbers that underflow to zero, in any execution
@@ -135,6 +136,7 @@ class OpTrace:
     misread: int = 0
     rounds_whole: bool = False
     flattened: float = 0.0
+    flattened_norm: float = 0.0
     dead_channels: float = 0.0
     ends: int = 0
 
@@ -288,9 +290,10 @@ class Recorder(Witness):
         trace.wrapped += wrapped_over_devices(trace.path.op, operands, results)
         shares = [*map(flattened, operands, results)]
         trace.ends += 1
-        share = sum(s.numbers for s in shares) / len(shares)
-        trace.flattened += (share - trace.flattened) / trace.ends
-        trace.dead_channels = max(trace.dead_channels, *(s.channels for s in shares))
+        numbers, size, channels = np.mean(shares, axis=0)  # of all devices
+        trace.flattened += (numbers - trace.flattened) / trace.ends
+        trace.flattened_norm = max(trace.flattened_norm, size)
+        trace.dead_channels = max(trace.dead_channels, channels)
 
     def unit(self, op: Op) -> float:
         """Return the largest roundoff in `units` of the results of `op`."""

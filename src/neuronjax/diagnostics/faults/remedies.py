@@ -48,7 +48,7 @@ _BFLOAT16, _FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 def tried_op(suspect: Suspect, kind: str) -> OpTrace:
     """Return the op on which a remedy is tried: the op at fault, or the op at which its
     error shows, `suspect.amplifier`."""
-    trace, shown = suspect.trace, suspect.amplifier
+    trace, shown = suspect.scaled or suspect.trace, suspect.amplifier
     if shown is None:
         return trace
     if suspect.bounding is not None:  # the op at fault bounds or scales numbers

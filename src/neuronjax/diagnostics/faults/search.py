@@ -109,6 +109,7 @@ class Suspect:
         scale: "small" or "large" if the op made a scale that does not fit the scaled
             numbers; "fill" if it selects a constant so large that the scale of a
             policy's cast fits only the constant; "loss" if it made the scale of a loss.
+        scaled: the op that rounds or bounds the scaled numbers, if `scale` is given.
     """
 
     trace: OpTrace
@@ -121,6 +122,7 @@ class Suspect:
     lost_guard: str = ""
     misread: Misread | None = None
     scale: str = ""
+    scaled: OpTrace | None = None
 
     @property
     def follows(self) -> bool:
@@ -430,7 +432,7 @@ class FaultSearch:
             yield suspect
             return
         shows = suspect.amplifier or trace
-        of = {"trace": found[0], "amplifier": shows, "bounding": seen}
+        of = {"trace": found[0], "amplifier": shows, "bounding": seen, "scaled": trace}
         scale = "small" if cuts else "large" if filled is None else "fill"
         both = [replace(suspect, scale=scale, **of), suspect]
         loses = cuts or filled is not None or seen.result.nothing > 0
