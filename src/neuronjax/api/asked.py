@@ -74,7 +74,9 @@ class Asked:
             return cls(item.lowered.under(target=machine, policy=numerics))
         given = {"target": target, "policy": numerics, **options}
         given = {name: value for name, value in given.items() if value is not None}
-        function, first = _unbound(item)
+        function, first = item, ()
+        if isinstance(item, functools.partial) and not item.keywords:
+            function, first = item.func, item.args
         if isinstance(function, Emulated):
             return cls(function.with_options(**given), first)
         setting = {"target": "trn2", **own_setting(item), **given}
@@ -169,12 +171,6 @@ class Asked:
     def _reported(self) -> Emulated:
         assert isinstance(self.step, Emulated)
         return self.step.reported()
-
-
-def _unbound(item: Any) -> tuple[Any, tuple[Any, ...]]:
-    if isinstance(item, functools.partial) and not item.keywords:
-        return item.func, item.args
-    return item, ()
 
 
 def _emulated_in(item: Any) -> Emulated | None:

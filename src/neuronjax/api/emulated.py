@@ -77,7 +77,13 @@ def emulated(
         _leave(setting)
     ran = [f for f, calls in _native_calls().items() if calls > before.get(f, 0)]
     if ran:
-        warn_user(_native_text(ran), NotEmulatedWarning)
+        names = ", ".join(f"{f.__name__} ({_line_of(f)})" for f in ran)
+        warn_user(
+            f"functions jitted before nj.emulated began ran natively inside it: {names}"
+            "\n  remedy: enter nj.emulated before the program is imported or jits its "
+            "functions; or use `neuronjax run script.py`",
+            NotEmulatedWarning,
+        )
 
 
 def _enter(setting: Mapping[str, Any]) -> None:
@@ -122,7 +128,6 @@ def _pmap(
     backend: str | None = None,
     **options: Any,
 ) -> Any:
-    del backend
     # Only the number of `devices` matters, since these are devices of the host.
     count = None if devices is None else len(devices)
     return pmap(function, axis_name, devices=count, **setting, **options)
@@ -131,7 +136,6 @@ def _pmap(
 def _make_mesh(
     setting: Setting, axis_shapes: Sequence[int], *args: Any, **options: Any
 ) -> Any:
-    del setting
     count = math.prod(axis_shapes)
     if options.get("devices") is None and count > jax.device_count():
         options["devices"] = _other_devices(count)
@@ -187,12 +191,3 @@ def _line_of(function: Any) -> str:
     if code is None or any(part in code.co_filename for part in (*LIBRARY, "<")):
         return ""
     return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def _native_text(functions: Sequence[Any]) -> str:
-    names = ", ".join(f"{f.__name__} ({_line_of(f)})" for f in functions)
-    return (
-        f"functions jitted before nj.emulated began ran natively inside it: {names}\n"
-        "  remedy: enter nj.emulated before the program is imported or jits its "
-        "functions; or use `neuronjax run script.py`"
-    )

@@ -19,7 +19,6 @@ from rich.console import Group
 
 from neuronjax.api.asked import Askable, own_setting
 from neuronjax.api.instance_costs import (
-    Found,
     Names,
     Policies,
     PricedTable,
@@ -186,7 +185,12 @@ def estimate(
     def estimated(*args: Any, **kwargs: Any) -> Estimate:
         found, refused = profiles_of(step, options, (targets, policies), args, kwargs)
         rows = tuple(training.cost(target, profiled) for target, profiled in found)
-        alarms = _alarms(found)
+        alarming = {t: p for t, p in found if t.chip.serves_only and _trains(p)}
+        alarms = [
+            f"{target.name} is sold for serving: a training step runs on it in "
+            f"emulation only; train on {_trainers(target.chip)}"
+            for target in alarming
+        ]
         for alarm in alarms:
             warnings.warn(alarm, ServingChipWarning, stacklevel=2)
         profiles = tuple(profiled for _, profiled in found)
@@ -425,15 +429,6 @@ def _groups(copies: int, shards: int) -> list[list[int]]:
 def _trains(found: Profile) -> bool:
     scopes = {i.location.scope for i in found.lowered.instructions}
     return any(map(is_cotangent_scope, scopes))
-
-
-def _alarms(found: Found) -> list[str]:
-    alarming = {t: p for t, p in found if t.chip.serves_only and _trains(p)}
-    return [
-        f"{target.name} is sold for serving: a training step runs on it in emulation "
-        f"only; train on {_trainers(target.chip)}"
-        for target in alarming
-    ]
 
 
 def _trainers(chip: ChipSpec) -> str:

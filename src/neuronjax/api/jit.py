@@ -17,20 +17,8 @@ from typing import Any
 
 import jax
 
-from neuronjax.api import nnx_state
-from neuronjax.api.calls import (
-    CallState,
-    Named,
-    Stateful,
-    argument_name,
-    as_array,
-    asked_for_jaxs,
-    boundary,
-    is_asked_about,
-    may_round_stochastically,
-    path_name,
-    signature_of,
-)
+from neuronjax.api import calls, nnx_state
+from neuronjax.api.calls import Named, Stateful
 from neuronjax.api.lowered import CallEntry, Lowered
 from neuronjax.capture import mesh_context
 from neuronjax.capture.mesh_context import MeshContext, Results, on_every_device
@@ -116,7 +104,7 @@ def jit(
         **jit_options,
     )
     make: Callable[..., Any] = Emulated
-    if asked_for_jaxs():
+    if calls.asked_for_jaxs():
         given = {k: v for k, v in options.items() if v is not None}
         make, options = NATIVE_JIT, {k: given[k] for k in given if k not in _NOT_JAX}
     if function is None:
@@ -155,10 +143,10 @@ class Emulated(Stateful):
             for name, value in options.items()
             if value is not None or name not in _SHARDINGS
         }
-        self._stochastic = may_round_stochastically(self.policy)
+        self._stochastic = calls.may_round_stochastically(self.policy)
         collect = options["collect"]
         self._collect = None if collect is None else Collect.of(collect)
-        self._signature = signature_of(function)
+        self._signature = calls.signature_of(function)
         self._static = self.named("static")
         self._step = nnx_state.kept(function, options)
         self._alone = nnx_state.as_in_jax(function)
@@ -172,7 +160,7 @@ class Emulated(Stateful):
             donate_argnames=donated.names,
             **{k: v for k, v in options.items() if k not in _OWN},
         )
-        self._state = CallState(self._name)
+        self._state = calls.CallState(self._name)
         #: Has an item while a call runs, and after a call that raised an error.
         self._unmade: list[bool] = []
 
@@ -196,7 +184,7 @@ class Emulated(Stateful):
         function = nnx_state.WithState(self.__wrapped__)
         return Emulated(function, **self.options).with_state(self._state)
 
-    @boundary
+    @calls.boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on the emulated chip."""
         run = self._as_scope if capturing() else self._run
@@ -255,13 +243,13 @@ class Emulated(Stateful):
         """The state of delayed scaling at the start of a call; None if not given."""
         return self._state.amax_history
 
-    @boundary
+    @calls.boundary
     def captured(self, *args: Any, **kwargs: Any) -> CapturedProgram:
         """Return the captured program for arguments of these types. Its results include
         writes into modules of Flax NNX only for a `reported` function."""
         return self._capture(self._alone, args, kwargs)
 
-    @boundary
+    @calls.boundary
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Return the lowered program for arguments (arrays or ShapeDtypeStructs)."""
         captured = self._capture(self._step, args, kwargs)
@@ -276,7 +264,7 @@ class Emulated(Stateful):
         shardings = self._chosen(_SHARDINGS)
         return mesh_context.spread(self._step, shardings, self._unsharded)
 
-    @boundary
+    @calls.boundary
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Return the emulation as a `jax.stages.Traced`, as `jax.jit(f).trace` does.
         The emulation can be exported, because `jax.export.export` calls this method."""
@@ -285,7 +273,7 @@ class Emulated(Stateful):
         with exportable():
             return NATIVE_JIT(emulated, **options).trace(*args, **kwargs)
 
-    @boundary
+    @calls.boundary
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Return shapes and dtypes of the results, as `jax.eval_shape` does."""
         return self._shapes(self._step, args, kwargs)
@@ -323,7 +311,7 @@ class Emulated(Stateful):
                 remedy="give collect= to the outermost nj.jit; scope= or source= limit "
                 "the statistics to the inner function",
             )
-        scope = None if is_asked_about(self) else self._given_policy
+        scope = None if calls.is_asked_about(self) else self._given_policy
         with policy_scope(scope) if scope else contextlib.nullcontext():
             return self.native(*args, **kwargs)
 
@@ -365,7 +353,9 @@ class Emulated(Stateful):
 
     def _next_index(self, args: tuple, kwargs: dict) -> Any:
         active = active_policy()
-        stochastic = may_round_stochastically(active) if active else self._stochastic
+        stochastic = (
+            calls.may_round_stochastically(active) if active else self._stochastic
+        )
         return self._state.next_index(stochastic, args, kwargs)
 
     def _emulate(
@@ -421,10 +411,12 @@ class Emulated(Stateful):
         dynamic, rebuild = self._static.split(args, kwargs)
         paths, in_tree = jax.tree.flatten_with_path(dynamic)
         static = self._static.numbers
-        names = tuple(path_name(self._signature, path, static) for path, _ in paths)
+        names = tuple(
+            calls.path_name(self._signature, path, static) for path, _ in paths
+        )
         found: list[Any] = []
         pairs = zip(paths, names, strict=True)
-        arrays = [as_array(leaf, name) for (_, leaf), name in pairs]
+        arrays = [calls.as_array(leaf, name) for (_, leaf), name in pairs]
         types = jax.tree.unflatten(in_tree, around.typed(arrays))
         spread = self._spread(called, around, *rebuild(types))
 
@@ -462,7 +454,9 @@ class Emulated(Stateful):
 
     def _donated(self, captured: CapturedProgram) -> frozenset[int]:
         given = self.named("donate")
-        named = (argument_name(self._signature, number) for number in given.numbers)
+        named = (
+            calls.argument_name(self._signature, number) for number in given.numbers
+        )
         chosen = {*given.names, *named}
         heads = (name.partition("/")[0] for name in captured.program.argument_names)
         return frozenset(n for n, head in enumerate(heads) if head in chosen)

@@ -113,8 +113,15 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
     start = time.monotonic()
     command = [sys.executable, "-m", "neuronjax", "judge", str(path), "--json"]
     try:
+        flags = []
+        for name, value in options.items():
+            if value is None or value == ():
+                continue
+            many = isinstance(value, Sequence) and not isinstance(value, str)
+            text = ",".join(map(str, value)) if many else str(value)
+            flags += [f"--{name}", text]
         done = subprocess.run(
-            [*command, *_flags(options)],
+            [*command, *flags],
             capture_output=True,
             text=True,
             timeout=limit,
@@ -140,14 +147,3 @@ def _in_child(path: Path, limit: float, options: dict[str, Any]) -> KernelVerdic
         limits=(Problem(rule="ended", location=str(path), message=why, remedy=""),),
         judging_seconds=time.monotonic() - start,
     )
-
-
-def _flags(options: dict[str, Any]) -> list[str]:
-    flags = []
-    for name, value in options.items():
-        if value is None or value == ():
-            continue
-        many = isinstance(value, Sequence) and not isinstance(value, str)
-        text = ",".join(map(str, value)) if many else str(value)
-        flags += [f"--{name}", text]
-    return flags

@@ -252,10 +252,6 @@ class Compiled(_Readable, Stateful):
         if capturing():
             return self.lowered.entry.inside(*args, **kwargs)
         host_process.check()
-        context = self._context(args, kwargs)
-        return self.lowered.entry.run(self._executable, context, args, kwargs)
-
-    def _context(self, args: tuple, kwargs: dict) -> CallContext:
         index = history = None
         if self._takes.call_index is not None:
             index = self._state.next_index(True, args, kwargs)
@@ -267,7 +263,8 @@ class Compiled(_Readable, Stateful):
                     remedy="history = lowered.init_amax_history(), then outputs, "
                     "history = compiled.with_amax_history(history)(*args)",
                 )
-        return CallContext(index, history)
+        context = CallContext(index, history)
+        return self.lowered.entry.run(self._executable, context, args, kwargs)
 
     def as_text(self, dialect: str = "instructions") -> str:
         """Return the program as text, as `Lowered.as_text` does."""

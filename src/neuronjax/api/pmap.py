@@ -197,7 +197,12 @@ class _Mapped:
     count: int | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        _refuse_nesting()
+        around = jax.sharding.get_abstract_mesh()
+        if AxisType.Manual in getattr(around, "axis_types", ()):
+            raise UnimplementedError(
+                f"pmap inside a pmap or shard_map over {around.axis_names}",
+                remedy="use one jax.shard_map over a mesh of several axes",
+            )
         count, in_axes = len(args), self.in_axes
         static = {n % count for n in self.static if -count <= n < count}
         dynamic, rebuild = Named(tuple(static), ()).split(args, kwargs)
@@ -261,15 +266,6 @@ class _Mapped:
                 remedy="make every mapped axis as long as the number of devices",
             )
         return found.pop()
-
-
-def _refuse_nesting() -> None:
-    around = jax.sharding.get_abstract_mesh()
-    if AxisType.Manual in getattr(around, "axis_types", ()):
-        raise UnimplementedError(
-            f"pmap inside a pmap or shard_map over {around.axis_names}",
-            remedy="use one jax.shard_map over a mesh of several axes",
-        )
 
 
 def _map_axes(f: Callable[[Any], Any], axes: Any) -> Any:

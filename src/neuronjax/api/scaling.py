@@ -22,7 +22,6 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.report.tables import NUMBER, WORD, Displayed, Records, new_table
 from neuronjax.timing.collectives import (
-    CollectiveTime,
     collective_time,
     queued_launch_seconds,
     time_over_nodes,
@@ -304,7 +303,17 @@ def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
     if layout.data == 1:
         return 0.0, "", "gradients"
     size = job.parameters * job.gradient_bytes / (job.tensor * job.pipeline)
-    time = _all_reduce(job, layout, size)
+    # Every tensor-parallel part and every stage on a node runs one at the same time.
+    stage = min(layout.data * job.tensor, layout.per_node)
+    used = min(layout.devices, layout.per_node)
+    groups = [
+        range(first + part, first + stage, job.tensor)
+        for first in range(0, used, stage)
+        for part in range(job.tensor)
+    ]
+    time = time_over_nodes(
+        "all_reduce", size, groups, layout.nodes, job.target, algorithm=job.algorithm
+    )
     if time.bottleneck != "latency":
         where = {"efa": "EFA", "link": "NeuronLink", "dma": "DMA"}[time.bottleneck]
         reason = f"{where} all-reduce"
@@ -313,21 +322,6 @@ def _gradients(job: _Workload, layout: _DeviceLayout) -> tuple[float, str, str]:
     else:
         reason = "too little work per chip"
     return time.seconds, time.algorithm, reason
-
-
-def _all_reduce(job: _Workload, layout: _DeviceLayout, size: float) -> CollectiveTime:
-    """Return the time of an all-reduce over all copies, which every tensor-parallel
-    part and every stage on a node runs at the same time."""
-    stage = min(layout.data * job.tensor, layout.per_node)
-    used = min(layout.devices, layout.per_node)
-    groups = [
-        range(first + part, first + stage, job.tensor)
-        for first in range(0, used, stage)
-        for part in range(job.tensor)
-    ]
-    return time_over_nodes(
-        "all_reduce", size, groups, layout.nodes, job.target, algorithm=job.algorithm
-    )
 
 
 def _tensor(job: _Workload, layout: _DeviceLayout) -> float:

@@ -22,6 +22,7 @@ from neuronjax.api.asked import Askable, Asked
 from neuronjax.api.nnx_state import copied, in_place, tied
 from neuronjax.api.profile import Trips
 from neuronjax.api.searched_program import SearchedProgram
+from neuronjax.diagnostics import precision_strategies
 from neuronjax.diagnostics.compilations import Compilations
 from neuronjax.diagnostics.precision_batches import Batch, JudgedBatches
 from neuronjax.diagnostics.precision_groups import Groups, Selection
@@ -37,12 +38,6 @@ from neuronjax.diagnostics.precision_metrics import (
 )
 from neuronjax.diagnostics.precision_policies import DEFAULT_CANDIDATES, Candidates
 from neuronjax.diagnostics.precision_result import PrecisionSearch
-from neuronjax.diagnostics.precision_strategies import (
-    OBJECTIVES,
-    STRATEGIES,
-    Goal,
-    Search,
-)
 from neuronjax.diagnostics.precision_trials import PolicyTrials, program_identity
 from neuronjax.errors import InvalidProgramError
 from neuronjax.policy import Policy
@@ -171,8 +166,8 @@ def search_precision(
         compiled=compiled,
     )
     given = Candidates.of(DEFAULT_CANDIDATES if candidates is None else candidates)
-    check_word("strategy", strategy, STRATEGIES)
-    check_word("objective", objective, OBJECTIVES)
+    check_word("strategy", strategy, precision_strategies.STRATEGIES)
+    check_word("objective", objective, precision_strategies.OBJECTIVES)
     _check_numbers(tolerance, max_evaluations, variations, margin)
     check_metric(metric)
     _check_pattern(outputs)
@@ -188,7 +183,7 @@ def search_precision(
                 chosen_by(outputs, program.results)
             found = program.groups(given, groups)
             chosen = program.supported(given, found, named=candidates is not None)
-            goal = Goal(
+            goal = precision_strategies.Goal(
                 tolerance=tolerance,
                 strategy=strategy,
                 objective=objective,
@@ -198,7 +193,7 @@ def search_precision(
             )
             trials = job.trials(program, chosen, found, max_evaluations, judged)
             trials.heard = bar.heard
-            search = Search(trials, goal)
+            search = precision_strategies.Search(trials, goal)
             search.run()
         compiled = Compilations.so_far() - earlier
         return _result(job, search, trials, judged, compiled)
@@ -314,7 +309,7 @@ class _Measured:
 
 def _result(
     job: _Measured,
-    search: Search,
+    search: precision_strategies.Search,
     trials: PolicyTrials,
     judged: JudgedBatches,
     compiled: Compilations,

@@ -180,7 +180,13 @@ class _Decoder:
         return new
 
     def region(self, region: Any) -> Region:
-        block = _only_block(region)
+        blocks = list(region.blocks)
+        if len(blocks) != 1:
+            raise UnsupportedError(
+                f"a region has {len(blocks)} blocks; only one is supported",
+                remedy="write control flow as stablehlo.while, case or if",
+            )
+        block = blocks[0]
         arguments = tuple([self._value(a) for a in block.arguments])
         operations = list(block.operations)
         ops = tuple([self._op(op) for op in operations[:-1]])
@@ -218,16 +224,6 @@ class _Decoder:
                 self._attributes[known] = decode_attribute(op, attribute, key)
             decoded[key] = self._attributes[known]
         return decoded
-
-
-def _only_block(region: Any) -> Any:
-    blocks = list(region.blocks)
-    if len(blocks) != 1:
-        raise UnsupportedError(
-            f"a region has {len(blocks)} blocks; only one is supported",
-            remedy="write control flow as stablehlo.while, case or if",
-        )
-    return blocks[0]
 
 
 def tensor_type(mlir_type: Any) -> TensorType:

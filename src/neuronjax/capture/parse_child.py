@@ -103,17 +103,14 @@ def _hlo_proto(data: bytes) -> ir.Module:
     return ir.Module.parse(_jax.mlir.hlo_to_stablehlo(data))
 
 
-def _hlo_text(data: bytes) -> ir.Module:
-    module = _hlo.hlo_module_from_text(data.decode())
-    return _hlo_proto(module.as_serialized_hlo_module_proto())
-
-
 FORMATS: dict[str, Callable[[bytes], ir.Module]] = {
     "portable artifact": _portable,
     "MLIR bytecode": ir.Module.parse,
     "MLIR text": lambda data: ir.Module.parse(data.decode()),
     "HLO proto": _hlo_proto,
-    "HLO text": _hlo_text,
+    "HLO text": lambda data: _hlo_proto(
+        _hlo.hlo_module_from_text(data.decode()).as_serialized_hlo_module_proto()
+    ),
 }
 
 
@@ -121,9 +118,7 @@ FORMATS: dict[str, Callable[[bytes], ir.Module]] = {
 
 
 def normalized(
-    module: ir.Module,
-    platform_index: int | None,
-    shapes: list[list[int]] | None = None,
+    module: ir.Module, platform_index: int | None, shapes: list[list[int]] | None = None
 ) -> ir.Module:
     """Return a module with static shapes, and without tuples, deprecated ops or MHLO.
 

@@ -16,14 +16,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from neuronjax import errors
 from neuronjax.capture.decode import is_library
-from neuronjax.errors import (
-    InvalidProgramError,
-    NeuronJaxError,
-    UnimplementedError,
-    UnsupportedError,
-    program_line,
-)
 from neuronjax.ir.collective_set import (
     GROUPS_REMEDY,
     PAIRS_REMEDY,
@@ -40,7 +34,7 @@ _REMEDIES = {
 }
 
 
-def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
+def refusal(closed_jaxpr: Any, error: Exception) -> errors.NeuronJaxError:
     """Return the `NeuronJaxError` for an exception of JAX's lowering.
 
     Args:
@@ -51,7 +45,8 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
         return named
     if named := _algorithm(closed_jaxpr.jaxpr, str(error)):
         return named
-    name = _primitive(str(error))
+    match = re.search(r"primitive '([^']+)'", str(error))
+    name = f"^{re.escape(match[1])}$" if match else ""
     wanted = name or _TRANSFERS
     located = equations(closed_jaxpr.jaxpr)
     hits = (hit for hit in located if re.search(wanted, str(hit[0].primitive)))
@@ -60,12 +55,12 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
         remedy = "move what the message names out of the emulated function"
         if "was exported for platforms" in str(error):
             remedy = "use nj.load(exported.serialize()) in place of exported.call"
-        return UnimplementedError(
+        return errors.UnimplementedError(
             f"JAX cannot lower this function for platform neuron: {error}",
             remedy=remedy,
         )
     found = str(equation.primitive)
-    return UnsupportedError(
+    return errors.UnsupportedError(
         "JAX has no lowering of this primitive for platform neuron",
         op=found,
         location=source,
@@ -73,14 +68,14 @@ def refusal(closed_jaxpr: Any, error: Exception) -> NeuronJaxError:
     )
 
 
-def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
+def _algorithm(jaxpr: Any, message: str) -> errors.NeuronJaxError | None:
     """Return the error of a dot whose algorithm JAX cannot use for its operands."""
     match = re.search(r"dot algorithm '(\w+)'", message)
     if match is None:
         return None
     for equation, source in equations(jaxpr):
         if getattr(equation.params.get("precision"), "name", None) == match[1]:
-            return InvalidProgramError(
+            return errors.InvalidProgramError(
                 message,
                 op=str(equation.primitive),
                 location=source,
@@ -89,7 +84,7 @@ def _algorithm(jaxpr: Any, message: str) -> NeuronJaxError | None:
     return None
 
 
-def _wrong_devices(jaxpr: Any) -> NeuronJaxError | None:
+def _wrong_devices(jaxpr: Any) -> errors.NeuronJaxError | None:
     """Return the error of the first collective whose ranks or groups are impossible."""
     sizes: dict[Any, int] = {}
     for equation, source in equations(jaxpr):
@@ -106,13 +101,10 @@ def _wrong_devices(jaxpr: Any) -> NeuronJaxError | None:
             remedy = GROUPS_REMEDY
         if fault:
             op = str(equation.primitive)
-            return InvalidProgramError(fault, op=op, location=source, remedy=remedy)
+            return errors.InvalidProgramError(
+                fault, op=op, location=source, remedy=remedy
+            )
     return None
-
-
-def _primitive(message: str) -> str:
-    match = re.search(r"primitive '([^']+)'", message)
-    return f"^{re.escape(match[1])}$" if match else ""
 
 
 def equations(jaxpr: Any, outer: str | None = None) -> Iterator[tuple[Any, str | None]]:
@@ -147,7 +139,7 @@ class _Refusal:
 
     pattern: str
     remedy: str
-    kind: type[NeuronJaxError] = InvalidProgramError
+    kind: type[errors.NeuronJaxError] = errors.InvalidProgramError
     about: str = ""
 
 
@@ -191,7 +183,7 @@ _REFUSALS = (
     _Refusal(
         r"specs passed to shard_map|device assignment .* of the mesh",
         _AUTO,
-        UnsupportedError,
+        errors.UnsupportedError,
         "arrays on a mesh with Explicit axes are refused: ",
     ),
 )
@@ -204,7 +196,7 @@ _ADVICE = re.compile(
 )
 
 
-def of_mesh(error: Exception) -> NeuronJaxError | None:
+def of_mesh(error: Exception) -> errors.NeuronJaxError | None:
     """Return a `NeuronJaxError` if JAX's exception is about a mesh, else None."""
     if unknown := _unknown_axis(error):
         return unknown
@@ -218,7 +210,7 @@ def of_mesh(error: Exception) -> NeuronJaxError | None:
     return None
 
 
-def _unknown_axis(error: Exception) -> NeuronJaxError | None:
+def _unknown_axis(error: Exception) -> errors.NeuronJaxError | None:
     """Return the error of an axis that no surrounding mesh has; None for other errors.
     JAX raises a NameError or, inside a shard_map, an AssertionError."""
     match = re.search(r"unbound axis name: (\w+)", str(error))
@@ -226,7 +218,7 @@ def _unknown_axis(error: Exception) -> NeuronJaxError | None:
     if not axes:
         return None
     named = ", ".join(map(repr, axes))
-    return InvalidProgramError(
+    return errors.InvalidProgramError(
         f"no mesh around this collective has its axis {named}",
         location=_line(error),
         remedy="name an axis of the surrounding jax.shard_map's mesh, or the axis_name "
@@ -248,4 +240,4 @@ def _line(error: Exception) -> str | None:
     """Return the user's innermost line in a traceback, else the current call's."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"{f.filename}:{f.lineno}" for f in frames if not is_library(f.filename)]
-    return lines[-1] if lines else program_line() or None
+    return lines[-1] if lines else errors.program_line() or None

@@ -22,23 +22,8 @@ from neuronjax.api.compare_dump import compare_dump as compare_with_dump
 from neuronjax.api.keep_compiled import keep_compiled
 from neuronjax.api.search_precision import search_precision
 from neuronjax.api.tolerance import tolerance as tolerance_of
-from neuronjax.cli.application import (
-    CacheOption,
-    JsonOption,
-    OwnTargetOption,
-    PolicyOption,
-    check_folders,
-    show,
-)
+from neuronjax.cli import application, sources
 from neuronjax.cli.options import CommandConsole, Offer, options_of
-from neuronjax.cli.sources import (
-    InputsOption,
-    SeedOption,
-    ShapesOption,
-    SourceArgument,
-    find,
-    program,
-)
 
 #: A function that calls the verb with keywords, and returns the result of the verb.
 Ask = Callable[..., Any]
@@ -46,39 +31,39 @@ Command = Callable[..., None]
 
 
 def _of_types(
-    source: SourceArgument,
-    target: OwnTargetOption = None,
-    policy: PolicyOption = None,
-    shapes: ShapesOption = None,
+    source: sources.SourceArgument,
+    target: application.OwnTargetOption = None,
+    policy: application.PolicyOption = None,
+    shapes: sources.ShapesOption = None,
     *,
-    as_json: JsonOption = False,
+    as_json: application.JsonOption = False,
 ) -> Ask:
     """Return an `Ask` that calls a verb with a program's arguments, or their types."""
 
     def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
-        function, arguments = program(source, shapes)
+        function, arguments = sources.program(source, shapes)
         return verb(function, **keywords)(*arguments)
 
     return ask
 
 
 def _of_values(
-    source: SourceArgument,
-    target: OwnTargetOption = None,
-    policy: PolicyOption = None,
-    shapes: ShapesOption = None,
-    inputs: InputsOption = None,
-    seed: SeedOption = 0,
+    source: sources.SourceArgument,
+    target: application.OwnTargetOption = None,
+    policy: application.PolicyOption = None,
+    shapes: sources.ShapesOption = None,
+    inputs: sources.InputsOption = None,
+    seed: sources.SeedOption = 0,
     *,
-    cache: CacheOption = True,
-    as_json: JsonOption = False,
+    cache: application.CacheOption = True,
+    as_json: application.JsonOption = False,
 ) -> Ask:
     """Return an `Ask` that calls a verb with a program's arguments as arrays."""
     if cache:
         keep_compiled()
 
     def ask(verb: Callable[..., Any], **keywords: Any) -> Any:
-        named_source = find(source)
+        named_source = sources.find(source)
         asked = verb(named_source.function, **keywords)
         arguments, named = named_source.values(shapes, inputs, seed)
         return asked(*arguments, **named)
@@ -143,7 +128,7 @@ def check(ask: Ask, *, as_json: bool) -> None:
         neuronjax check package.model:forward --sdk 2.29 --json
     """
     report = ask()
-    show(report, report.as_dict, as_json)
+    application.show(report, report.as_dict, as_json)
     raise typer.Exit(0 if report.ok else 1)
 
 
@@ -179,11 +164,11 @@ def compare(
         neuronjax compare train.py:step --against old.mlirbc --args 'f32[8,16]'
     """
     if against is not None:
-        result = ask(against=find(against).function)
-        show(result, result.to_json_dict, as_json)
+        result = ask(against=sources.find(against).function)
+        application.show(result, result.to_json_dict, as_json)
         raise typer.Exit(0 if result.is_same else 1)
     result = ask()
-    show(result, result.to_json_dict, as_json)
+    application.show(result, result.to_json_dict, as_json)
     if sort != "isolation" and not as_json:
         CommandConsole().print(result.table(sort))
     raise typer.Exit(1 if result.faults or result.first_divergence else 0)
@@ -203,7 +188,7 @@ def tolerance(ask: Ask, *, as_json: bool) -> None:
         neuronjax tolerance model.mlirbc --policy fp8 --json
     """
     result = ask()
-    show(result, result.to_json_dict, as_json)
+    application.show(result, result.to_json_dict, as_json)
 
 
 @asks(compare_with_dump, "functions", "failure", "samples")
@@ -227,7 +212,7 @@ def compare_dump(
         neuronjax compare-dump model.mlirbc tensors/ --inputs batch.npz
     """
     result = ask(dump=dump)
-    show(result, result.to_json_dict, as_json)
+    application.show(result, result.to_json_dict, as_json)
     raise typer.Exit(0 if result.is_legal else 1)
 
 
@@ -257,10 +242,10 @@ def search(
         neuronjax search train.py:step --tolerance 0.01 --args 'f32[8,16] i32[8]'
         neuronjax search train.py:loss --tolerance 1e-3 --target trn3 --groups scope
     """
-    check_folders([plot])
+    application.check_folders([plot])
     result = ask(progress=not as_json)
     if plot is not None:
         result.plot().savefig(plot)
-    show(result, result.to_json_dict, as_json)
+    application.show(result, result.to_json_dict, as_json)
     if not as_json:
         CommandConsole().print(result.as_code(), highlight=False, markup=False)

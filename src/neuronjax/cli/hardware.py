@@ -16,16 +16,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from neuronjax import hardware
 from neuronjax.cli.application import JsonOption, print_json, table
-from neuronjax.hardware import (
-    TARGETS,
-    ByDtype,
-    ChipSpec,
-    CoreSpec,
-    Target,
-    Topology,
-    resolve_target,
-)
 from neuronjax.report.quantities import binary, decimal
 from neuronjax.report.tables import NAME, NUMBER, PLAIN, RIGHT, WORD
 
@@ -46,11 +38,11 @@ def ls(
         neuronjax ls trn2
         neuronjax ls trn2.48xlarge --json
     """
-    chosen = None if target is None else resolve_target(target)
+    chosen = None if target is None else hardware.resolve_target(target)
     if as_json:
         described = [
             {**dataclasses.asdict(each), **_neuron_ls(each)}
-            for each in ([chosen] if chosen else TARGETS.values())
+            for each in ([chosen] if chosen else hardware.TARGETS.values())
         ]
         print_json(described[0] if chosen else described)
     else:
@@ -60,7 +52,7 @@ def ls(
 # -- devices, as neuron-ls shows them --------------------------------------------------
 
 
-def _neuron_ls(target: Target) -> dict[str, Any]:
+def _neuron_ls(target: hardware.Target) -> dict[str, Any]:
     """Return the data of `neuron-ls` for an instance; {} for a bare chip."""
     if target.instance is None:
         return {}
@@ -68,7 +60,7 @@ def _neuron_ls(target: Target) -> dict[str, Any]:
     return {"instance_type": target.name, "neuron_devices": devices}
 
 
-def _device(target: Target, index: int) -> dict[str, Any]:
+def _device(target: hardware.Target, index: int) -> dict[str, Any]:
     cores = target.logical_cores() // target.chips
     return {
         "neuron_device": index,
@@ -84,7 +76,7 @@ def _device(target: Target, index: int) -> dict[str, Any]:
     }
 
 
-def neighbours(topology: Topology, index: int) -> list[int]:
+def neighbours(topology: hardware.Topology, index: int) -> list[int]:
     """Return the numbers of the devices with a direct link to the device `index`.
 
     Along each axis, a chain, ring or torus links neighbours; a switch links all.
@@ -104,7 +96,7 @@ def neighbours(topology: Topology, index: int) -> list[int]:
     return sorted(devices - {index})
 
 
-def _devices_table(target: Target) -> Table:
+def _devices_table(target: hardware.Target) -> Table:
     columns = {"device": NUMBER, "cores": WORD, "memory": NUMBER, "connected to": PLAIN}
     rows = []
     for n in range(target.chips // target.instances):
@@ -145,14 +137,14 @@ def _targets_table() -> Table:
                 str(target.logical_cores()),
                 binary(target.chips * target.chip.hbm_bytes),
             )
-            for name, target in TARGETS.items()
+            for name, target in hardware.TARGETS.items()
         ),
     )
     rows.caption = "A device is a logical NeuronCore, as in JAX on Neuron."
     return rows
 
 
-def _describe(target: Target) -> Iterator[Table]:
+def _describe(target: hardware.Target) -> Iterator[Table]:
     yield _facts(f"{target.name}: {target.chip.product}", _target_facts(target))
     yield _facts(f"Core: {target.core.name}", _core_facts(target.core, target.chip))
     columns = {"engine": {"style": "bold"}, "clock": RIGHT}
@@ -175,7 +167,7 @@ def _facts(title: str, facts: dict[str, str]) -> Table:
     return table(title, columns, facts.items(), show_header=False)
 
 
-def _target_facts(target: Target) -> dict[str, str]:
+def _target_facts(target: hardware.Target) -> dict[str, str]:
     chip, instance = target.chip, target.instance
     facts = {
         "chips": str(target.chips),
@@ -198,7 +190,7 @@ def _target_facts(target: Target) -> dict[str, str]:
     return facts
 
 
-def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
+def _core_facts(core: hardware.CoreSpec, chip: hardware.ChipSpec) -> dict[str, str]:
     tiles = {
         "plain": core.k_tile,
         "double-row FP8": core.k_tile_double_row,
@@ -214,6 +206,6 @@ def _core_facts(core: CoreSpec, chip: ChipSpec) -> dict[str, str]:
     }
 
 
-def _by_dtype(values: ByDtype, separator: str = ", ") -> str:
+def _by_dtype(values: hardware.ByDtype, separator: str = ", ") -> str:
     given = dataclasses.asdict(values).items()
     return separator.join(f"{name} {v:g}" for name, v in given if v is not None)

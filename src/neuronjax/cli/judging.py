@@ -42,7 +42,7 @@ def _numbers(given: str) -> tuple[int, ...]:
     reference=Offer(
         help="A file with get_inputs(), forward(*inputs) in NumPy and, if a kernel has "
         "other layouts, transform_to_nki_inputs() and transform_nki_outputs(). Without "
-        "this file, results are not judged.",
+        "this file, results are not judged."
     ),
     grid=Offer(read=_numbers, metavar="N,M"),
     seeds=Offer(read=_numbers, metavar="N,N,..."),

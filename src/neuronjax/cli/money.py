@@ -113,8 +113,7 @@ def estimate(
 )
 def estimate_serving(
     prefill: Annotated[
-        str,
-        typer.Argument(help="The program that reads a prompt.", show_default=False),
+        str, typer.Argument(help="The program that reads a prompt.", show_default=False)
     ],
     decode: Annotated[
         str, typer.Argument(help="The program that makes a token.", show_default=False)

@@ -21,17 +21,8 @@ import neuronjax as nj
 from neuronjax.api.asked import Asked
 from neuronjax.api.nnx_state import tied
 from neuronjax.api.profile import profile
-from neuronjax.cli.application import (
-    CacheOption,
-    JsonOption,
-    OwnTargetOption,
-    PolicyOption,
-    check_folders,
-    print_json,
-    table,
-)
+from neuronjax.cli import application, sources
 from neuronjax.cli.script import ARGUMENTS, SUFFIX, ScriptCommand, run_script
-from neuronjax.cli.sources import InputsOption, SeedOption, ShapesOption, find
 from neuronjax.report.profile_tables import QUEUE_TITLES
 from neuronjax.report.tables import NUMBER, RIGHT
 from neuronjax.testing.bits import difference, leaves_of
@@ -51,19 +42,19 @@ def run(
             show_default=False,
         ),
     ],
-    target: OwnTargetOption = None,
-    policy: PolicyOption = None,
-    shapes: ShapesOption = None,
-    inputs: InputsOption = None,
-    seed: SeedOption = 0,
+    target: application.OwnTargetOption = None,
+    policy: application.PolicyOption = None,
+    shapes: sources.ShapesOption = None,
+    inputs: sources.InputsOption = None,
+    seed: sources.SeedOption = 0,
     output: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write results to an .npz file.")
     ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the results with jax.jit's.")
     ] = False,
-    cache: CacheOption = True,
-    as_json: JsonOption = False,
+    cache: application.CacheOption = True,
+    as_json: application.JsonOption = False,
 ) -> None:
     """Run a program with the arithmetic of an emulated chip.
 
@@ -81,7 +72,7 @@ def run(
     The last example runs a script with its arguments, as python does, and emulates what
     the script passes to jax.jit, nnx.jit, eqx.filter_jit or jax.pmap.
     """
-    check_folders([output])
+    application.check_folders([output])
     if cache:
         nj.keep_compiled()
     if source.endswith(SUFFIX):
@@ -97,7 +88,7 @@ def run(
         arguments = context.meta[ARGUMENTS]
         run_script(Path(source), arguments, target or "trn2", policy)
         return
-    named_source = find(source)
+    named_source = sources.find(source)
     asked = Asked.of(named_source.function, target=target, policy=policy)
     arguments, named = tied(named_source.values(shapes, inputs, seed))
     native = asked.native()(*arguments, **named) if compare else None
@@ -118,7 +109,7 @@ def run(
     if as_json:
         words = {name: asked.words[name] for name in ("target", "policy")}
         shown = {"results": rows, "instructions": instructions}
-        print_json({"source": source, **words, **shown})
+        application.print_json({"source": source, **words, **shown})
     else:
         console = Console()
         console.print(_results_table(f"{source} on {asked.words['setting']}", rows))
@@ -126,7 +117,7 @@ def run(
             console.print(_differences_table(rows))
         columns = dict.fromkeys((QUEUE_TITLES[queue] for queue in instructions), NUMBER)
         row = [f"{count:,}" for count in instructions.values()]
-        console.print(table("Instructions by engine", columns, [row]))
+        console.print(application.table("Instructions by engine", columns, [row]))
 
 
 def _refuse_beside_script(options: Mapping[str, Any]) -> None:
@@ -161,7 +152,7 @@ def _row(name: str, array: np.ndarray, native: np.ndarray | None) -> dict[str, A
 
 def _results_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     looks = dict.fromkeys(("type", "min", "max", "NaN", "Inf"), _FOLDED)
-    shown = table(title, {"result": _RESULT} | looks)
+    shown = application.table(title, {"result": _RESULT} | looks)
     for row in rows:
         numbers = (_number(row[word]) for word in ("min", "max", "nan", "inf"))
         shape = ",".join(map(str, row["shape"]))
@@ -171,7 +162,9 @@ def _results_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _differences_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     looks = dict.fromkeys(("differing", "largest", "in ULP", "relative L2"), RIGHT)
-    shown = table("Differences to jax.jit on this host", {"result": _RESULT} | looks)
+    shown = application.table(
+        "Differences to jax.jit on this host", {"result": _RESULT} | looks
+    )
     for row in rows:
         found = row["difference"]
         count = f"{found['differing']} of {math.prod(row['shape'])}"

@@ -15,15 +15,7 @@ from rich.text import Text
 
 from neuronjax.api.asked import own_setting
 from neuronjax.api.profile import profile as profile_step
-from neuronjax.cli.application import (
-    JsonOption,
-    OwnTargetOption,
-    PolicyOption,
-    check_folders,
-    print_json,
-    show,
-    table,
-)
+from neuronjax.cli import application
 from neuronjax.cli.options import CommandConsole, Offer, options_of
 from neuronjax.cli.sources import ShapesOption, SourceArgument, program
 from neuronjax.errors import InvalidProgramError, NeuronJaxError
@@ -86,8 +78,8 @@ _GROUPS = ("op", "source", "module", "phase")
 )
 def profile(
     source: SourceArgument,
-    target: OwnTargetOption = None,
-    policy: PolicyOption = None,
+    target: application.OwnTargetOption = None,
+    policy: application.PolicyOption = None,
     shapes: ShapesOption = None,
     *,
     by: Annotated[
@@ -113,10 +105,9 @@ def profile(
         typer.Option(dir_okay=False, help="Write the timeline for ui.perfetto.dev."),
     ] = None,
     csv: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Write the timeline as CSV."),
+        Path | None, typer.Option(dir_okay=False, help="Write the timeline as CSV.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: application.JsonOption = False,
     **keywords: Any,
 ) -> None:
     """Predict where the time of a program goes, and what would make it faster.
@@ -131,7 +122,7 @@ def profile(
         neuronjax profile train.py:step --policy fp8 --perfetto step.pftrace
         neuronjax profile kernels.py:kernel --args 'bf16[1024,1024]' --by source
     """
-    check_folders([plot, perfetto, csv])
+    application.check_folders([plot, perfetto, csv])
     check_word("--by", by, _GROUPS)
     with stages.watching(source, "loading"):
         function, arguments = program(source, shapes)
@@ -148,7 +139,7 @@ def profile(
             result.to_csv(csv)
     if as_json:
         changes = [dataclasses.asdict(change) for change in priced]
-        print_json({**result.as_dict(), "limits": changes})
+        application.print_json({**result.as_dict(), "limits": changes})
         return
     console = CommandConsole()
     console.print(result.headline())
@@ -175,9 +166,9 @@ def compare_targets(
             metavar="T",
         ),
     ] = None,
-    policy: PolicyOption = None,
+    policy: application.PolicyOption = None,
     shapes: ShapesOption = None,
-    as_json: JsonOption = False,
+    as_json: application.JsonOption = False,
 ) -> None:
     """Predict the time of a program on several chips, and whether it fits in memory.
 
@@ -195,7 +186,7 @@ def compare_targets(
         names = targets or _TARGETS
         rows = [_row(function, arguments, name, numerics) for name in names]
     if as_json:
-        print_json(rows)
+        application.print_json(rows)
     else:
         Console().print(_comparison(f"{source}, {numerics_of(numerics)}", rows))
 
@@ -228,7 +219,7 @@ def _row(
 
 
 def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
-    rows = table(
+    rows = application.table(
         title,
         {"target": NAME}
         | dict.fromkeys(("LNC", "time", "× first", "MFU", "MBU"), NUMBER)
@@ -270,7 +261,7 @@ def constants(
     assumptions: Annotated[
         bool, typer.Option("--assumptions", help="List only unpublished figures.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: application.JsonOption = False,
 ) -> None:
     """List the figures that predict times, except those of a chip's data sheet.
 
@@ -293,12 +284,14 @@ def constants(
         )
     assumed = sum(constant.is_assumption for constant in chosen)
     title = f"The time model: {len(chosen)} figures, {assumed} of them assumptions"
-    show(constants_table(title, chosen), lambda: [*map(vars, chosen)], as_json)
+    application.show(
+        constants_table(title, chosen), lambda: [*map(vars, chosen)], as_json
+    )
 
 
 def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
     """Return a table of figures with their sources."""
-    rows = table(
+    rows = application.table(
         title,
         {
             "name": {"style": "bold", "overflow": "fold", "max_width": 24},

@@ -17,14 +17,7 @@ from rich.console import Console
 from neuronjax.api.compare import compare
 from neuronjax.api.keep_compiled import keep_compiled
 from neuronjax.api.profile import profile
-from neuronjax.cli.application import (
-    CacheOption,
-    JsonOption,
-    OwnTargetOption,
-    check_folders,
-    print_json,
-    table,
-)
+from neuronjax.cli import application
 from neuronjax.cli.sources import Shapes, ShapesOption, SourceArgument, find
 from neuronjax.errors import InvalidProgramError
 from neuronjax.report.tables import NUMBER, WORD
@@ -43,7 +36,7 @@ def track(
         list[str] | None,
         typer.Option("--policy", help="A policy. Repeatable. Default: the function's."),
     ] = None,
-    target: OwnTargetOption = None,
+    target: application.OwnTargetOption = None,
     shapes: ShapesOption = None,
     append: Annotated[
         Path | None,
@@ -67,8 +60,8 @@ def track(
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write a plot of all records.")
     ] = None,
-    cache: CacheOption = True,
-    as_json: JsonOption = False,
+    cache: application.CacheOption = True,
+    as_json: application.JsonOption = False,
 ) -> None:
     """Record for each commit how far a program's results are from float64.
 
@@ -83,7 +76,7 @@ def track(
         neuronjax track model.py:step --append e.jsonl --fail-if 'rel_l2 > 1.2x'
         neuronjax track model.py:step --since v1.0 --append e.jsonl --plot it.png
     """
-    check_folders([append, plot])
+    application.check_folders([append, plot])
     rule = _RULE.fullmatch(fail_if or "")
     if rule is None and fail_if is not None:
         raise InvalidProgramError(
@@ -110,13 +103,15 @@ def track(
 
         draw_tracking(drawn).savefig(plot)
     if as_json:
-        print_json(records)
+        application.print_json(records)
     elif records:
         columns = {"commit": WORD, "policy": WORD} | dict.fromkeys(_SHOWN, NUMBER)
         figures = ([f"{record[name]:.3g}" for name in _SHOWN] for record in records)
         names = ([record["commit"][:10], record["policy"]] for record in records)
         rows = (a + b for a, b in zip(names, figures, strict=True))
-        Console().print(table(f"{source}: errors against float64", columns, rows))
+        Console().print(
+            application.table(f"{source}: errors against float64", columns, rows)
+        )
     print("".join(f"{line}\n" for line in refusals), end="", file=sys.stderr)
     raise typer.Exit(1 if refusals else 0)
 

@@ -342,7 +342,14 @@ def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax
     if x.shape[1] == 1:
         return x[:, 0]
     if x.dtype.kind in "iub":
-        return _reduced_integers(i, x, zero, key)
+        if i.integer_path != "fp32" or x.dtype == jnp.bool_ or i.op in BITWISE:
+            return reduce_integers(i.op, x, (1,))
+        floats = opaque(x.astype(jnp.float32), zero)
+        if i.op in EXTREMES:
+            total = reduce_extreme(i.op, floats, (1,))
+        else:
+            total = fold_ranks(floats, i.plan, i.op, SumStorage(), zero, key)
+        return round_to_int(total, x.dtype, mode="rne")
     if i.op in BITWISE or x.dtype.kind == "c":
         remedy = "reduce integers, or the real and imaginary parts"
         raise _invalid(i, f"devices cannot reduce {x.dtype} by {i.op}", remedy)
@@ -351,19 +358,6 @@ def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax
         extreme = reduce_extreme(i.op, wide(x), (1,))
         return cast(extreme, get_format(x.dtype), overflow=overflow)
     return _reduced_floats(i, x, zero, key)
-
-
-def _reduced_integers(
-    i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
-) -> jax.Array:
-    if i.integer_path != "fp32" or x.dtype == jnp.bool_ or i.op in BITWISE:
-        return reduce_integers(i.op, x, (1,))
-    floats = opaque(x.astype(jnp.float32), zero)
-    if i.op in EXTREMES:
-        total = reduce_extreme(i.op, floats, (1,))
-    else:
-        total = fold_ranks(floats, i.plan, i.op, SumStorage(), zero, key)
-    return round_to_int(total, x.dtype, mode="rne")
 
 
 def _reduced_floats(

@@ -18,13 +18,7 @@ from jax import lax
 from jax.core import Tracer
 
 from neuronjax.errors import UnsupportedError
-from neuronjax.execution import host_process, inputs_outputs, spmd
-from neuronjax.execution.device_sharding import (
-    ALONE,
-    RealDevices,
-    active_real_devices,
-    spread,
-)
+from neuronjax.execution import device_sharding, host_process, inputs_outputs, spmd
 from neuronjax.execution.engines import Registers, execute, host_scale
 from neuronjax.execution.exchange import exchange
 from neuronjax.execution.inputs_outputs import CallContext, Outcome
@@ -92,16 +86,16 @@ def run(
     # The flag is public, its type stub is not complete.
     disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
     eager = disabled and not any(isinstance(a, Tracer) for a in arguments)
-    mesh = active_real_devices()
+    mesh = device_sharding.active_real_devices()
     one = functools.partial(_run, program, eager, listeners, plan)
     if mesh is None:
-        return one(ALONE, arguments, context)
+        return one(device_sharding.ALONE, arguments, context)
     if eager or listeners or plan:
         raise UnsupportedError(
             "on several real devices no program runs op by op or collects statistics",
             remedy="call the program outside of real_devices; its bits are the same",
         )
-    return spread(mesh, program, one, arguments, context)
+    return device_sharding.spread(mesh, program, one, arguments, context)
 
 
 def _run(
@@ -109,7 +103,7 @@ def _run(
     eager: bool,
     listeners: Sequence[Listener],
     plan: ProbePlan | None,
-    real: RealDevices,
+    real: device_sharding.RealDevices,
     arguments: Arrays,
     context: CallContext,
 ) -> Outcome:
@@ -154,7 +148,7 @@ class Interpretation:
         listeners: tuple[Listener, ...] = (),
         accumulator: StepAccumulator | None = None,
         callees: dict[str, Callable[..., Any]] | None = None,
-        real: RealDevices = ALONE,
+        real: device_sharding.RealDevices = device_sharding.ALONE,
     ) -> None:
         self._program = program
         self._zero = zero
@@ -190,7 +184,10 @@ class Interpretation:
         environment = dict(outer)
         environment.update(_by_number(block.arguments, arguments))
         known, instructions = None, block.instructions
-        if self._may_reuse():
+        # Unless something depends on how often an instruction is executed.
+        accumulator = self.accumulator
+        records = accumulator.plan or accumulator.previous_amaxes is not None
+        if not (self.eager or self.stochastic or self._listeners or records):
             known = KnownResults(_NOT_REUSED)
             instructions = shortened(block)
         for i in instructions:
@@ -198,12 +195,6 @@ class Interpretation:
             results = known.of(i, environment, run) if known else run()
             environment.update(_by_number(i.results, results))
         return [environment[view.buffer.number] for view in block.results]
-
-    def _may_reuse(self) -> bool:
-        """Return whether nothing depends on how often an instruction is executed."""
-        accumulator = self.accumulator
-        records = accumulator.plan or accumulator.previous_amaxes is not None
-        return not (self.eager or self.stochastic or self._listeners or records)
 
     def step(self, i: Instruction, environment: dict, key: jax.Array) -> Arrays:
         """Execute an instruction whose operands are in the environment."""

@@ -96,16 +96,12 @@ def _updated(i: DmaCopy, x: Arrays) -> np.ndarray:
     return out
 
 
-def _sliced(i: DmaCopy, x: Arrays) -> np.ndarray:
-    return x[0][tuple(slice(*bounds) for bounds in zip(*i.parameters, strict=True))]
-
-
 #: The function for each kind of copy.
 MOVES: Mapping[str, Callable[[DmaCopy, Arrays], np.ndarray]] = {
     "broadcast": _broadcast,
     "reshape": lambda i, x: x[0].reshape(i.results[0].type.shape),
     "transpose": lambda i, x: x[0].transpose(i.parameters[0]),
-    "slice": _sliced,
+    "slice": lambda i, x: x[0][tuple(map(slice, *i.parameters))],
     "pad": lambda i, x: _padded(x[0], x[1], [*zip(*i.parameters, strict=True)]),
     "concatenate": lambda i, x: np.concatenate(x, i.parameters[0][0]),
     "reverse": lambda i, x: np.flip(x[0], i.parameters[0]),

@@ -269,7 +269,15 @@ class _Devices:
     ) -> Arrays:
         whole = self._interpreter.eager or self._interpreter.watched
         if isinstance(i, AllReduce) and i.rounding != "stochastic" and not whole:
-            return self._all_reduce(i, flags, scope, key)
+
+            def reduce(x: jax.Array) -> jax.Array:
+                (total,) = self._interpreter.exchange(i, [x], self._count, key)
+                return total if flags[0] else total[0]
+
+            return [
+                all_reduced(i, self.stacked(*values), self._count, self._real, reduce)
+                for values in (scope.get(v.buffer.number) for v in i.operands)
+            ]
         return self._joint(i, flags, scope, key)
 
     def _joint(
@@ -285,18 +293,6 @@ class _Devices:
             results = self._interpreter.step(i, arrays, key)
         pairs = zip(results, flags, strict=True)
         return [self._real.own(x) if f else x[0] for x, f in pairs]
-
-    def _all_reduce(
-        self, i: AllReduce, flags: Sequence[bool], scope: _Scope, key: jax.Array
-    ) -> Arrays:
-        def reduce(x: jax.Array) -> jax.Array:
-            (total,) = self._interpreter.exchange(i, [x], self._count, key)
-            return total if flags[0] else total[0]
-
-        return [
-            all_reduced(i, self.stacked(*values), self._count, self._real, reduce)
-            for values in (scope.get(v.buffer.number) for v in i.operands)
-        ]
 
     def _inner(
         self,

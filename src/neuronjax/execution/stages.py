@@ -24,7 +24,6 @@ class Watch(Protocol):
 
 
 def _unseen(name: str) -> Watch | None:
-    del name
     return None
 
 

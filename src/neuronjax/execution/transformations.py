@@ -191,7 +191,10 @@ class Emulation:
         guarded = (
             reverse_mode_only(x, self.name) if is_inexact(x) else x for x in leaves
         )
-        outcome = self._differentiable()(context, *guarded)
+        emulated = jax.custom_vjp(self._batchable())
+        derivative = _Derivative(self)
+        emulated.defvjp(derivative.forward, derivative.backward)
+        outcome = emulated(context, *guarded)
         results = (
             not_transposed(x, self.name) if is_inexact(x) else x
             for x in outcome.results
@@ -226,7 +229,11 @@ class Emulation:
         # Use this trace: another trace may keep other residuals for the backward pass.
         with self._surrounded():
             traced = trace(mapped, leaves)
-        depends = _depend_on(traced.jaxpr, batched)
+        touched = {v for v, c in zip(traced.jaxpr.invars, batched, strict=True) if c}
+        for equation in traced.jaxpr.eqns:
+            if any(isinstance(v, Var) and v in touched for v in equation.invars):
+                touched.update(equation.outvars)
+        depends = [isinstance(v, Var) and v in touched for v in traced.jaxpr.outvars]
 
         def function(*leaves: Any) -> list[Any]:
             outputs = zip(jaxpr_as_fun(traced)(*leaves), depends, strict=True)
@@ -258,12 +265,6 @@ class Emulation:
                 "its amax history belongs to whole steps",
                 remedy=f"put the {transformation} inside the emulated function",
             )
-
-    def _differentiable(self) -> Callable[..., Outcome]:
-        emulated = jax.custom_vjp(self._batchable())
-        derivative = _Derivative(self)
-        emulated.defvjp(derivative.forward, derivative.backward)
-        return emulated
 
 
 class _Derivative:
@@ -341,14 +342,6 @@ class _Derivative:
             return [_scaled(g, scale and 1 / scale) for g in pull(cts)]
 
         return function
-
-
-def _depend_on(jaxpr: Any, chosen: Sequence[bool]) -> list[bool]:
-    touched = {v for v, c in zip(jaxpr.invars, chosen, strict=True) if c}
-    for equation in jaxpr.eqns:
-        if any(isinstance(v, Var) and v in touched for v in equation.invars):
-            touched.update(equation.outvars)
-    return [isinstance(v, Var) and v in touched for v in jaxpr.outvars]
 
 
 def _scaled(x: Any, scale: float | None) -> Any:

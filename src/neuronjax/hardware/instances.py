@@ -83,20 +83,14 @@ def _listed(
 ) -> ListPrice:
     """Return a price on demand in US East, by default as VS lists it."""
     return ListPrice(
-        usd_per_hour=usd_per_hour,
-        date=date,
-        region="us-east-1",
-        source=f"AWS, by {by}",
+        usd_per_hour=usd_per_hour, date=date, region="us-east-1", source=f"AWS, by {by}"
     )
 
 
 def _block(usd_per_hour: float, region: str) -> ListPrice:
     """Return the price of a Capacity Block, as CB lists it."""
     return ListPrice(
-        usd_per_hour=usd_per_hour,
-        date="2026-01",
-        region=region,
-        terms="Capacity Block",
+        usd_per_hour=usd_per_hour, date="2026-01", region=region, terms="Capacity Block"
     )
 
 

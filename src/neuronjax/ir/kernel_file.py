@@ -135,20 +135,17 @@ class _ProgramWriter:
             bounds = [_bound(item.start), _bound(item.stop), item.step]
             body = self.block(item.body)
             return ["loop", item.register.number, *bounds, body, item.location]
-        return self._instruction(item)
-
-    def _instruction(self, i: KernelInstruction) -> list[Any]:
-        register, numbers = i.writes_register, i.parameters
+        register, numbers = item.writes_register, item.parameters
         made = {
-            "outputs": [self.operand(o) for o in i.outputs],
-            "inputs": [self.operand(o) for o in i.inputs],
+            "outputs": [self.operand(o) for o in item.outputs],
+            "inputs": [self.operand(o) for o in item.inputs],
             "parameters": [
                 n if isinstance(n, int | float) else n.item() for n in numbers
             ],
-            "attributes": self.attribute(i),
+            "attributes": self.attribute(item),
             "writes_register": None if register is None else register.number,
         }
-        return [made[f] if f in made else getattr(i, f) for f in _INSTRUCTION]
+        return [made[f] if f in made else getattr(item, f) for f in _INSTRUCTION]
 
 
 def _plain(value: Any, i: KernelInstruction) -> Any:

@@ -238,9 +238,7 @@ def _only(modules: Iterable[str]) -> str:
     return different.pop() if len(different) == 1 else ""
 
 
-def _forms(
-    heard: Iterable[tuple[_Layer, _Layer, str]],
-) -> dict[_Layer, _Path]:
+def _forms(heard: Iterable[tuple[_Layer, _Layer, str]]) -> dict[_Layer, _Path]:
     """Return the common path of each layer's parameters; list indices become `ANY`."""
     below: dict[_Layer, set[_Path]] = defaultdict(set)
     for functions, classes, module in heard:

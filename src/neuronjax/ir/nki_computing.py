@@ -1,7 +1,5 @@
 """The rows of the table `nki_instructions` for instructions that compute."""
 
-from __future__ import annotations
-
 from neuronjax.hardware.activation_functions import ACTIVATION_FUNCTIONS
 from neuronjax.ir.alu_operators import (
     ALU,
@@ -42,10 +40,7 @@ _INDEX = ("uint16", "uint32")
 _X4 = (*FP8_X4, "float4_e2m1fn_x4")
 
 #: Limits of the tensors that are searched for values.
-_SEARCHED = {
-    "counts": range(8, 16_385),
-    "text": "8 to 16,384 elements per partition",
-}
+_SEARCHED = {"counts": range(8, 16_385), "text": "8 to 16,384 elements per partition"}
 _PLACE, _MAYBE = "tuple[int, ...]", "bool | None"
 _WORDS = ("int32", "uint32")
 

@@ -1,7 +1,5 @@
 """The rows of `nki_instructions` that select, move, or draw random numbers."""
 
-from __future__ import annotations
-
 from neuronjax.ir.nki_spec import (
     ADD,
     ENGINE,

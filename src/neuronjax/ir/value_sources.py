@@ -28,7 +28,13 @@ class ValueSources:
         self.makers: dict[Value, Op] = {}
         self._program = program
         for op in program.walk():
-            self._add(op)
+            for result in op.results:
+                self.makers[result] = op
+            for ins, outs in self._inside(op):
+                for outer, inner in ins:
+                    self.sources[inner].append(outer)
+                for inner, outer in outs:
+                    self.sources[outer].append(inner)
         for value, sources in self.sources.items():
             for source in sources:
                 self.readers[source].append(value)
@@ -69,15 +75,6 @@ class ValueSources:
                 return value
             value = sources[0]
         return value
-
-    def _add(self, op: Op) -> None:
-        for result in op.results:
-            self.makers[result] = op
-        for ins, outs in self._inside(op):
-            for outer, inner in ins:
-                self.sources[inner].append(outer)
-            for inner, outer in outs:
-                self.sources[outer].append(inner)
 
     def _inside(
         self, op: Op

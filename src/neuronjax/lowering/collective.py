@@ -125,21 +125,17 @@ def _listed(op: Op, context: Context) -> Groups:
     """Return the groups that an op lists in a table or gives as axes of a mesh."""
     groups = _device_attributes(op)["replica_groups"]
     if isinstance(groups, AxisGroups):
-        return _groups_of_axes(op, context, groups)
+        mesh = mesh_of(op, context.shared, groups.mesh)
+        try:
+            return groups_along(mesh, groups.axes)
+        except KeyError as error:
+            raise op.error(
+                InvalidProgramError,
+                f"its groups are along {error}, which the mesh {dict(mesh.axes)} lacks",
+                "use axes of the mesh",
+            ) from error
     # In a table, groups of different sizes are filled up with -1.
     return tuple(tuple(d for d in row if d >= 0) for row in groups.tolist())
-
-
-def _groups_of_axes(op: Op, context: Context, found: AxisGroups) -> Groups:
-    mesh = mesh_of(op, context.shared, found.mesh)
-    try:
-        return groups_along(mesh, found.axes)
-    except KeyError as error:
-        raise op.error(
-            InvalidProgramError,
-            f"its groups are along {error}, which the mesh {dict(mesh.axes)} lacks",
-            "use axes of the mesh",
-        ) from error
 
 
 # -- reductions ------------------------------------------------------------------------

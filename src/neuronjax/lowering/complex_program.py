@@ -79,7 +79,19 @@ def real_indices(program: Program, indices: Iterable[int]) -> frozenset[int]:
 
 
 def _check(program: Program, sdk: str) -> None:
-    name, location, dtype = _witness(program)
+    sites = [
+        (op.name, op.location, value.type.dtype)
+        for op in program.walk()
+        for value in (*op.results, *op.operands)
+        if is_complex(value)
+    ]
+    sites += [
+        ("func.func", Location(), value.type.dtype)
+        for value in program.entry.body.arguments
+        if is_complex(value)
+    ]
+    # A value of the widest complex dtype.
+    name, location, dtype = max(sites, key=lambda site: site[2].itemsize)
     source = location.source or None
     if dtype == np.complex128:
         raise UnsupportedError(
@@ -100,19 +112,3 @@ def _check(program: Program, sdk: str) -> None:
 
 def _version(sdk: str) -> tuple[int, ...]:
     return tuple(map(int, sdk.split(".")))
-
-
-def _witness(program: Program) -> tuple[str, Location, np.dtype]:
-    """Return op, location and dtype of a value of the widest complex dtype."""
-    sites = [
-        (op.name, op.location, value.type.dtype)
-        for op in program.walk()
-        for value in (*op.results, *op.operands)
-        if is_complex(value)
-    ]
-    sites += [
-        ("func.func", Location(), value.type.dtype)
-        for value in program.entry.body.arguments
-        if is_complex(value)
-    ]
-    return max(sites, key=lambda site: site[2].itemsize)

@@ -49,17 +49,14 @@ class ComplexRewriting:
     def body(self, region: Region, arguments: Values, builder: Builder) -> Region:
         """Return the rewritten region; its arguments already have their parts."""
         for op in region.ops:
-            self._op(op, builder)
+            builder.location = op.location
+            if not _concerns(op):
+                builder.ops.append(op)
+            elif op.name in RULES:
+                RULES[op.name](self, op, builder)
+            else:
+                raise refused(op, "is not defined for complex numbers")
         return Region(arguments, tuple(builder.ops), self.expand(region.results))
-
-    def _op(self, op: Op, builder: Builder) -> None:
-        builder.location = op.location
-        if not _concerns(op):
-            builder.ops.append(op)
-        elif op.name in RULES:
-            RULES[op.name](self, op, builder)
-        else:
-            raise refused(op, "is not defined for complex numbers")
 
     # -- values ------------------------------------------------------------------------
 

@@ -349,18 +349,15 @@ class Context:
         if engine not in self.shared.target.chip.lacks:
             return made
         if made.elsewhere is None:
-            raise self._no_engine(made)
+            title = {"gpsimd": "GpSimdE", "cc": "CC-cores"}[made.engine]
+            raise UnsupportedError(
+                f"{self.shared.target.name} has no {title}, which this op needs",
+                op=self._op.name if self._op else None,
+                location=self.location.source,
+                remedy="compute it outside of the emulated function, or use a target "
+                f"that has {title}: {', '.join(chips_with_engine(made.engine))}",
+            )
         return dataclasses.replace(made, engine=made.elsewhere)
-
-    def _no_engine(self, instruction: Instruction) -> UnsupportedError:
-        title = {"gpsimd": "GpSimdE", "cc": "CC-cores"}[instruction.engine]
-        return UnsupportedError(
-            f"{self.shared.target.name} has no {title}, which this op needs",
-            op=self._op.name if self._op else None,
-            location=self.location.source,
-            remedy="compute it outside of the emulated function, or use a target that "
-            f"has {title}: {', '.join(chips_with_engine(instruction.engine))}",
-        )
 
     def arithmetic(
         self,

@@ -28,14 +28,8 @@ from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import DmaCopy, DotDimensions, Select, TensorTensor
 from neuronjax.ir.program import Op
+from neuronjax.lowering import moves
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.moves import (
-    both_matrices,
-    filled,
-    matrix_dimensions,
-    reshaped,
-    zero_padded,
-)
 from neuronjax.lowering.operand_casts import as_float, compatible, rounded
 from neuronjax.lowering.psum import MatmulOperand, check_psum
 from neuronjax.numerics.float_format import FORMATS as EVERY
@@ -149,7 +143,7 @@ def _in_parts(
     psum: np.dtype,
 ) -> Prepared:
     """Return both operands as matrices whose K holds the multiplied parts by tile."""
-    lhs, rhs = both_matrices(context, views[0], views[1], dimensions)
+    lhs, rhs = moves.both_matrices(context, views[0], views[1], dimensions)
     k = lhs.view.type.shape[lhs.axis]
     k_tile = min(context.core.k_tile, k) or context.core.k_tile
     operands = []
@@ -159,7 +153,7 @@ def _in_parts(
         chosen = [parts[pair[side]] for pair in algorithm.pairs]
         view = _side_by_side(context, chosen, matrix.axis, k_tile)
         operands.append(MatmulOperand(view, wanted))
-    axes = matrix_dimensions(lhs.axis, rhs.axis)
+    axes = moves.matrix_dimensions(lhs.axis, rhs.axis)
     return Prepared(operands[0], operands[1], axes, psum, k_tile)
 
 
@@ -179,7 +173,7 @@ def _rest(context: Context, view: View, part: View) -> View:
     emit, make = context.emit, context.make
     emit(make(TensorTensor, (view, part), (rest,), engine="vector", op="subtract"))
     emit(make(TensorTensor, (part,), (finite,), engine="vector", op="is_finite"))
-    zeros = filled(context, shape, np.float32, 0)
+    zeros = moves.filled(context, shape, np.float32, 0)
     emit(make(Select, (View(finite), View(rest), zeros), (kept,), engine="vector"))
     return View(kept)
 
@@ -190,10 +184,10 @@ def _side_by_side(context: Context, parts: list[View], axis: int, k_tile: int) -
     for part in parts:
         k = part.type.shape[axis]
         tiles = -(-k // k_tile)
-        padded = zero_padded(context, part, axis, tiles * k_tile)
+        padded = moves.zero_padded(context, part, axis, tiles * k_tile)
         shape = padded.type.shape
         split = (*shape[:axis], tiles, k_tile, *shape[axis + 1 :])
-        tiled.append(reshaped(context, padded, split))
+        tiled.append(moves.reshaped(context, padded, split))
     shape = list(tiled[0].type.shape)
     shape[axis + 1] *= len(parts)
     joined = context.computed(
@@ -206,4 +200,4 @@ def _side_by_side(context: Context, parts: list[View], axis: int, k_tile: int) -
         parameters=((axis + 1,),),
     )
     flat = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
-    return reshaped(context, joined, flat)
+    return moves.reshaped(context, joined, flat)

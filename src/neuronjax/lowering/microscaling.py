@@ -78,7 +78,17 @@ def multiply(
 def _quantized(context: Context, source: MatrixView, format: str) -> QuantizedMatrix:
     policy = context.policy
     if policy.mx_layout == "interleaved":
-        source = _interleaved(context, source)
+        # Permute K so that elements `APART` from each other become neighbours.
+        view, axis = source
+        tile = QUAD * APART
+        tiles = -(-view.type.shape[axis] // tile)
+        view = zero_padded(context, view, axis, tiles * tile)
+        shape = view.type.shape
+        split = (*shape[:axis], tiles, QUAD, APART, *shape[axis + 1 :])
+        order = list(range(len(split)))
+        order[axis + 1], order[axis + 2] = order[axis + 2], order[axis + 1]
+        view = transposed(context, reshaped(context, view, split), tuple(order))
+        source = MatrixView(reshaped(context, view, shape), axis)
     is_offline = format not in ON_DEVICE_FORMATS
     return quantized(
         context,
@@ -116,17 +126,3 @@ def quantized(
     )
     context.emit(instruction)
     return QuantizedMatrix(View(elements), View(scales), axis)
-
-
-def _interleaved(context: Context, source: MatrixView) -> MatrixView:
-    """Permute K so that elements `APART` from each other become neighbours."""
-    view, axis = source
-    tile = QUAD * APART
-    tiles = -(-view.type.shape[axis] // tile)
-    view = zero_padded(context, view, axis, tiles * tile)
-    shape = view.type.shape
-    split = (*shape[:axis], tiles, QUAD, APART, *shape[axis + 1 :])
-    order = list(range(len(split)))
-    order[axis + 1], order[axis + 2] = order[axis + 2], order[axis + 1]
-    view = transposed(context, reshaped(context, view, split), tuple(order))
-    return MatrixView(reshaped(context, view, shape), axis)

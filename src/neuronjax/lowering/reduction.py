@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronjax.ir.block_set import (
-    MapBlock,
-    PoolBlock,
-    ReduceBlock,
-    ScanBlock,
-    SelectAndScatterBlock,
-)
+from neuronjax.ir import block_set
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import (
     Pool,
@@ -26,12 +20,7 @@ from neuronjax.ir.instruction_set import (
     Window,
 )
 from neuronjax.ir.program import Op, Region
-from neuronjax.lowering.bodies import (
-    constant_of,
-    lowered_bodies,
-    promoted,
-    simple_combiner,
-)
+from neuronjax.lowering import bodies
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import engine_of, integer_path, vector_tile
 from neuronjax.lowering.registry import lowers
@@ -42,7 +31,7 @@ def reduce(op: Op, context: Context) -> Instructions:
     axes = op.attributes["dimensions"]
     name = _combiner(op)
     if name is None:
-        yield from _with_body(op, context, ReduceBlock, axes=axes)
+        yield from _with_body(op, context, block_set.ReduceBlock, axes=axes)
         return
     fields = dict(axes=axes, tile=vector_tile(context.policy))
     yield _simple(op, context, TensorReduce, op_name=name, **fields)
@@ -51,15 +40,15 @@ def reduce(op: Op, context: Context) -> Instructions:
 def _combiner(op: Op) -> str | None:
     """Return the name of the binary op that is a reduction's region, or None if it is
     more than one op or changes the dtype."""
-    name = simple_combiner(op.regions[0])
+    name = bodies.simple_combiner(op.regions[0])
     keeps = op.operands[0].type.dtype == op.results[0].type.dtype
     return name if keeps and name != "assign" else None
 
 
 def _with_body(op: Op, context: Context, cls: type, **fields: Any) -> Instructions:
-    (body,), captured = lowered_bodies(op.regions, context)
+    (body,), captured = bodies.lowered_bodies(op.regions, context)
     arguments = op.regions[0].arguments
-    operands = promoted(context, context.operands(op), arguments)
+    operands = bodies.promoted(context, context.operands(op), arguments)
     yield context.make(
         cls,
         (*operands, *captured),
@@ -74,7 +63,7 @@ def _with_body(op: Op, context: Context, cls: type, **fields: Any) -> Instructio
 
 @lowers("stablehlo.map")
 def map_(op: Op, context: Context) -> Instructions:
-    yield from _with_body(op, context, MapBlock)
+    yield from _with_body(op, context, block_set.MapBlock)
 
 
 def _window(op: Op) -> Window:
@@ -87,10 +76,12 @@ def reduce_window(op: Op, context: Context) -> Instructions:
     window, name = _window(op), _combiner(op)
     axis, reverse = running_axis(op.operands[0].type.shape, window)
     if name is None and axis is None:
-        yield from _with_body(op, context, PoolBlock, window=window)
+        yield from _with_body(op, context, block_set.PoolBlock, window=window)
     elif name is None:
         # Padding does not change the result: StableHLO requires a monoid.
-        yield from _with_body(op, context, ScanBlock, axis=axis, reverse=reverse)
+        yield from _with_body(
+            op, context, block_set.ScanBlock, axis=axis, reverse=reverse
+        )
     elif axis is None or not _starts_from_identity(op, context, name):
         fields = dict(window=window, tile=vector_tile(context.policy))
         yield _simple(op, context, Pool, op_name=name, **fields)
@@ -128,7 +119,7 @@ def running_axis(shape: tuple[int, ...], window: Window) -> tuple[int | None, bo
 
 
 def _starts_from_identity(op: Op, context: Context, name: str) -> bool:
-    init = constant_of(context, context.view(op.operands[1]))
+    init = bodies.constant_of(context, context.view(op.operands[1]))
     return init is not None and bool(init == _identity(name, init.dtype))
 
 
@@ -150,16 +141,16 @@ _COMPARISONS = ("GE", "GT", "LE", "LT")
 @lowers("stablehlo.select_and_scatter")
 def select_and_scatter(op: Op, context: Context) -> Instructions:
     window = _window(op)
-    select, name = _comparison(op.regions[0]), simple_combiner(op.regions[1])
+    select, name = _comparison(op.regions[0]), bodies.simple_combiner(op.regions[1])
     if select in _COMPARISONS and name in ("add", "multiply", "minimum", "maximum"):
         fields = dict(select=select, window=window)
         yield _simple(op, context, SelectAndScatter, op_name=name, **fields)
         return
-    (selects, scatters), captured = lowered_bodies(op.regions, context)
+    (selects, scatters), captured = bodies.lowered_bodies(op.regions, context)
     arguments = (op.regions[0].arguments[0], *op.regions[1].arguments)
-    operands = promoted(context, context.operands(op), arguments)
+    operands = bodies.promoted(context, context.operands(op), arguments)
     yield context.make(
-        SelectAndScatterBlock,
+        block_set.SelectAndScatterBlock,
         (*operands, *captured),
         context.results(op),
         engine="gpsimd",

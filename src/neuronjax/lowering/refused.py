@@ -118,6 +118,5 @@ REFUSED: Mapping[str, RefusedOp] = {
 
 @lowers(*REFUSED)
 def refused(op: Op, context: Context) -> NoReturn:
-    del context
     refusal = REFUSED[op.name]
     raise op.error(refusal.error, refusal.reason, refusal.remedy)

@@ -86,11 +86,7 @@ def lower(
 
 @no_collection()
 def lower_by_op(
-    program: Program,
-    *,
-    target: Target,
-    policy: Policy,
-    obeys_scopes: bool = True,
+    program: Program, *, target: Target, policy: Policy, obeys_scopes: bool = True
 ) -> tuple[InstructionProgram, Mapping[Block, LoweredRegion]]:
     """Return the instructions of a program without complex numbers, and the region of
     every block with the instructions of each op. `obeys_scopes` says whether a

@@ -83,7 +83,12 @@ def _key_views(
     computed = tuple(dict.fromkeys(k.value for k in keys if k.value not in known))
     if not computed:
         return [known[key.value] for key in keys]
-    function = Region(left, _needed_for(computed, comparator), computed)
+    needed, ops = set(computed), []
+    for op in reversed(comparator.ops):
+        if needed & set(op.results):
+            ops.append(op)
+            needed.update(op.operands)
+    function = Region(left, tuple(reversed(ops)), computed)
     (body,), captured = lowered_bodies([function], context)
     shape = operands[0].type.shape
     buffers = tuple(context.temporary(shape, v.type.dtype) for v in computed)
@@ -98,15 +103,6 @@ def _key_views(
     )
     context.emit(compute)
     return [known[key.value] for key in keys]
-
-
-def _needed_for(values: tuple[Value, ...], region: Region) -> tuple[Op, ...]:
-    needed, ops = set(values), []
-    for op in reversed(region.ops):
-        if needed & set(op.results):
-            ops.append(op)
-            needed.update(op.operands)
-    return tuple(reversed(ops))
 
 
 # -- comparators -----------------------------------------------------------------------

@@ -125,7 +125,12 @@ def _device_mesh(
             "use one mesh",
         )
     mesh = meshes.pop()
-    _check_order(op, mesh)
+    if mesh.device_ids:
+        raise op.error(
+            UnimplementedError,
+            f"the devices of the mesh are not in order: {mesh.device_ids}",
+            "use neuronjax.make_mesh, whose devices are in order",
+        )
     _check_manual(op, mesh)
     devices = DeviceMesh(mesh.axes)
     _check_size(op, devices.size, shared)
@@ -144,15 +149,6 @@ def mesh_of(op: Op, shared: ProgramContext, mesh: str | Mesh) -> Mesh:
         mesh = shared.program.meshes[mesh]
     in_order = mesh.device_ids == tuple(range(mesh.size))
     return dataclasses.replace(mesh, device_ids=()) if in_order else mesh
-
-
-def _check_order(op: Op, mesh: Mesh) -> None:
-    if mesh.device_ids:
-        raise op.error(
-            UnimplementedError,
-            f"the devices of the mesh are not in order: {mesh.device_ids}",
-            "use neuronjax.make_mesh, whose devices are in order",
-        )
 
 
 def _check_manual(op: Op, mesh: Mesh) -> None:

@@ -29,16 +29,12 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     with for_children():
-        return _run(arguments)
-
-
-def _run(arguments: list[str]) -> int:
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        return 0
-    return _run_script(arguments)
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+            return 0
+        return _run_script(arguments)
 
 
 def _run_script(arguments: list[str]) -> int:

@@ -74,24 +74,21 @@ class BoundCall:
         """Return the results as arrays of the caller's framework, and copy `written`
         into the arguments with these numbers."""
         for number, value in zip(numbers, written, strict=True):
-            self._store(number, value, traced.program.name)
+            array = self.arrays[number]
+            if is_traced([value]) and not isinstance(array, jax.Array):
+                raise InvalidProgramError(
+                    f"writes its argument {number}, a NumPy array, under a "
+                    "transformation of JAX, where arrays have no values yet",
+                    op=f"nki.{traced.program.name}",
+                    remedy="return the array from the kernel, or pass a JAX array",
+                )
+            arguments.store_in_place(array, value)
         framework = arguments.framework_of(self.arrays)
         values = [
             arguments.to_framework(value, dtype, framework)
             for value, dtype in zip(results, traced.dtypes, strict=True)
         ]
         return arguments.unflatten(traced.tree, values)
-
-    def _store(self, number: int, value: Any, kernel: str) -> None:
-        array = self.arrays[number]
-        if is_traced([value]) and not isinstance(array, jax.Array):
-            raise InvalidProgramError(
-                f"writes its argument {number}, a NumPy array, under a transformation "
-                "of JAX, where arrays have no values yet",
-                op=f"nki.{kernel}",
-                remedy="return the array from the kernel, or pass a JAX array",
-            )
-        arguments.store_in_place(array, value)
 
 
 def canonical(array: Any) -> jax.Array:

@@ -392,11 +392,7 @@ def _of_any_length(
     if metadata.dtype != "uint32" or metadata.shape != shape:
         problem = f"metadata_tensor is {metadata.dtype}{list(metadata.shape)}"
         refuse(where, problem, f"give uint32{list(shape)}")
-    attributes = {
-        "groups": groups,
-        "recv_counts_known": known,
-        "has_rdispls": placed,
-    }
+    attributes = {"groups": groups, "recv_counts_known": known, "has_rdispls": placed}
     written = [*dsts] if known else [*dsts, metadata]
     read = [*srcs, metadata]
     return _emit(where, written, read, attributes, priority, name, reads_outputs=True)

@@ -66,19 +66,6 @@ class KernelFinding:
         return "\n".join([*lines, f"  remedy: {self.remedy}"])
 
 
-def _asked_about(program: KernelProgram) -> set[Storage]:
-    """Return the storages whose last writers a rule needs; only those are tracked."""
-    storages: set[Storage] = set()
-    for i in program.body.walk():
-        storages.update(a.storage for a in i.inputs if isinstance(a, Access))
-        storages.update(
-            a.storage
-            for a in i.outputs
-            if i.name in MATMULS or (program.grid and a.storage.memory == "shared_hbm")
-        )
-    return storages
-
-
 def _distinct(numbers: np.ndarray) -> set[int]:
     """Return the distinct numbers of an array, faster than by sorting all elements."""
     flat = numbers.reshape(-1)
@@ -98,7 +85,14 @@ class HazardWalk:
         self._met: dict[int, int] = {}
         # For each element, 1 + the number of the instruction that wrote it, or 0.
         self._writers = ElementNotes(np.int32)
-        self._asked = _asked_about(program)
+        # The storages whose last writers a rule needs; only those are tracked.
+        self._asked: set[Storage] = set()
+        for i in program.body.walk():
+            self._asked.update(a.storage for a in i.inputs if isinstance(a, Access))
+            for a in i.outputs:
+                is_shared = program.grid and a.storage.memory == "shared_hbm"
+                if is_shared or i.name in MATMULS:
+                    self._asked.add(a.storage)
         # For each shared tensor: each core's last write, and its last write at a
         # runtime offset.
         self._last: dict[Storage, dict[int, int]] = {}

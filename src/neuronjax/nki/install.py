@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
@@ -60,7 +59,17 @@ def install() -> None:
     """
     if installed():
         return
-    _check_absent(_PACKAGES)
+    for package in _PACKAGES:
+        spec = None if package in sys.modules else importlib.util.find_spec(package)
+        if spec is not None and is_stand_in(spec.origin):
+            continue
+        if package in sys.modules or spec is not None:
+            raise UnsupportedError(
+                f"the package {package} is installed here",
+                op="neuronjax.nki.install",
+                remedy="write import neuronjax.nki, or install neuronjax in an "
+                f"environment without {package}",
+            )
     outer = ModuleType("neuronxcc", "Replaces the vendor's package; see neuronjax.")
     outer.__path__ = []
     sys.modules["neuronxcc"] = outer
@@ -79,17 +88,3 @@ def install() -> None:
 def installed() -> bool:
     """Return whether `import nki` imports neuronjax."""
     return sys.modules.get("nki") is sys.modules["neuronjax.nki"]
-
-
-def _check_absent(packages: Sequence[str]) -> None:
-    for package in packages:
-        spec = None if package in sys.modules else importlib.util.find_spec(package)
-        if spec is not None and is_stand_in(spec.origin):
-            continue
-        if package in sys.modules or spec is not None:
-            raise UnsupportedError(
-                f"the package {package} is installed here",
-                op="neuronjax.nki.install",
-                remedy="write import neuronjax.nki, or install neuronjax in an "
-                f"environment without {package}",
-            )

@@ -113,15 +113,6 @@ class KernelDerivative:
         Raises:
             InvalidProgramError: an argument without arrays is not in `static`.
         """
-        self._check(name, bound)
-        differentiable = jax.custom_vjp(
-            functools.wraps(self.forward)(lambda *args: primal(*args)),
-            nondiff_argnums=self.static,
-        )
-        differentiable.defvjp(self.forward, self.backward)
-        return differentiable(*kernel_calls.alike(bound.args))
-
-    def _check(self, name: str, bound: Any) -> None:
         if bound.kwargs:
             raise InvalidProgramError(
                 f"keyword-only arguments {', '.join(bound.kwargs)} of a kernel with a "
@@ -141,3 +132,9 @@ class KernelDerivative:
                     remedy="declare this argument non-differentiable: "
                     f"kernel.defvjp(forward, backward, nondiff_argnums=({n},))",
                 )
+        differentiable = jax.custom_vjp(
+            functools.wraps(self.forward)(lambda *args: primal(*args)),
+            nondiff_argnums=self.static,
+        )
+        differentiable.defvjp(self.forward, self.backward)
+        return differentiable(*kernel_calls.alike(bound.args))

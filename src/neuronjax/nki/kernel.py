@@ -32,17 +32,10 @@ from neuronjax.ir.kernel import Access, KernelBlock, KernelProgram, Storage
 from neuronjax.ir.kernel_call import KernelFunction
 from neuronjax.ir.kernel_copies import without_copies
 from neuronjax.ir.kernel_numerics import FIELDS, USUAL
-from neuronjax.nki import arguments
+from neuronjax.nki import arguments, jax_call
 from neuronjax.nki.active import in_kernel, tracing
 from neuronjax.nki.bound_call import BoundCall, TracedKernel, canonical
 from neuronjax.nki.isa.assignment import assign
-from neuronjax.nki.jax_call import (
-    KernelDerivative,
-    Run,
-    is_traced,
-    jitted,
-    kernel_function,
-)
 from neuronjax.nki.language.programs import wants_grid
 from neuronjax.nki.limits.programs import checked
 from neuronjax.nki.linking import linked
@@ -64,7 +57,7 @@ class Specialised(NamedTuple):
     traced: TracedKernel
     plan: KernelPlan
     function: KernelFunction
-    run: Run
+    run: jax_call.Run
 
 
 class Kernel:
@@ -93,7 +86,7 @@ class Kernel:
             rounding=rounding, transcendentals=transcendentals
         )
         self._specialised: dict[Any, Specialised] = {}
-        self._derivative: KernelDerivative | None = None
+        self._derivative: jax_call.KernelDerivative | None = None
         self._ranks = 0
         functools.update_wrapper(self, function)
 
@@ -108,7 +101,13 @@ class Kernel:
 
     def __getitem__(self, grid: int | Grid) -> Kernel:
         sizes = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
-        return self._with(grid=_checked_grid(sizes))
+        numbers = tuple(s for s in sizes if isinstance(s, int | np.integer))
+        if len(numbers) != len(sizes) or any(n < 1 for n in numbers):
+            raise InvalidProgramError(
+                f"launch grid {sizes}",
+                remedy="use positive ints: kernel[2] or kernel[4, 2]",
+            )
+        return self._with(grid=tuple(map(int, numbers)))
 
     def with_target(self, target: str | Target | None) -> Kernel:
         """Return the same kernel for another chip."""
@@ -196,14 +195,16 @@ class Kernel:
         """
         if isinstance(nondiff_argnums, int):
             nondiff_argnums = (nondiff_argnums,)
-        self._derivative = KernelDerivative(forward, backward, tuple(nondiff_argnums))
+        self._derivative = jax_call.KernelDerivative(
+            forward, backward, tuple(nondiff_argnums)
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if in_kernel():
             return self.function(*args, **kwargs)
         bound = _bound(self, args, kwargs)
         call = BoundCall.of(bound, self._ranks)
-        traced = is_traced(call.arrays)
+        traced = jax_call.is_traced(call.arrays)
         if traced and self._derivative is not None:
             primal = self._with(_derivative=None)
             return self._derivative.call(self.function.__name__, primal, bound)
@@ -212,7 +213,7 @@ class Kernel:
         special = self._find(call)
         arrays = [canonical(a) for a in call.arrays]
         results, written, noted = special.run(arrays, _key(self.seed))
-        if noted and not is_traced(noted):
+        if noted and not jax_call.is_traced(noted):
             faults.raise_noted(special.traced.program, int(noted[0]))
         return call.finish(special.traced, results, written, special.plan.written)
 
@@ -286,16 +287,6 @@ def _key(seed: int | jax.Array) -> jax.Array:
     if isinstance(seed, int):
         seed %= 1 << 32
     return jnp.asarray(seed).astype(jnp.uint32)
-
-
-def _checked_grid(sizes: tuple[Any, ...]) -> Grid:
-    numbers = tuple(s for s in sizes if isinstance(s, int | np.integer))
-    if len(numbers) != len(sizes) or any(n < 1 for n in numbers):
-        raise InvalidProgramError(
-            f"launch grid {sizes}",
-            remedy="use positive ints: kernel[2] or kernel[4, 2]",
-        )
-    return tuple(map(int, numbers))
 
 
 class ProgramTrace(Trace):
@@ -404,10 +395,10 @@ def _specialise(kernel: Kernel, call: BoundCall, devices: int) -> Specialised:
         with compiling_for(target.name):
             return kernel._find(types, devices).function
 
-    function = kernel_function(
+    function = jax_call.kernel_function(
         traced.program, plan, for_target, devices, kernel.numerics
     )
-    return Specialised(traced, plan, function, jitted(function, plan))
+    return Specialised(traced, plan, function, jax_call.jitted(function, plan))
 
 
 def _run_eagerly(

@@ -99,24 +99,17 @@ def _turns(start: Bound, stop: Bound, step: int) -> Iterator[VirtualRegister]:
     trace, line = tracing.current(), user_line()
     register = trace.new_register()
     if trace.machine is not None:
-        yield from _python_turns(trace, register, start, stop, step)
+        machine, first, key = trace.machine, trace.count, trace.machine.key
+        for turn in range(_now(trace, start), _now(trace, stop), step):
+            _begin_turn(trace, first, key, turn)
+            machine.set_register(register, turn)
+            yield VirtualRegister(register, frozen=True)
+        machine.key = key
         return
     trace.open_block()
     yield VirtualRegister(register, frozen=True)
     body = trace.close_block()
     trace.append(KernelLoop(register, _bound(start), _bound(stop), step, body, line))
-
-
-def _python_turns(
-    trace: Trace, register: Register, start: Bound, stop: Bound, step: int
-) -> Iterator[VirtualRegister]:
-    assert trace.machine is not None
-    machine, first, key = trace.machine, trace.count, trace.machine.key
-    for turn in range(_now(trace, start), _now(trace, stop), step):
-        _begin_turn(trace, first, key, turn)
-        machine.set_register(register, turn)
-        yield VirtualRegister(register, frozen=True)
-    machine.key = key
 
 
 def _begin_turn(trace: Trace, first: int, key: Any, turn: int) -> None:

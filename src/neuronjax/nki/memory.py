@@ -16,7 +16,8 @@ class NKIObject:
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        names = _field_names(type(self))
+        every = [inspect.get_annotations(c) for c in reversed(type(self).__mro__)]
+        names = list(dict.fromkeys(name for fields in every for name in fields))
         if len(args) > len(names):
             raise TypeError(
                 f"{type(self).__name__}() takes {len(names)} fields, {len(args)} given"
@@ -52,11 +53,6 @@ class NKIObject:
 
     def __hash__(self) -> int:
         return hash(type(self))  # fields may change, so only the class is hashed
-
-
-def _field_names(cls: type) -> list[str]:
-    every = [inspect.get_annotations(base) for base in reversed(cls.__mro__)]
-    return list(dict.fromkeys(name for fields in every for name in fields))
 
 
 class MemoryRegion(enum.Enum):

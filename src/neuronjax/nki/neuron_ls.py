@@ -9,9 +9,7 @@ import sys
 
 # The names of `neuron-ls --json-output` (tools/neuron-sys-tools/neuron-ls.rst), and
 # "emulated".
-DEVICES = [
-    {"neuron_device": 0, "nc_count": 1, "neuroncore_ids": [0], "emulated": True},
-]
+DEVICES = [{"neuron_device": 0, "nc_count": 1, "neuroncore_ids": [0], "emulated": True}]
 
 
 def main() -> int:

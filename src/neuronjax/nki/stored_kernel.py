@@ -6,12 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from neuronjax.errors import InvalidProgramError
-from neuronjax.execution.kernels.running import (
-    USUAL_MEMORY,
-    FreshMemory,
-    KernelPlan,
-    prepare,
-)
+from neuronjax.execution.kernels import running
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki.kernel import Kernel, TracedKernel
 
@@ -19,7 +14,7 @@ from neuronjax.nki.kernel import Kernel, TracedKernel
 class StoredKernel(Kernel):
     """A kernel with only a trace and no function, for arguments of the traced types."""
 
-    memory = USUAL_MEMORY
+    memory = running.USUAL_MEMORY
 
     def __init__(self, traced: TracedKernel, seed: int = 0) -> None:
         def kernel(*arguments: Any) -> Any:
@@ -38,14 +33,14 @@ class StoredKernel(Kernel):
     def program(self) -> KernelProgram:
         return self.stored.program
 
-    def in_memory(self, memory: FreshMemory) -> StoredKernel:
+    def in_memory(self, memory: running.FreshMemory) -> StoredKernel:
         """Return the same kernel with other initial contents of its memory."""
         kernel = self._with(memory=memory, _specialised={})
         assert isinstance(kernel, StoredKernel)
         return kernel
 
-    def prepared(self, program: KernelProgram) -> KernelPlan:
-        return prepare(program, self.memory)
+    def prepared(self, program: KernelProgram) -> running.KernelPlan:
+        return running.prepare(program, self.memory)
 
     def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:
         """Return the stored trace.

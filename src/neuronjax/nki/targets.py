@@ -16,10 +16,7 @@ from neuronjax.policy.flags import parse_environment
 from neuronjax.policy.scopes import compiled_for
 
 VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
-_ROUNDING = (
-    "NEURON_RT_STOCHASTIC_ROUNDING_EN",
-    "NEURON_RT_STOCHASTIC_ROUNDING_SEED",
-)
+_ROUNDING = ("NEURON_RT_STOCHASTIC_ROUNDING_EN", "NEURON_RT_STOCHASTIC_ROUNDING_SEED")
 DEFAULT = "trn3"
 
 

@@ -172,7 +172,13 @@ def parse_flags(flags: str | Sequence[str]) -> ParsedFlags:
     fields: dict[str, Any] = {}
     inert: list[tuple[str, str]] = []
     for flag, value in chosen.values():
-        _refuse_unsupported(flag, value)
+        reason = flag.unsupported.get(value, flag.unsupported.get("*", ""))
+        if reason:
+            shown = f"{flag.name}={value}" if value else flag.name
+            raise UnsupportedError(
+                f"compiler flag {shown} is not emulated",
+                remedy=f"drop the flag for the emulation: {reason}",
+            )
         fields.update(flag.sets.get(value, {}))
         if value not in flag.sets:
             inert.append((flag.name, value))
@@ -226,15 +232,6 @@ def _find(name: str) -> Flag:
         f"unknown compiler flag {name!r}",
         remedy=f"the nearest known flag is {near}; see neuronjax.policy.flags.FLAGS",
     )
-
-
-def _refuse_unsupported(flag: Flag, value: str) -> None:
-    reason = flag.unsupported.get(value, flag.unsupported.get("*", ""))
-    if reason:
-        raise UnsupportedError(
-            f"compiler flag {flag.name}{f'={value}' if value else ''} is not emulated",
-            remedy=f"drop the flag for the emulation: {reason}",
-        )
 
 
 # --- environment variables ----------------------------------------------------------
@@ -291,8 +288,13 @@ def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
         fields["overflow"] = "saturate"
     if seed := environ.get("NEURON_RT_STOCHASTIC_ROUNDING_SEED"):
         fields["seed"] = _integer("NEURON_RT_STOCHASTIC_ROUNDING_SEED", seed)
-    if lnc := environ.get("NEURON_LOGICAL_NC_CONFIG"):
-        fields["lnc"] = _agreed_lnc(_integer("NEURON_LOGICAL_NC_CONFIG", lnc), fields)
+    if text := environ.get("NEURON_LOGICAL_NC_CONFIG"):
+        lnc = _integer("NEURON_LOGICAL_NC_CONFIG", text)
+        if fields.setdefault("lnc", lnc) != lnc:
+            raise InvalidProgramError(
+                f"NEURON_LOGICAL_NC_CONFIG is {lnc} but --lnc is {fields['lnc']}",
+                remedy="give compiler and runtime the same logical core size",
+            )
     return dataclasses.replace(parsed, fields=fields)
 
 
@@ -315,12 +317,3 @@ def _integer(name: str, text: str) -> int:
         raise InvalidProgramError(
             f"environment variable {name} is {text!r}", remedy="use an integer"
         ) from error
-
-
-def _agreed_lnc(lnc: int, fields: Fields) -> int:
-    if fields.get("lnc", lnc) != lnc:
-        raise InvalidProgramError(
-            f"NEURON_LOGICAL_NC_CONFIG is {lnc} but --lnc is {fields['lnc']}",
-            remedy="give compiler and runtime the same logical core size",
-        )
-    return lnc

@@ -18,21 +18,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.policy import values
 from neuronjax.policy.flags import parse_environment, parse_flags
-from neuronjax.policy.values import (
-    CAST_DTYPES,
-    CHECKS,
-    LEGAL,
-    NEWEST_SDK,
-    PRESETS,
-    WEIGHT_FORMATS,
-    check_pattern,
-    checked_choice,
-    illegal,
-    normal_sdk,
-    sdk_defaults,
-    words_of,
-)
+from neuronjax.policy.values import NEWEST_SDK
 
 _STACKED_LAYERS = (
     "correct the pattern. Layers stacked in one jax.lax.scan are one op with one"
@@ -140,7 +128,7 @@ class Rule:
                 f"{self!r} overrides nothing", remedy='give a field, auto_cast="none"'
             )
         for name, pattern in self.selectors.items():
-            check_pattern(f"Rule.{name}", pattern)
+            values.check_pattern(f"Rule.{name}", pattern)
         for name, value in self.overrides.items():
             _checked("Rule", name, value)
 
@@ -318,14 +306,32 @@ class Policy:
     name: str | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sdk", normal_sdk(self.sdk))
-        for name, value in sdk_defaults(self.sdk).items():
+        object.__setattr__(self, "sdk", values.normal_sdk(self.sdk))
+        for name, value in values.sdk_defaults(self.sdk).items():
             if getattr(self, name) == _SDK:
                 object.__setattr__(self, name, value)
         for field in dataclasses.fields(self):
             value = _checked("Policy", field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
-        self._check_pairing()
+        partners = _PARTNERS.get(self.auto_cast_type)
+        if partners and self.cotangent_type not in ("auto", "same", *partners.also):
+            raise InvalidProgramError(
+                f"Policy.cotangent_type is {self.cotangent_type!r}, but the tensor"
+                f" engine pairs {partners.what}",
+                remedy="use cotangent_type='same'",
+            )
+        if (self.mx_scale_rule, self.mx_emax) == ("nki_golden", "alternative"):
+            raise InvalidProgramError(
+                "Policy.mx_emax is 'alternative' with mx_scale_rule='nki_golden', a"
+                " rule that has no such mode",
+                remedy="use mx_emax='standard', or another rule",
+            )
+        if self.auto_cast == "all" and self.auto_cast_type.startswith("mx"):
+            raise InvalidProgramError(
+                f"Policy.auto_cast is 'all' with {self.auto_cast_type!r}: microscaling"
+                " is for the operands of matmuls, in blocks along the contraction",
+                remedy="use auto_cast='matmult'",
+            )
 
     def named(self) -> str:
         """Return the policy's name, which distinguishes it in reports."""
@@ -347,42 +353,19 @@ class Policy:
         given = (f"{name}={value!r}" for name, value in self.given.items())
         return f"Policy({', '.join(given)})"
 
-    def _check_pairing(self) -> None:
-        """Refuse formats that the tensor engine cannot multiply, an `mx_emax` that the
-        scale rule does not have, and MX casts of ops other than matmuls."""
-        partners = _PARTNERS.get(self.auto_cast_type)
-        if partners and self.cotangent_type not in ("auto", "same", *partners.also):
-            raise InvalidProgramError(
-                f"Policy.cotangent_type is {self.cotangent_type!r}, but the tensor"
-                f" engine pairs {partners.what}",
-                remedy="use cotangent_type='same'",
-            )
-        if (self.mx_scale_rule, self.mx_emax) == ("nki_golden", "alternative"):
-            raise InvalidProgramError(
-                "Policy.mx_emax is 'alternative' with mx_scale_rule='nki_golden', a"
-                " rule that has no such mode",
-                remedy="use mx_emax='standard', or another rule",
-            )
-        if self.auto_cast == "all" and self.auto_cast_type.startswith("mx"):
-            raise InvalidProgramError(
-                f"Policy.auto_cast is 'all' with {self.auto_cast_type!r}: microscaling"
-                " is for the operands of matmuls, in blocks along the contraction",
-                remedy="use auto_cast='matmult'",
-            )
-
     @classmethod
     def preset(cls, name: str) -> Policy:
         """Return a preset such as "bf16", possibly with changes: "bf16,callbacks=host".
 
         Without a preset, "callbacks=host" gives the default policy with this change.
         """
-        preset, changes = words_of(name)
-        if preset is not None and preset not in PRESETS:
-            raise illegal("policy preset", preset, tuple(PRESETS))
+        preset, changes = values.words_of(name)
+        if preset is not None and preset not in values.PRESETS:
+            raise values.illegal("policy preset", preset, tuple(values.PRESETS))
         fields = {f.name for f in dataclasses.fields(cls)} - {"name", "rules"}
         for unknown in sorted(changes.keys() - fields):
-            raise illegal("policy field", unknown, tuple(sorted(fields)))
-        return cls(name=name, **{**PRESETS.get(preset or "", {}), **changes})
+            raise values.illegal("policy field", unknown, tuple(sorted(fields)))
+        return cls(name=name, **{**values.PRESETS.get(preset or "", {}), **changes})
 
     @classmethod
     def resolve(cls, policy: str | Policy | None) -> Policy:
@@ -395,7 +378,7 @@ class Policy:
             return policy
         raise InvalidProgramError(
             f"policy is {policy!r}, of type {type(policy).__name__}",
-            remedy=f"give a Policy, None, or one of: {', '.join(PRESETS)}",
+            remedy=f"give a Policy, None, or one of: {', '.join(values.PRESETS)}",
         )
 
     @classmethod
@@ -427,10 +410,10 @@ class Policy:
                 None for a chip that has neither and refuses both.
         """
         name, cotangent = self.auto_cast_type, self.cotangent_type
-        if role == "weight" and name in WEIGHT_FORMATS:
-            return WEIGHT_FORMATS[name]
-        fp8 = chip_fp8 or CAST_DTYPES["fp8_e4m3"]
-        forward = fp8 if name == "fp8" else CAST_DTYPES[name]
+        if role == "weight" and name in values.WEIGHT_FORMATS:
+            return values.WEIGHT_FORMATS[name]
+        fp8 = chip_fp8 or values.CAST_DTYPES["fp8_e4m3"]
+        forward = fp8 if name == "fp8" else values.CAST_DTYPES[name]
         if cotangent == "auto":
             cotangent = "float8_e5m2" if name.startswith("fp8") else "same"
         if role != "cotangent" or cotangent == "same":
@@ -538,24 +521,20 @@ def unmatched_rule_error(
 
 def _checked(owner: str, name: str, value: object) -> object:
     """Return the value, as a plain Python number if it is one."""
-    if name in LEGAL:
-        return checked_choice(owner, name, value)
+    if name in values.LEGAL:
+        return values.checked_choice(owner, name, value)
     if name == "rules":
-        return _checked_rules(value)
-    check = CHECKS.get(name)
+        rules: tuple[Any, ...] = (value,)
+        if isinstance(value, (tuple, list)):
+            rules = tuple(value)
+        for rule in rules:
+            if not isinstance(rule, Rule):
+                raise InvalidProgramError(
+                    f"Policy.rules holds {rule!r}", remedy="give a tuple of nj.Rule"
+                )
+        return rules
+    check = values.CHECKS.get(name)
     return value if check is None else check(f"{owner}.{name}", value)
-
-
-def _checked_rules(value: object) -> tuple[Rule, ...]:
-    rules: tuple[Any, ...] = (value,)
-    if isinstance(value, (tuple, list)):
-        rules = tuple(value)
-    for rule in rules:
-        if not isinstance(rule, Rule):
-            raise InvalidProgramError(
-                f"Policy.rules holds {rule!r}", remedy="give a tuple of nj.Rule"
-            )
-    return rules
 
 
 _CASTS = {

@@ -19,12 +19,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from neuronjax.errors import (
-    InternalError,
-    InvalidProgramError,
-    NotEmulatedWarning,
-    warn_user,
-)
+from neuronjax import errors
 from neuronjax.policy import Policy
 
 _SCOPE_NAME = re.compile(r"neuronjax\.policy\.([0-9a-f]{16})")
@@ -55,11 +50,11 @@ def policy_scope(policy: Policy | str) -> Iterator[Policy]:
         yield resolved
     # No warning in a trace, whose ops carry the scope to their later emulation.
     if _asked == asked and not is_tracing():
-        warn_user(
+        errors.warn_user(
             "nothing in this policy_scope was emulated: its numbers are the host's\n"
             "  remedy: emulate the function, nj.jit(f), or all that a program jits, "
             "with nj.emulated(policy=...)",
-            NotEmulatedWarning,
+            errors.NotEmulatedWarning,
         )
 
 
@@ -130,7 +125,7 @@ def policy_from_scope(name_stack: str) -> Policy | None:
     if not tokens:
         return None
     if tokens[-1] not in _SCOPED:
-        raise InvalidProgramError(
+        raise errors.InvalidProgramError(
             f"scope {name_stack!r} names a policy that this process has not made",
             remedy="enter policy_scope with the same policy before loading the program",
         )
@@ -142,7 +137,7 @@ def _intern(policy: Policy) -> str:
     values = [getattr(policy, f.name) for f in dataclasses.fields(policy) if f.compare]
     token = hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
     if _SCOPED.setdefault(token, policy) != policy:
-        raise InternalError(f"two policies share the token {token}")
+        raise errors.InternalError(f"two policies share the token {token}")
     return token
 
 

@@ -49,7 +49,14 @@ def write_perfetto(
     Raises:
         UnsupportedError: the library perfetto is not installed.
     """
-    trace = _builder()
+    try:
+        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+    except ImportError as error:
+        raise UnsupportedError(
+            "traces are written by Perfetto's library, which is not installed",
+            remedy="pip install perfetto",
+        ) from error
+    trace = TraceProtoBuilder()
     descriptor = _packet(trace).track_descriptor
     descriptor.uuid = _PROCESS_TRACK
     descriptor.process.pid = _PROCESS
@@ -63,17 +70,6 @@ def write_perfetto(
     for place, (name, samples) in enumerate((counters or {}).items()):
         _counter(trace, _FIRST_COUNTER_TRACK + place, name, samples)
     path.write_bytes(trace.serialize())
-
-
-def _builder() -> Any:
-    try:
-        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
-    except ImportError as error:
-        raise UnsupportedError(
-            "traces are written by Perfetto's library, which is not installed",
-            remedy="pip install perfetto",
-        ) from error
-    return TraceProtoBuilder()
 
 
 def _packet(trace: Any, seconds: float | None = None) -> Any:

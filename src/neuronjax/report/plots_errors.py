@@ -16,16 +16,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from neuronjax.report.plots_style import (
-    FAINT,
-    INK,
-    axis_floor,
-    pictured,
-    plain,
-    shade_phases,
-)
+from neuronjax.report import plots_style
 
-_ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", INK
+_ISOLATION, _ACCUMULATION, _FIRST = "#D55E00", "#0072B2", plots_style.INK
 _MARKS = (":", "--", "-.", (0, (1, 4)))
 _DECADES = 1e-5
 _EMPTY = 1e-12, 1.0  # limits if no op has an error
@@ -37,7 +30,7 @@ _KINDS = (
 Row = Mapping[str, Any]
 
 
-@pictured
+@plots_style.pictured
 def draw_errors(
     figure: Figure,
     title: str,
@@ -52,7 +45,7 @@ def draw_errors(
     optimizer are shaded grey. `marks` are numbers and labels of ops in a report."""
     figure.set_size_inches(8, 3.6)
     axes = figure.add_subplot()
-    shade_phases(axes, [row["phase"] for row in ops])
+    plots_style.shade_phases(axes, [row["phase"] for row in ops])
     arithmetic = [row for row in ops if row["number"] in computing]
     shown = {kind: _finite(arithmetic, kind) for kind, *_ in _KINDS}
     every = [error for found in shown.values() for _, error in found]
@@ -63,15 +56,19 @@ def draw_errors(
         _draw_ops(axes, shown[kind], (low, high), color=colour, label=label, s=size)
         _draw_broken(axes, arithmetic, kind, colour)
     if min(every, default=low) < low:
-        axes.scatter([], [], marker="v", color=FAINT, label="below the axis")
+        axes.scatter(
+            [], [], marker="v", color=plots_style.FAINT, label="below the axis"
+        )
     if max(every, default=high) > high:
-        axes.scatter([], [], marker="^", color=FAINT, label="above the axis")
+        axes.scatter(
+            [], [], marker="^", color=plots_style.FAINT, label="above the axis"
+        )
     for (number, label), style in zip(marks, _MARKS, strict=False):
         axes.axvline(number, color=_FIRST, linewidth=0.8, linestyle=style, label=label)
     axes.set_xlabel("op, in program order")
     axes.set_ylabel("relative L2 error")
     axes.set_xlim(-1, len(ops))
-    plain(axes, title)
+    plots_style.plain(axes, title)
     figure.legend(loc="outside lower left", ncols=3)
 
 
@@ -84,7 +81,7 @@ def _limits(errors: Sequence[float]) -> tuple[float, float]:
     most = len(held) - 1 - int(np.argmax(held[::-1]))
     top = ordered[-1 if 2 * held[-1] >= len(held) else most]
     inside = ordered[(top * _DECADES <= ordered) & (ordered <= top)]
-    return axis_floor(inside.tolist()) / 2, top * 3
+    return plots_style.axis_floor(inside.tolist()) / 2, top * 3
 
 
 def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:

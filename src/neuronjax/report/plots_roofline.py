@@ -130,7 +130,13 @@ def draw_roofline(axes: Axes, timeline: Timeline, core: Core) -> Callable[[], No
     _name_tops(axes, tops)
     _draw_slope(axes, slope, top, left)
     balance = tops["BF16"] / slope
-    _draw_balance(axes, balance)
+    # Here HBM and the array in BF16 have equal roofs.
+    axes.axvline(balance, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+    upright = {"xycoords": ("data", "axes fraction")}
+    place = (balance, 0.015)
+    sides = (("memory bound ◂", -5.0, "right"), ("▸ compute bound", 5.0, "left"))
+    for text, offset, side in sides:
+        annotate(axes, text, place, (offset, 1), ha=side, va="bottom", **upright)
     placed = _joined([_place(point, right, bottom) for point in found])
     for mark in placed:
         _draw_mark(axes, mark)
@@ -178,16 +184,6 @@ def _draw_slope(axes: Axes, slope: float, top: float, left: float) -> None:
     middle = math.sqrt(max(left, lowest / slope) * top / slope)
     text = f"HBM {slope / 1e9:,.0f} GB/s"
     annotate(axes, text, (middle, middle * slope), (5, -4), va="top")
-
-
-def _draw_balance(axes: Axes, balance: float) -> None:
-    """Mark the intensity at which HBM and the array in BF16 have equal roofs."""
-    axes.axvline(balance, color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
-    upright = {"xycoords": ("data", "axes fraction")}
-    place = (balance, 0.015)
-    sides = (("memory bound ◂", -5.0, "right"), ("▸ compute bound", 5.0, "left"))
-    for text, offset, side in sides:
-        annotate(axes, text, place, (offset, 1), ha=side, va="bottom", **upright)
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,7 @@ class Picture(Figure):
 P = ParamSpec("P")
 
 
-def pictured(
-    draw: Callable[Concatenate[Figure, P], object],
-) -> Callable[P, Figure]:
+def pictured(draw: Callable[Concatenate[Figure, P], object]) -> Callable[P, Figure]:
     """Return a function that makes a figure in the common style and draws into it."""
 
     @functools.wraps(draw)

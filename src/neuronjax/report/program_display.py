@@ -70,16 +70,12 @@ def program_table(name: str, program: InstructionProgram, setting: str) -> Group
         expand=True,
     )
     more = [Text("the rest, with attributes: lowered.as_text('instructions')", "dim")]
-    return Group(table, *(more if len(found) > _SHOWN else ()), _counts(every))
-
-
-def _counts(instructions: list[Instruction]) -> Text:
-    engines = Counter(i.engine for i in instructions)
-    labels: Counter[Label] = Counter(i.label for i in instructions)
+    engines = Counter(i.engine for i in every)
+    labels: Counter[Label] = Counter(i.label for i in every)
     line = Text(", ".join(f"{engine} {n}" for engine, n in engines.most_common()))
     for label, n in labels.most_common():
         line.append_text(Text.assemble("; ", (label, _STYLES[label]), f" {n}"))
-    return line
+    return Group(table, *(more if len(found) > _SHOWN else ()), line)
 
 
 def _block(block: Block, depth: int) -> Iterator[Row]:

@@ -70,7 +70,14 @@ class Waiting:
                 return
         page = Page() if self._console.is_jupyter else None
         if page is not None or self._console.is_terminal:
-            self._draw(page)
+            status = self._console.status("")
+            show = page.draw if page else status.update
+            with contextlib.nullcontext() if page else status:
+                while not self._ended:
+                    taken = in_words(time.perf_counter() - self._stages[0][1])
+                    show(escape(f"{self._name}: {self._stages[-1][0]} {taken}"))
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._ended, 0.1)
         else:
             self._print()
         last = summary(self._name, self._stages, time.perf_counter(), self._error)
@@ -78,16 +85,6 @@ class Waiting:
             page.draw(escape(last), last=True)
         else:
             self._console.print(last, highlight=False, markup=False, soft_wrap=True)
-
-    def _draw(self, page: Page | None) -> None:
-        status = self._console.status("")
-        show = page.draw if page else status.update
-        with contextlib.nullcontext() if page else status:
-            while not self._ended:
-                taken = in_words(time.perf_counter() - self._stages[0][1])
-                show(escape(f"{self._name}: {self._stages[-1][0]} {taken}"))
-                with self._changed:
-                    self._changed.wait_for(lambda: self._ended, 0.1)
 
     def _print(self) -> None:
         printed: list[str] = []

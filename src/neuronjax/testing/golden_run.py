@@ -19,14 +19,8 @@ from neuronjax.api.asked import Asked
 from neuronjax.api.jit import NATIVE_JIT
 from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
-from neuronjax.execution import interpreter
+from neuronjax.execution import interpreter, transformations
 from neuronjax.execution.inputs_outputs import CallContext
-from neuronjax.execution.transformations import (
-    Emulation,
-    is_key,
-    join_complex,
-    split_complex,
-)
 from neuronjax.hardware import resolve_target
 from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
@@ -102,7 +96,7 @@ def run(
 ) -> list[np.ndarray]:
     """Return a program's flat results; an amax history comes last."""
     names, machine = program.argument_names, resolve_target(target)
-    emulation = Emulation(
+    emulation = transformations.Emulation(
         function=_no_function, names=names, target=machine, policy=policy
     )
     instructions = emulation.lower(program)
@@ -113,11 +107,14 @@ def run(
             shape = (instructions.amax_history_length, instructions.amax_slots)
             history = jnp.zeros(shape, jnp.float32)
         context = CallContext(jnp.uint32(rounding_seed), history)
-        plain = (jax.random.key_data(a) if is_key(a.dtype) else a for a in arrays)
-        flat = split_complex([jnp.asarray(a) for a in plain])
+        plain = (
+            jax.random.key_data(a) if transformations.is_key(a.dtype) else a
+            for a in arrays
+        )
+        flat = transformations.split_complex([jnp.asarray(a) for a in plain])
         results = interpreter.run(instructions, flat, context)
         extra = [] if results.amax_history is None else [results.amax_history]
-        return [*join_complex(results.results, program), *extra]
+        return [*transformations.join_complex(results.results, program), *extra]
 
     return [np.asarray(x) for x in NATIVE_JIT(traced)(*map(jnp.asarray, inputs))]
 

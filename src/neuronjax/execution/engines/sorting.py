@@ -11,12 +11,12 @@ from jax import lax
 
 from neuronjax.execution.engines.bodies import on_elements
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
-from neuronjax.execution.engines.vector import total_order
 from neuronjax.ir.block_set import SortBlock
 from neuronjax.ir.instruction_set import Sort, TopK
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.float_format import get_format
 from neuronjax.numerics.microscaling import to_codes
+from neuronjax.numerics.order_free import total_order
 from neuronjax.numerics.widening import from_codes
 
 

@@ -45,15 +45,10 @@ from neuronjax.ir.instruction_set import (
     NcTranspose,
     QuantizeMx,
 )
+from neuronjax.numerics import microscaling
 from neuronjax.numerics.exact import own_kernel
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, FloatFormat, get_format
 from neuronjax.numerics.host_kernels import choice
-from neuronjax.numerics.microscaling import (
-    MX_FORMATS,
-    MXArray,
-    get_mx_format,
-    quantize_mx,
-)
 from neuronjax.numerics.mx_scales import BOUNDED
 from neuronjax.numerics.random_bits import fold, random_bits
 from neuronjax.numerics.rounding import cast, round_to_format, round_to_int
@@ -373,7 +368,7 @@ def quantize(i: QuantizeMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
     bounded = i.scale_rule in BOUNDED and i.rounding == "rne"
     if bounded and has_host_kernels():
         return _quantized_on_host(i, x[0])
-    out = quantize_mx(
+    out = microscaling.quantize_mx(
         wide(x[0]),
         i.format,
         axis=i.axis,
@@ -389,7 +384,7 @@ def _quantized_on_host(i: QuantizeMx, x: jax.Array) -> Arrays:
 
     if x.dtype not in (jnp.float32, jnp.bfloat16):
         x = widen_finite(x)
-    element = get_mx_format(i.format).element
+    element = microscaling.get_mx_format(i.format).element
     codes, scales = quantize(x, i.axis, element.name, i.scale_rule)
     return from_codes(codes, element), from_codes(scales, FLOAT8_E8M0FNU)
 
@@ -411,7 +406,7 @@ def nc_matmul_mx(i: NcMatmulMx, x: Sequence[jax.Array], r: Registers) -> Arrays:
 
 def dequantized(elements: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
     """Return the float32 numbers that the cells multiply."""
-    array = MXArray(
+    array = microscaling.MXArray(
         elements=elements,
         scales=scales,
         axis=axis - elements.ndim,
@@ -420,4 +415,4 @@ def dequantized(elements: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
     return array.dequantize()
 
 
-_FORMATS = {fmt.element.name: fmt for fmt in MX_FORMATS.values()}
+_FORMATS = {fmt.element.name: fmt for fmt in microscaling.MX_FORMATS.values()}

@@ -19,17 +19,12 @@ from neuronjax.execution.engines.array_fold import FoldOrder, Matrix, fused
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide
 from neuronjax.execution.engines.tensor import Psum, accumulate, as_psum
 from neuronjax.ir.instruction_set import NcMatmulSparse, Sparsify
-from neuronjax.numerics.sparsity import (
-    SparseArray,
-    expanded_rows,
-    get_pattern,
-    sparsify,
-)
+from neuronjax.numerics import sparsity
 
 
 @execute.register
 def compress(i: Sparsify, x: Sequence[jax.Array], r: Registers) -> Arrays:
-    out = sparsify(x[0], i.pattern, axis=i.axis)
+    out = sparsity.sparsify(x[0], i.pattern, axis=i.axis)
     return out.values, out.tags
 
 
@@ -37,10 +32,10 @@ def compress(i: Sparsify, x: Sequence[jax.Array], r: Registers) -> Arrays:
 def nc_matmul_sparse(i: NcMatmulSparse, x: Sequence[jax.Array], r: Registers) -> Arrays:
     values, tags, moving = wide(x[0]), x[1], wide(x[2])
     axis, moving_axis = i.dimensions.lhs_contract[0], i.dimensions.rhs_contract[0]
-    pattern = get_pattern(i.pattern)
+    pattern = sparsity.get_pattern(i.pattern)
     length = values.shape[axis] // pattern.kept * pattern.group
     moving = _zero_padded(moving, moving_axis, length)
-    compressed = SparseArray(
+    compressed = sparsity.SparseArray(
         values=values,
         tags=tags,
         pattern=pattern,
@@ -63,7 +58,7 @@ def _zero_padded(x: jax.Array, axis: int, length: int) -> jax.Array:
 
 
 def _expanded(
-    i: NcMatmulSparse, compressed: SparseArray, moving: Matrix, psum: Psum
+    i: NcMatmulSparse, compressed: sparsity.SparseArray, moving: Matrix, psum: Psum
 ) -> jax.Array:
     """Return the product as a dense matmul of longer tiles. All of `moving` must be
     finite, because Inf times the zeros of `compressed` is NaN."""
@@ -77,14 +72,16 @@ def _expanded(
 
 def _gathered(
     i: NcMatmulSparse,
-    compressed: SparseArray,
+    compressed: sparsity.SparseArray,
     moving: Matrix,
     psum: Psum,
     zero: jax.Array,
 ) -> jax.Array:
     """Return the product, computed one compressed row at a time: [batch, stationary
     free, moving free]."""
-    rows = expanded_rows(compressed.tags, compressed.pattern, axis=compressed.axis)
+    rows = sparsity.expanded_rows(
+        compressed.tags, compressed.pattern, axis=compressed.axis
+    )
     k_axis = 3 + compressed.axis
     source = jnp.moveaxis(moving.rows(), 0, 1)  # [batch, K, free]
     k = source.shape[1]

@@ -35,18 +35,11 @@ from neuronjax.ir.instruction_set import (
     TensorScalar,
     TensorTensor,
 )
-from neuronjax.numerics import elementary
+from neuronjax.numerics import elementary, order_free
 from neuronjax.numerics.elementary_core import flush
 from neuronjax.numerics.exact import opaque, product, seal
 from neuronjax.numerics.float_format import FLOAT32, get_format
 from neuronjax.numerics.microscaling import to_codes
-from neuronjax.numerics.order_free import (
-    REDUCTIONS,
-    extreme_key,
-    extreme_of_key,
-    reduce_integers,
-    total_order,
-)
 from neuronjax.numerics.rounding import round_to_int
 from neuronjax.numerics.widening import from_codes
 
@@ -137,10 +130,7 @@ EXACT: dict[str, Function] = {
     "round_nearest_afz": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
 }
 # Operations that read the operand in its own dtype.
-BITWISE: dict[str, Function] = {
-    "is_finite": lax.is_finite,
-    "next_after": lax.nextafter,
-}
+BITWISE: dict[str, Function] = {"is_finite": lax.is_finite, "next_after": lax.nextafter}
 ROUNDED: dict[str, Function] = {
     "add": lambda a, b, zero: lax.add(a, b),
     "subtract": lambda a, b, zero: lax.sub(a, b),
@@ -200,7 +190,7 @@ COMPARISONS: dict[str, Function] = {
 @execute.register
 def compare(i: Compare, x: Sequence[jax.Array], r: Registers) -> Arrays:
     if i.total and x[0].dtype.kind not in "iub":
-        x = [total_order(a) for a in x]
+        x = [order_free.total_order(a) for a in x]
     elif x[0].dtype.kind not in "iub":
         x = [wide(a) for a in x]
     return (COMPARISONS[i.direction](*x),)
@@ -314,22 +304,18 @@ def tensor_reduce(i: TensorReduce, x: Sequence[jax.Array], r: Registers) -> Arra
         total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
         return (round_to_int(lax.reshape(total, shape), dtype, mode="rne"),)
     if dtype.kind in "iub":
-        reduced = reduce_integers(i.op, operand, tuple(i.axes))
+        reduced = order_free.reduce_integers(i.op, operand, tuple(i.axes))
         table = BOOLEANS if dtype == jnp.bool_ else INTEGERS
         return (table[i.op](reduced, jnp.broadcast_to(init, reduced.shape)),)
     if i.op == host_scale.LARGEST_MAGNITUDE:
         return (host_scale.largest_magnitude(operand),)
     operand, init = wide(operand), wide(init)
     if i.op in ("maximum", "minimum"):
-        result = _extreme(i.op, operand, init, i.axes)
+        key = order_free.REDUCTIONS[i.op](
+            order_free.extreme_key(i.op, operand), axes=tuple(i.axes)
+        )
+        start = jnp.broadcast_to(order_free.extreme_key(i.op, init), key.shape)
+        result = order_free.extreme_of_key(COMMON[i.op](key, start))
         return (result if dtype == jnp.float32 else write(result, i, r),)
     total = fold_axes(operand, i.axes, init, i.op, r.zero, i.tile)
     return (write(lax.reshape(total, shape), i, r),)
-
-
-def _extreme(
-    op: str, operand: jax.Array, init: jax.Array, axes: Sequence[int]
-) -> jax.Array:
-    key = REDUCTIONS[op](extreme_key(op, operand), axes=tuple(axes))
-    start = jnp.broadcast_to(extreme_key(op, init), key.shape)
-    return extreme_of_key(COMMON[op](key, start))

@@ -16,13 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.execution.engines import dma
 from neuronjax.execution.engines.bodies import Body, on_elements
 from neuronjax.execution.engines.dispatch import Arrays, Registers, execute, wide, write
-from neuronjax.execution.engines.dma import (
-    dilated_and_padded,
-    window_counts,
-    window_positions,
-)
 from neuronjax.execution.engines.fold import combiner
 from neuronjax.execution.engines.vector import BOOLEANS, COMPARISONS, EXACT, INTEGERS
 from neuronjax.ir.block_set import PoolBlock, ScanBlock, SelectAndScatterBlock
@@ -90,12 +86,12 @@ def _reduced_windows(
     tile: int | None = VECTOR_TILE,
 ) -> Arrays:
     pairs = zip(inputs, inits, strict=True)
-    bases = [dilated_and_padded(a, window, init) for a, init in pairs]
-    counts = window_counts(bases[0].shape, window)
+    bases = [dma.dilated_and_padded(a, window, init) for a, init in pairs]
+    counts = dma.window_counts(bases[0].shape, window)
     result = tuple(jnp.broadcast_to(init, counts) for init in inits)
     if 0 in counts:
         return result
-    positions = np.array(window_positions(window), np.int32)
+    positions = np.array(dma.window_positions(window), np.int32)
     size = tile or len(positions) + 1
     whole = len(positions) // size
 
@@ -241,11 +237,11 @@ def _select_and_scatter(
     """Add source values to selected elements, in row-major order of windows."""
     if not source.size:
         return jnp.broadcast_to(init, operand.shape)
-    base = dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))
-    inside = dilated_and_padded(
+    base = dma.dilated_and_padded(operand, window, jnp.zeros((), operand.dtype))
+    inside = dma.dilated_and_padded(
         jnp.ones(operand.shape, jnp.bool_), window, jnp.bool_(False)
     )
-    places = jnp.asarray(window_positions(window), jnp.int32)
+    places = jnp.asarray(dma.window_positions(window), jnp.int32)
     chosen = _selected(base, inside, source.shape, window.strides, places, keeps)
     total = jnp.broadcast_to(init, base.shape)
     extents = _extents(source.shape, window.strides)

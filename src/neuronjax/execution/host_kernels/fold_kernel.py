@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from neuronjax.execution.host_kernels.panels import WORD, PanelOperand, PanelPacker
-from neuronjax.numerics.host_kernels import handler
+from neuronjax.numerics.host_kernels import elements, handler
 from neuronjax.numerics.host_kernels.compiled import (
     F32,
     I1,
@@ -38,12 +38,6 @@ from neuronjax.numerics.host_kernels.compiled import (
     as_floats,
     int64,
     shaped,
-)
-from neuronjax.numerics.host_kernels.elements import (
-    IMPLICIT,
-    INFINITY,
-    larger,
-    magnitude,
 )
 
 Value = Any
@@ -245,14 +239,14 @@ class _FoldBuilder:
 
         def step(n: Value, farthest: list[Value]) -> list[Value]:
             at = c.at(panels, c.mul(n, int64(lanes)), WORD)
-            bits = magnitude(c, c.read(self._integers, at))
+            bits = elements.magnitude(c, c.read(self._integers, at))
             like = functools.partial(c.like, bits)
-            small = c.icmp_signed("<", bits, like(IMPLICIT))
+            small = c.icmp_signed("<", bits, like(elements.IMPLICIT))
             bits = c.select(small, like(0x3F800000), bits)
-            infinite = c.icmp_signed(">", bits, like(INFINITY))
-            bits = c.select(infinite, like(INFINITY), bits)
+            infinite = c.icmp_signed(">", bits, like(elements.INFINITY))
+            bits = c.select(infinite, like(elements.INFINITY), bits)
             other = c.sub(like(2 * 0x3F800000), bits)
-            return [larger(c, larger(c, bits, other), farthest[0])]
+            return [elements.larger(c, elements.larger(c, bits, other), farthest[0])]
 
         nothing = ir.Constant(self._integers, [0] * lanes)
         [found] = c.fold(c.sdiv(floats, int64(lanes)), [nothing], step)
@@ -457,6 +451,6 @@ def _fused_first(c: Code, a: Value, b: Value, total: Value) -> Value:
     like = functools.partial(c.like, total)
     up, down = (as_floats(c, like((127 + n) << 23)) for n in (60, -60))
     large = c.fused(c.fmul(a, up), b, c.fmul(total, up))
-    size = magnitude(c, c.bitcast(large, like(0).type))
+    size = elements.magnitude(c, c.bitcast(large, like(0).type))
     is_smallest = c.icmp_signed("==", size, like((1 + 60) << 23))
     return c.select(is_smallest, c.fmul(large, down), c.fused(a, b, total))

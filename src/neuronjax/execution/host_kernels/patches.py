@@ -72,7 +72,6 @@ def _runs(
 
 def write(module: ir.Module, lanes: int) -> str:
     """Return, as text, the module with the kernel that copies patches."""
-    del lanes
 
     def work(c: Code, index: Value, plan: list[Value], where: list[Value]) -> None:
         rows, _, each, run, *axes = plan

@@ -81,7 +81,12 @@ def _fold(
     """Return the items with all runs of one period folded, or None if there is none."""
     keys = np.array([e.key for e in items])
     equal = keys[:-period] == keys[period:]
-    runs = _runs(equal, period)
+    # (start, length) of stretches of True of at least `period`.
+    padded = np.concatenate([[False], equal, [False]])
+    edges = np.flatnonzero(padded[1:] != padded[:-1])
+    starts, ends = edges[::2], edges[1::2]
+    long = ends - starts >= period
+    runs = list(zip(starts[long].tolist(), (ends - starts)[long].tolist(), strict=True))
     if not runs:
         return None
     result: list[Element] = []
@@ -97,15 +102,6 @@ def _fold(
     if not done:
         return None
     return [*result, *items[done:]]
-
-
-def _runs(equal: np.ndarray, period: int) -> list[tuple[int, int]]:
-    """Return (start, length) of stretches of True of at least `period`."""
-    padded = np.concatenate([[False], equal, [False]])
-    edges = np.flatnonzero(padded[1:] != padded[:-1])
-    starts, ends = edges[::2], edges[1::2]
-    long = ends - starts >= period
-    return list(zip(starts[long].tolist(), (ends - starts)[long].tolist(), strict=True))
 
 
 def _weight(e: Element) -> int:

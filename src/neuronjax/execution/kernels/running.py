@@ -102,12 +102,13 @@ def prepare(program: KernelProgram, memory: FreshMemory = USUAL_MEMORY) -> Kerne
         for storage, place in places.items()
         if storage.initial is not None
     }
+    written = {a.storage for i in program.body.walk() for a in i.outputs}
     return KernelPlan(
         pools=pools,
         initials=initials,
         nodes=[tabulate([e]) for e in elements],
         results=results,
-        written=_written_arguments(program),
+        written=[n for n, s in enumerate(program.arguments) if s in written],
         registers=program.registers,
         core=resolve_target(program.target).core,
         ranks=program.ranks,
@@ -132,11 +133,6 @@ def is_joint(kind: object) -> bool:
 def _result(splitter: Splitter, access: Access) -> tuple:
     ints: list[int] = []
     return splitter.access(access, ints), ints
-
-
-def _written_arguments(program: KernelProgram) -> list[int]:
-    written = {a.storage for i in program.body.walk() for a in i.outputs}
-    return [n for n, s in enumerate(program.arguments) if s in written]
 
 
 def runner(plan: KernelPlan) -> Runner:
@@ -221,8 +217,14 @@ def run_nodes(
         if isinstance(node.kind, KernelStep):
             row = _row(node, instance, c.zero)
             steps.execute(node.kind, row, state, c, later)
+        elif isinstance(node.kind, Repeat):
+            _run_repeat(node, instance, state, c)
+        elif isinstance(node.kind, Dispatch):
+            _run_dispatch(node.kind, node, instance, state, c)
+        elif isinstance(node.kind, Counted):
+            _run_counted(node.kind, node, instance, state, c)
         else:
-            _run_loop(node, instance, state, c)
+            _run_while(node, instance, state, c)
 
 
 def _used_later(nodes: Sequence[Node]) -> list[frozenset[int]]:
@@ -239,17 +241,6 @@ def uses(node: Node) -> set[int]:
     if isinstance(node.kind, KernelStep):
         return steps.uses(node.kind)
     return set().union(*map(uses, node.body))
-
-
-def _run_loop(node: Node, instance: Index, state: State, c: TileContext) -> None:
-    if isinstance(node.kind, Repeat):
-        _run_repeat(node, instance, state, c)
-    elif isinstance(node.kind, Dispatch):
-        _run_dispatch(node.kind, node, instance, state, c)
-    elif isinstance(node.kind, Counted):
-        _run_counted(node.kind, node, instance, state, c)
-    else:
-        _run_while(node, instance, state, c)
 
 
 def _row(node: Node, instance: Index, zero: jax.Array) -> InstanceRow:

@@ -10,12 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from neuronjax.execution.kernels.accesses import (
-    AccessBox,
-    AccessPlan,
-    box,
-    slot_elements,
-)
+from neuronjax.execution.kernels import accesses
 from neuronjax.execution.kernels.slots import PoolSlot
 from neuronjax.execution.tiles.registry import OperandView, Signature
 from neuronjax.ir.kernel import (
@@ -41,8 +36,8 @@ class KernelStep(NamedTuple):
     """
 
     signature: Signature
-    outputs: tuple[AccessPlan, ...]
-    inputs: tuple[AccessPlan, ...]
+    outputs: tuple[accesses.AccessPlan, ...]
+    inputs: tuple[accesses.AccessPlan, ...]
     register: bool
 
 
@@ -136,7 +131,7 @@ class Splitter:
         outputs = tuple(self.access(a, ints) for a in i.outputs)
         if i.writes_register is not None:
             ints.append(i.writes_register.number)
-        inputs: list[AccessPlan] = []
+        inputs: list[accesses.AccessPlan] = []
         floats: list[float] = []
         held: Iterator[Any] = iter(i.inputs)
         numbers = iter(i.parameters)
@@ -156,8 +151,8 @@ class Splitter:
     def _step(
         self,
         i: KernelInstruction,
-        outputs: tuple[AccessPlan, ...],
-        inputs: tuple[AccessPlan, ...],
+        outputs: tuple[accesses.AccessPlan, ...],
+        inputs: tuple[accesses.AccessPlan, ...],
     ) -> tuple[KernelStep, int]:
         items = tuple(sorted(i.attributes.items())) if i.attributes else ()
         register = i.writes_register is not None
@@ -180,7 +175,7 @@ class Splitter:
         self._steps[look] = step, self.numbering.of(step)
         return self._steps[look]
 
-    def access(self, a: Access, ints: list[int]) -> AccessPlan:
+    def access(self, a: Access, ints: list[int]) -> accesses.AccessPlan:
         """Return the plan of an access, and append its integers to `ints`."""
         place = self.places[a.storage]
         ints.append(place.slot)
@@ -189,52 +184,43 @@ class Splitter:
             ints.append(a.offset)
         else:
             ints += window.starts(a.offset)
-        index: AccessPlan | str | None = None
+        index: accesses.AccessPlan | str | None = None
         if a.dynamic is not None:
             if isinstance(a.dynamic.index, Register):
                 ints.append(a.dynamic.index.number)
                 index = "register"
             else:
                 index = self.access(a.dynamic.index, ints)
-        return self._plan(a, place.pool, window, index)
+        d = a.dynamic
+        dynamic = (d.kind, d.stride, d.limit, d.group) if d else ("", 0, 0, 0)
+        storage = (place.pool, a.storage.shape, a.storage.dtype)
+        look = (storage, a.dtype, a.pattern, window is None, dynamic, id(index))
+        if look not in self._plans:
+            total = accesses.slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
+            stored = a.storage.dtype
+            # `index` is kept too, so that its identity is not reused.
+            plan = accesses.AccessPlan(
+                place.pool, a.dtype, stored, total, a.pattern, window, *dynamic, index
+            )
+            self._plans[look] = plan
+        return self._plans[look]
 
-    def _box(self, a: Access, pool: int) -> AccessBox | None:
+    def _box(self, a: Access, pool: int) -> accesses.AccessBox | None:
         kind, moving = "", 0
         if a.dynamic is not None:
             kind, moving = a.dynamic.kind, a.dynamic.stride
         if kind in ("vector", "indirect"):
             return None
-        total = slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
-        candidate = box(total, a.pattern, moving)
+        total = accesses.slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
+        candidate = accesses.box(total, a.pattern, moving)
         if candidate is None or not candidate.fits(candidate.starts(a.offset)):
             return None
         if a.dynamic is not None and not _stays(candidate, a.offset, a.dynamic):
             return None
         return candidate
 
-    def _plan(
-        self,
-        a: Access,
-        pool: int,
-        found: AccessBox | None,
-        index: AccessPlan | str | None,
-    ) -> AccessPlan:
-        d = a.dynamic
-        dynamic = (d.kind, d.stride, d.limit, d.group) if d else ("", 0, 0, 0)
-        storage = (pool, a.storage.shape, a.storage.dtype)
-        look = (storage, a.dtype, a.pattern, found is None, dynamic, id(index))
-        if look not in self._plans:
-            total = slot_elements(a.storage.shape, a.storage.dtype, a.dtype)
-            stored = a.storage.dtype
-            # `index` is kept too, so that its identity is not reused.
-            plan = AccessPlan(
-                pool, a.dtype, stored, total, a.pattern, found, *dynamic, index
-            )
-            self._plans[look] = plan
-        return self._plans[look]
 
-
-def _stays(found: AccessBox, offset: int, dynamic: DynamicOffset) -> bool:
+def _stays(found: accesses.AccessBox, offset: int, dynamic: DynamicOffset) -> bool:
     """Return whether the runtime offset moves the window within one dimension. If it
     leaves the outermost dimension, and so the storage, `faults` reports the index."""
     for dim, unit in enumerate(found.units):

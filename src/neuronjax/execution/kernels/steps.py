@@ -24,13 +24,8 @@ from neuronjax.execution.kernels.accesses import (
     used_indices,
 )
 from neuronjax.execution.kernels.splitting import KernelStep
+from neuronjax.execution.tiles import registry
 from neuronjax.execution.tiles.copying import moved
-from neuronjax.execution.tiles.registry import (
-    Bits,
-    Signature,
-    TileContext,
-    semantics_of,
-)
 from neuronjax.execution.tiles.rounding import rounded
 from neuronjax.ir import nki_dtypes as dtypes
 from neuronjax.numerics.random_bits import fold, random_bits
@@ -318,7 +313,7 @@ def execute(
     step: KernelStep,
     row: InstanceRow,
     state: State,
-    c: TileContext,
+    c: registry.TileContext,
     used_again: Set[int] = frozenset(),
 ) -> None:
     """Execute one instruction; `state` is changed in place. The instruction's key is
@@ -336,7 +331,7 @@ def execute(
         faults.note((*outputs, *sources), ordinal, state)
     if signature.reads_outputs:
         c = c._replace(previous=tuple(read(p, state) for p in outputs))
-    results = semantics_of(signature.name)(signature, operands, c)
+    results = registry.semantics_of(signature.name)(signature, operands, c)
     if target is not None:
         registers = state["registers"]
         value = jnp.asarray(results[0], jnp.int32)
@@ -354,9 +349,9 @@ def execute(
 
 
 def _random_bits(
-    result: jax.Array | Bits, output: int, c: TileContext
+    result: jax.Array | registry.Bits, output: int, c: registry.TileContext
 ) -> jax.Array | None:
-    if c.rounding == "rne" or isinstance(result, Bits):
+    if c.rounding == "rne" or isinstance(result, registry.Bits):
         return None
     return random_bits(result.shape, derived_key(c.key, output + 1))
 
@@ -389,7 +384,7 @@ def _operands(
 
 
 def _kept_where_illegal(
-    i: Signature,
+    i: registry.Signature,
     target: ResolvedAccess,
     value: jax.Array,
     sources: list[ResolvedAccess],

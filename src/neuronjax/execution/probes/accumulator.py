@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.execution.probes import step_signs
 from neuronjax.execution.probes.plan import ProbePlan
 from neuronjax.execution.probes.rounding_counters import (
     COUNTERS,
@@ -26,12 +27,6 @@ from neuronjax.execution.probes.rounding_counters import (
     empty_counters,
     revived,
     sum_words,
-)
-from neuronjax.execution.probes.step_signs import (
-    SIGNS,
-    first_step,
-    merged_signs,
-    signs_of_step,
 )
 from neuronjax.execution.probes.watching import watch
 from neuronjax.ir.instruction import Block, Instruction
@@ -169,8 +164,8 @@ class StepAccumulator:
         order = self.plan.order
         rows = [self.observed.rows.get(slot) or self._empty(slot) for slot in order]
         arrays = as_arrays(rows)
-        signs = signs_of_step(self.plan, arrays, arguments, results)
-        return arrays | {"steps": jnp.uint32(1), "signs": first_step(signs)}
+        signs = step_signs.signs_of_step(self.plan, arrays, arguments, results)
+        return arrays | {"steps": jnp.uint32(1), "signs": step_signs.first_step(signs)}
 
     def _empty(self, slot: int) -> Counters:
         assert self.plan is not None
@@ -212,7 +207,7 @@ def as_arrays(rows: Sequence[Counters]) -> dict[str, jax.Array]:
         "counts": _counts([row.counts for row in rows]),
         "amax": lax.bitcast_convert_type(jnp.stack(bits).reshape(-1), jnp.float32),
         "steps": jnp.uint32(0),
-        "signs": jnp.zeros((len(rows), len(SIGNS), 2), jnp.uint32),
+        "signs": jnp.zeros((len(rows), len(step_signs.SIGNS), 2), jnp.uint32),
     }
     for name in ("exponents", "scales"):
         found = [x for row in rows if (x := getattr(row, name)) is not None]
@@ -245,7 +240,7 @@ def merged_arrays(
         elif name == "steps":
             merged[name] = x + y
         elif name == "signs":
-            merged[name] = merged_signs(x, y, first["steps"])
+            merged[name] = step_signs.merged_signs(x, y, first["steps"])
         else:
             merged[name] = _sum_pairs(jnp.stack([x, y]))
     return merged

@@ -158,7 +158,13 @@ def _kind(i: Instruction, facts: PlanFacts) -> str | None:
         return "update"
     if is_narrow(i):
         return "write"
-    return _of_fp32(i, facts)
+    # "finite": elements are not counted, but the instruction may make an Inf or NaN.
+    kind = "add" if _is_sum(i) else "result"
+    function = getattr(i, "op", getattr(i, "function", ""))
+    scales = function == "divide" and facts.is_constant(i.operands[1])
+    squares = function == "multiply" and i.operands[0] == i.operands[1]
+    watched = squares or (function in MAKERS and not scales)
+    return "finite" if watched and kind not in facts.kinds else kind
 
 
 def _is_counter(i: Instruction, facts: PlanFacts) -> bool:
@@ -166,17 +172,6 @@ def _is_counter(i: Instruction, facts: PlanFacts) -> bool:
     type = i.results[0].type
     is_word = not type.shape and type.dtype.itemsize == 4
     return is_word and _is_sum(i) and any(map(facts.is_constant, i.operands))
-
-
-def _of_fp32(i: Instruction, facts: PlanFacts) -> str:
-    """Return the kind of an FP32 result: "finite" if its elements are not counted, but
-    the instruction may make an Inf or NaN."""
-    kind = "add" if _is_sum(i) else "result"
-    function = getattr(i, "op", getattr(i, "function", ""))
-    scales = function == "divide" and facts.is_constant(i.operands[1])
-    squares = function == "multiply" and i.operands[0] == i.operands[1]
-    watched = squares or (function in MAKERS and not scales)
-    return "finite" if watched and kind not in facts.kinds else kind
 
 
 def _is_update(i: Instruction, facts: PlanFacts) -> bool:

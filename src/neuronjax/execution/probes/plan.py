@@ -176,16 +176,13 @@ class ProbePlan:
                     placed[slot] = self._new(probe)
             else:
                 placed[slot] = slot
-                self._clear_different(slot, here)
+                known = self._locations.setdefault(slot, here)
+                self._known[slot] = dataclasses.replace(
+                    self._known[slot],
+                    module=here.module if here.module == known.module else "",
+                    phase=here.phase if here.phase == known.phase else "",
+                )
         return placed
-
-    def _clear_different(self, slot: int, here: Location) -> None:
-        known = self._locations.setdefault(slot, here)
-        self._known[slot] = dataclasses.replace(
-            self._known[slot],
-            module=here.module if here.module == known.module else "",
-            phase=here.phase if here.phase == known.phase else "",
-        )
 
 
 def _numbered(probes: Sequence[Probe]) -> tuple[Probe, ...]:

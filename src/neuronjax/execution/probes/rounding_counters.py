@@ -183,7 +183,11 @@ def _count(
     names, words = list(flags), _packed(list(flags.values()))
     words += _histogram_words(layout, x)
     if layout.compared:
-        words.append(_error(x, y))
+        # In units of 2^-15 of the binade of x, at most the whole binade.
+        distance = jnp.where(x > y, x - y, y - x)
+        distance = jnp.where((x < _INF) & (y >= _INF), _BINADE, distance)
+        distance = jnp.where(x < _INF, jnp.minimum(distance, _BINADE), _ZERO)
+        words.append((distance + np.uint32(128)) >> _SHIFT)
     words.append(jnp.where(x < _INF, x, _ZERO))
     *sums, amax = _reduced(words)
     return _row(layout, cut, names, sums, amax, codes)
@@ -354,14 +358,6 @@ def _scaled(y: jax.Array, codes: jax.Array, filled: np.ndarray | bool) -> jax.Ar
     value = jnp.where(y == 0, _ZERO, finite)
     is_nan = ((codes == 0xFF) | (y > _INF)) & filled
     return jnp.where(is_nan, _MAGNITUDE, value)
-
-
-def _error(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Return |x - y| in units of 2^-15 of the binade of x, at most the whole binade."""
-    distance = jnp.where(x > y, x - y, y - x)
-    distance = jnp.where((x < _INF) & (y >= _INF), _BINADE, distance)
-    distance = jnp.where(x < _INF, jnp.minimum(distance, _BINADE), _ZERO)
-    return (distance + np.uint32(128)) >> _SHIFT
 
 
 def _histogram_words(layout: CounterLayout, x: jax.Array) -> list[jax.Array]:

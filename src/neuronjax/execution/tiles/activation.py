@@ -8,10 +8,6 @@ fold from the accumulator of the partition.
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
-
 from neuronjax.execution.tiles import alu
 from neuronjax.execution.tiles.accumulators import accumulating, flat, lanes
 from neuronjax.execution.tiles.activation_functions import function, relu_with_slope
@@ -49,19 +45,12 @@ def activate2(i: Signature, x: Operands, c: TileContext) -> Results:
         (a["op0"], imm0, a["reverse0"]),
         (a["op1"], imm1, a["reverse1"]),
     ):
-        values = _stage(op, values, operand, reverse, c.zero)
+        if op != "bypass":
+            operand = lanes(operand, values.shape[0], c.zero)
+            values = alu.arithmetic(op, values, operand, c.zero, reverse)
     if a["op"] == "prelu":
         slope = lanes(slope, values.shape[0], c.zero)
         values = relu_with_slope(values, slope, c.zero)
     else:
         values = function(a["op"], c.transcendentals)(values, c.zero)
     return accumulating(i, a["reduce_op"], values, state, c)
-
-
-def _stage(
-    op: str, values: jax.Array, operand: Any, reverse: bool, zero: jax.Array
-) -> jax.Array:
-    if op == "bypass":
-        return values
-    operand = lanes(operand, values.shape[0], zero)
-    return alu.arithmetic(op, values, operand, zero, reverse)

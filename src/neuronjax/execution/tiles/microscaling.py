@@ -85,18 +85,14 @@ def _operand(
     partitions, free = view.shape[0], prod(view.shape[1:])
     fmt = _FORMATS[view.dtype]
     words = words.reshape(partitions, free)
-    values = _dequantized(words, _scale_rows(scales, partitions, free), fmt)
-    return Matrix(values[None], k_first=True)
-
-
-def _scale_rows(scales: Sequence[jax.Array], partitions: int, free: int) -> jax.Array:
-    """Return uint8 [P / 8, F] from one tensor, or from a tensor per quadrant."""
+    # The scales become [P / 8, F], from one tensor or from a tensor per quadrant.
     codes = [lax.bitcast_convert_type(s, jnp.uint8) for s in scales]
     rows = [x.reshape(x.shape[0], free) for x in codes]
     quadrants = range(0, partitions, QUADRANT)
     if len(rows) == 1:
         rows = [rows[0][first : first + SCALES] for first in quadrants]
-    return jnp.concatenate(rows)
+    values = _dequantized(words, jnp.concatenate(rows), fmt)
+    return Matrix(values[None], k_first=True)
 
 
 def _dequantized(words: jax.Array, scales: jax.Array, fmt: MXFormat) -> jax.Array:

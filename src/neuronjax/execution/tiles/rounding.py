@@ -44,7 +44,14 @@ def rounded(
         same = x.array.dtype == dtype.carrier
         return x.array if same else lax.bitcast_convert_type(x.array, dtype.carrier)
     if dtype.kind == "packed" or x.dtype.kind in "iub":
-        return _of_integers(x, dtype, zero, random)
+        if dtype.is_float:
+            return rounded(opaque(x.astype(jnp.float32), zero), dtype, zero, random)
+        if x.dtype == jnp.bool_ or x.dtype == dtype.numeric:
+            return x.astype(dtype.numeric)
+        source, target = jnp.iinfo(x.dtype), jnp.iinfo(dtype.numeric)
+        low, high = max(source.min, target.min), min(source.max, target.max)
+        bounds = (jnp.asarray(v, x.dtype) for v in (low, high))
+        return lax.clamp(next(bounds), x, next(bounds)).astype(dtype.numeric)
     if x.dtype != np.float32:
         x = widen(x)
     if dtype.is_integer:
@@ -58,16 +65,3 @@ def rounded(
     if dtype.name == "tfloat32":
         return round_to_format(x, fmt, **how)
     return lax.bitcast_convert_type(cast(x, fmt, **how), dtype.carrier)
-
-
-def _of_integers(
-    x: jax.Array, dtype: DTypeInfo, zero: jax.Array, random: jax.Array | None
-) -> jax.Array:
-    if dtype.is_float:
-        return rounded(opaque(x.astype(jnp.float32), zero), dtype, zero, random)
-    if x.dtype == jnp.bool_ or x.dtype == dtype.numeric:
-        return x.astype(dtype.numeric)
-    source, target = jnp.iinfo(x.dtype), jnp.iinfo(dtype.numeric)
-    low, high = max(source.min, target.min), min(source.max, target.max)
-    bounds = (jnp.asarray(v, x.dtype) for v in (low, high))
-    return lax.clamp(next(bounds), x, next(bounds)).astype(dtype.numeric)

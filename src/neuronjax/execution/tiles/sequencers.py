@@ -64,7 +64,6 @@ def sendrecv(i: Signature, x: Operands, c: TileContext) -> Results:
 @executes("device_print")
 def device_print(i: Signature, x: Operands, c: TileContext) -> Results:
     """Print the prefix and the value, in the order of the instructions."""
-    del c
     jax.debug.callback(functools.partial(_show, i.attributes["prefix"]), x[0])
     return ()
 

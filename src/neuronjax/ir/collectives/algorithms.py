@@ -118,21 +118,17 @@ def _scatters(op: str, group: Group) -> str:
     return group.fault
 
 
-def _several_nodes(group: Group) -> str:
+def _uneven(op: str, group: Group) -> str:
+    counts = sorted({len(ranks) for ranks in group.by_chip})
+    if len(counts) > 1:
+        sizes = " or ".join(map(str, counts))
+        return f"the group does not have equally many ranks on each chip, but {sizes}"
     if len(group.by_node) == 1 or len(group.by_node) == group.size:
         return ""
     return (
         "the group has several ranks on each of several nodes: name a pair of "
         "algorithms, such as 'mesh+mesh'"
     )
-
-
-def _uneven(op: str, group: Group) -> str:
-    counts = sorted({len(ranks) for ranks in group.by_chip})
-    if len(counts) > 1:
-        sizes = " or ".join(map(str, counts))
-        return f"the group does not have equally many ranks on each chip, but {sizes}"
-    return _several_nodes(group)
 
 
 def _no_power_of_two(op: str, group: Group) -> str:

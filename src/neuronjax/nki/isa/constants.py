@@ -1,7 +1,5 @@
 """Enumerations of nki.isa, with the documented values."""
 
-from __future__ import annotations
-
 import enum
 
 from neuronjax.ir.nki_dtypes import FP32_MIN as FP32_MIN

@@ -17,14 +17,7 @@ from neuronjax.nki.isa.request import Request, instruction, per_partition
 from neuronjax.nki.limits.operands import start_partition
 from neuronjax.nki.psum_writes import accumulates
 from neuronjax.nki.tensor import NkiTensor
-from neuronjax.numerics.mx_layout import (
-    GROUP,
-    PARTITIONS,
-    QUADRANT,
-    SCALE_OFFSETS,
-    SCALES,
-    SLOTS,
-)
+from neuronjax.numerics import mx_layout
 
 
 @instruction
@@ -33,11 +26,12 @@ def quantize_mx(call: Request) -> Any:
     dst, src, scale = call.of("dst", "src", "dst_scale")
     _check_partitions(call, "src")
     free = per_partition(src)
-    whole = free % SLOTS == 0 and dst.shape[0] == src.shape[0]
-    if not whole or per_partition(dst) * SLOTS != free:
+    whole = free % mx_layout.SLOTS == 0 and dst.shape[0] == src.shape[0]
+    if not whole or per_partition(dst) * mx_layout.SLOTS != free:
         call.refuse(
             f"src has shape {src.shape}, dst {dst.shape}",
-            f"give dst src's partitions, and 1/{SLOTS} as many free elements as src",
+            f"give dst src's partitions, and 1/{mx_layout.SLOTS} as many free elements "
+            "as src",
         )
     if _is_gathered(scale):
         call.refuse("dst_scale is an indirect view", "quantize to a tile, then scatter")
@@ -77,10 +71,11 @@ def nc_matmul_mx(call: Request) -> Any:
 
 def _check_partitions(call: Request, name: str) -> None:
     t = call.values[name]
-    if t.shape[0] % QUADRANT or t.shape[0] > PARTITIONS:
+    if t.shape[0] % mx_layout.QUADRANT or t.shape[0] > mx_layout.PARTITIONS:
         call.refuse(
             f"{name} has {t.shape[0]} partitions",
-            f"use a multiple of {QUADRANT}, at most {PARTITIONS}; pad with zeros",
+            f"use a multiple of {mx_layout.QUADRANT}, at most {mx_layout.PARTITIONS}; "
+            "pad with zeros",
         )
 
 
@@ -96,28 +91,28 @@ def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:
     """Return the parts of a scale tensor that hold the scales of `data`, one view per
     quadrant. An indirect view cannot be sliced, so it is returned whole."""
     scale = call.values[name]
-    quadrants = data.shape[0] // QUADRANT
-    least = (quadrants - 1) * QUADRANT + SCALES
+    quadrants = data.shape[0] // mx_layout.QUADRANT
+    least = (quadrants - 1) * mx_layout.QUADRANT + mx_layout.SCALES
     if (
         per_partition(scale) != per_partition(data)
         or not least <= scale.shape[0] <= data.shape[0]
     ):
-        short = f" or [{data.shape[0] // GROUP}, F]" if quadrants == 1 else ""
+        short = f" or [{data.shape[0] // mx_layout.GROUP}, F]" if quadrants == 1 else ""
         call.refuse(
             f"{name} has shape {scale.shape} beside x4 words of shape {data.shape}",
             f"give [{data.shape[0]}, F]{short} with F = {per_partition(data)}",
         )
-    start = start_partition(scale.access()) % QUADRANT
-    if start not in SCALE_OFFSETS:
-        offsets = ", ".join(map(str, SCALE_OFFSETS))
+    start = start_partition(scale.access()) % mx_layout.QUADRANT
+    if start not in mx_layout.SCALE_OFFSETS:
+        offsets = ", ".join(map(str, mx_layout.SCALE_OFFSETS))
         call.refuse(
             f"{name} starts at partition {start} of a quadrant",
             f"start at one of {offsets}",
         )
     if _is_gathered(scale):
         return [on_tensor_engine(scale)]
-    starts = range(0, quadrants * QUADRANT, QUADRANT)
-    return [scale.slice(0, first, first + SCALES) for first in starts]
+    starts = range(0, quadrants * mx_layout.QUADRANT, mx_layout.QUADRANT)
+    return [scale.slice(0, first, first + mx_layout.SCALES) for first in starts]
 
 
 def _is_gathered(t: NkiTensor) -> bool:

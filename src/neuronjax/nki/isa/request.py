@@ -185,7 +185,15 @@ class Request:
         name = operand.name
         value = self.values.get(name)
         if operand.kind == "column":
-            self._check_column(name, value, partitions)
+            if isinstance(value, NkiTensor):
+                if value.shape[0] != partitions or value.size != partitions:
+                    remedy = f"a number or a tensor of shape ({partitions}, 1)"
+                    shape = f"{name} has shape {value.shape}"
+                    self.refuse(shape, f"{name} must be {remedy}")
+            elif not isinstance(value, int | float | VirtualRegister | None):
+                if not hasattr(value, "dtype"):  # a NumPy scalar is a number
+                    remedy = f"{name} must be a number or a tensor"
+                    self.refuse(f"{name} is {value!r}", remedy)
             wanted = operand.fp32 and not self._of_bits
             if wanted and isinstance(value, NkiTensor) and value.dtype != "float32":
                 shown = f"{name} {text(value.access())}"
@@ -194,18 +202,6 @@ class Request:
             wanted = (partitions, operand.elements)
             if (value.shape[0], per_partition(value)) != wanted:
                 self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
-
-    def _check_column(self, name: str, value: Any, partitions: int) -> None:
-        """Refuse a value that is no number, register or tensor [partitions, 1]."""
-        if isinstance(value, NkiTensor):
-            if value.shape[0] != partitions or value.size != partitions:
-                remedy = f"a number or a tensor of shape ({partitions}, 1)"
-                shape = f"{name} has shape {value.shape}"
-                self.refuse(shape, f"{name} must be {remedy}")
-        elif not isinstance(value, int | float | VirtualRegister | None):
-            if not hasattr(value, "dtype"):  # a NumPy scalar is a number
-                remedy = f"{name} must be a number or a tensor"
-                self.refuse(f"{name} is {value!r}", remedy)
 
     def _partitions(self, tensors: Sequence[OperandSpec]) -> int:
         read = next((o for o in tensors if o.role == "input"), tensors[0])

@@ -1,7 +1,5 @@
 """Data types, memory regions and operator names of `nki.language`."""
 
-from __future__ import annotations
-
 from neuronjax.ir.alu_operators import NamedOperator
 from neuronjax.nki.memory import MemoryRegion
 

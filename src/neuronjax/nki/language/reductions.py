@@ -7,18 +7,8 @@ from math import prod as product
 from typing import Any
 
 from neuronjax.ir.alu_operators import ATTRIBUTE
+from neuronjax.nki import isa
 from neuronjax.nki.documentation import describer
-from neuronjax.nki.isa import (
-    activation,
-    activation_reduce,
-    memset,
-    reciprocal,
-    tensor_copy,
-    tensor_copy_predicated,
-    tensor_reduce,
-    tensor_scalar,
-    tensor_tensor,
-)
 from neuronjax.nki.language.arithmetic import apply
 from neuronjax.nki.language.creation import ndarray
 from neuronjax.nki.language.functions import copy
@@ -49,7 +39,7 @@ def _reduced(
     if len(shape) < 2:  # a tile has at least one free dimension
         shape = [x.shape[0], 1]
     out = ndarray(shape, dtype or x.dtype)
-    tensor_reduce(out, op, x, axes)
+    isa.tensor_reduce(out, op, x, axes)
     return out
 
 
@@ -88,7 +78,6 @@ def var(
     x: NkiTensor, axis: Axis, dtype: Any = None, keepdims: bool = False
 ) -> NkiTensor:
     """Return the variance, with size 1 in the reduced axes."""
-    del keepdims
     centre = mean(x, axis, "float32", keepdims=True)
     off = apply("subtract", x, centre, "float32")
     return mean(apply("multiply", off, off), axis, dtype or x.dtype, keepdims=True)
@@ -107,13 +96,13 @@ def softmax(x: NkiTensor, axis: Axis = -1, dtype: Any = None) -> NkiTensor:
     if axes != list(range(1, x.ndim)):
         return _softmax_of_parts(x, axes, dtype)
     most = ndarray((x.shape[0], 1), "float32")
-    tensor_reduce(most, "maximum", x, axes, negate=True)
+    isa.tensor_reduce(most, "maximum", x, axes, negate=True)
     grown = ndarray(x.shape, "float32")
     total = ndarray((x.shape[0], 1), "float32")
-    activation_reduce(grown, "exp", x, "add", total, bias=most)
-    reciprocal(total, total)
+    isa.activation_reduce(grown, "exp", x, "add", total, bias=most)
+    isa.reciprocal(total, total)
     out = ndarray(x.shape, dtype or x.dtype)
-    tensor_scalar(out, grown, "multiply", total)
+    isa.tensor_scalar(out, grown, "multiply", total)
     return out
 
 
@@ -121,9 +110,9 @@ def _softmax_of_parts(x: NkiTensor, axes: list[int], dtype: Any) -> NkiTensor:
     """Return several softmaxes per partition, with broadcast maxima and sums."""
     shifted = apply("subtract", x, max(x, axes, "float32", keepdims=True), "float32")
     grown = ndarray(x.shape, "float32")
-    activation(grown, "exp", shifted)
+    isa.activation(grown, "exp", shifted)
     total = sum(grown, axes, keepdims=True)
-    reciprocal(total, total)
+    isa.reciprocal(total, total)
     return apply("multiply", grown, total, dtype or x.dtype)
 
 
@@ -144,11 +133,13 @@ def rms_norm(
 ) -> NkiTensor:
     """Return x / sqrt(sum(x^2) / n + epsilon) * w."""
     squares = ndarray(x.shape, "float32")
-    tensor_tensor(squares, x, x, "multiply")
+    isa.tensor_tensor(squares, x, x, "multiply")
     total = sum(squares, axis, keepdims=True)
     scale = ndarray(total.shape, "float32")
-    tensor_scalar(scale, total, "multiply", 1.0 / n, op1="add", operand1=float(epsilon))
-    activation(scale, "rsqrt", scale)
+    isa.tensor_scalar(
+        scale, total, "multiply", 1.0 / n, op1="add", operand1=float(epsilon)
+    )
+    isa.activation(scale, "rsqrt", scale)
     normal = apply("multiply", x, scale, compute_dtype or "float32")
     return apply("multiply", normal, w, dtype or x.dtype)
 
@@ -164,11 +155,11 @@ def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     tile = next((t for t in (x, y) if isinstance(t, NkiTensor)), condition)
     out = ndarray(condition.shape, dtype or tile.dtype)
     if isinstance(y, NkiTensor):
-        tensor_copy(out, y)
+        isa.tensor_copy(out, y)
     else:
-        memset(out, y)
+        isa.memset(out, y)
     chosen = copy(apply("not_equal", condition, 0.0, "float32"), "uint8")
     if isinstance(x, NkiTensor) and x.dtype != out.dtype:
         x = copy(x, out.dtype)
-    tensor_copy_predicated(out, x, chosen)
+    isa.tensor_copy_predicated(out, x, chosen)
     return out

@@ -384,7 +384,15 @@ def dma_copy(
     """Copy src to dst, or add src to dst with dst_rmw_op=np.add."""
     box = box_of(mask, dst.shape)
     target, source = dst.of(box), src.of(box)
-    _refuse_broadcast(source)
+    # neuronx-cc 2.0.260476 compiles no source that repeats one row, from HBM or from
+    # SBUF: NCC_IBCG901 [KDA, workspaces/mamba/candidates.jsonl].
+    if source.shape[0] > 1 and source.strides[0] == 0:
+        refuse(
+            "nisa.dma_copy",
+            f"one row read for {source.shape[0]} partitions: the compiler of "
+            "neuronxcc.nki refuses broadcast patterns (NCC_IBCG901)",
+            "load the row once with nl.load, then use broadcast_to in SBUF",
+        )
     if dst_rmw_op is None:
         isa.dma_copy(target, source, oob_mode=oob_mode, dge_mode=dge_mode)
     else:
@@ -402,29 +410,8 @@ def dma_transpose(
 ) -> Tile:
     """Return the transpose, made by DMA."""
     source = src.of(box_of(mask, src.sizes))
-    _refuse_wide_transpose(source)
-    order = list(axes) if axes else list(range(source.ndim))[::-1]
-    tile, dst = whole_tile([source.shape[d] for d in order], src.dtype)
-    isa.dma_transpose(dst, source, axes, dge_mode=dge_mode)
-    return tile if dtype is None else tile.astype(dtype)
-
-
-def _refuse_broadcast(source: NkiTensor) -> None:
-    """Refuse a source that repeats one row. neuronx-cc 2.0.260476 does not compile it,
-    from HBM or from SBUF: NCC_IBCG901 [KDA, workspaces/mamba/candidates.jsonl]."""
-    if source.shape[0] > 1 and source.strides[0] == 0:
-        refuse(
-            "nisa.dma_copy",
-            f"one row read for {source.shape[0]} partitions: the compiler of "
-            "neuronxcc.nki refuses broadcast patterns (NCC_IBCG901)",
-            "load the row once with nl.load, then use broadcast_to in SBUF",
-        )
-
-
-def _refuse_wide_transpose(source: NkiTensor) -> None:
-    """Refuse a 4-byte source in SBUF. neuronx-cc 2.0.260476 fails with NCC_ISFV902 for
-    FP32 [128, 128] in SBUF [KDA, workspaces/rmsnorm_matmul/candidates.jsonl]; no report
-    concerns HBM."""
+    # neuronx-cc 2.0.260476 fails with NCC_ISFV902 for FP32 [128, 128] in SBUF [KDA,
+    # workspaces/rmsnorm_matmul/candidates.jsonl]; no report concerns HBM.
     if source.storage.on_chip and itemsize(source.dtype) > 2:
         refuse(
             "nisa.dma_transpose",
@@ -432,6 +419,10 @@ def _refuse_wide_transpose(source: NkiTensor) -> None:
             "transpose (NCC_ISFV902)",
             "use nisa.nc_transpose, or a dtype of 2 bytes",
         )
+    order = list(axes) if axes else list(range(source.ndim))[::-1]
+    tile, dst = whole_tile([source.shape[d] for d in order], src.dtype)
+    isa.dma_transpose(dst, source, axes, dge_mode=dge_mode)
+    return tile if dtype is None else tile.astype(dtype)
 
 
 def builtin_custom_op(*args: Any, **options: Any) -> NoReturn:

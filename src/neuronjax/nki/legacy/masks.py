@@ -43,18 +43,14 @@ class Box:
     def of(self, t: NkiTensor) -> NkiTensor:
         """Return a view of the box in a tensor; dimensions of size 1 are whole."""
         if t.ndim != len(self.sizes):
-            return self._leading(t)
+            if t.shape[0] == self.sizes[0] and t.shape[0] != 1:
+                return t.slice(0, self.starts[0], self.stops[0])
+            return t
         for dim, (size, a, b) in enumerate(
             zip(t.shape, self.starts, self.stops, strict=True)
         ):
             if size != 1:
                 t = t.slice(dim, a, min(b, size))
-        return t
-
-    def _leading(self, t: NkiTensor) -> NkiTensor:
-        """Return the box's partitions of a tensor whose rank is not the mask's."""
-        if t.shape[0] == self.sizes[0] and t.shape[0] != 1:
-            return t.slice(0, self.starts[0], self.stops[0])
         return t
 
     def without(self, axes: list[int], *, keep: bool) -> Box:

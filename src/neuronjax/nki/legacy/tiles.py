@@ -83,18 +83,14 @@ class Tile(WithoutValue):
     def of(self, box: Box | None = None) -> NkiTensor:
         """Return the elements as a view, partitions first, or those in a mask's box."""
         if self.grid is not None:
-            return self._of_grid(box)
+            arrays: Sequence[np.ndarray] = self.grid
+            if box is not None:
+                whole = np.broadcast_arrays(*arrays)
+                arrays = [a[box.slices_of(a.shape)] for a in whole]
+            remedy = "exclude these indices by mask=, or shorten the index array"
+            return self.tensor.with_layout(layout_at(self.tensor, arrays, remedy))
         t = self.tensor
         return box.of(t) if box is not None else t
-
-    def _of_grid(self, box: Box | None) -> NkiTensor:
-        assert self.grid is not None
-        arrays: Sequence[np.ndarray] = self.grid
-        if box is not None:
-            whole = np.broadcast_arrays(*arrays)
-            arrays = [a[box.slices_of(a.shape)] for a in whole]
-        remedy = "exclude these indices by mask=, or shorten the index array"
-        return self.tensor.with_layout(layout_at(self.tensor, arrays, remedy))
 
     # ---- Indexing.
 

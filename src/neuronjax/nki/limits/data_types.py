@@ -32,17 +32,14 @@ def formats_exist(i: KernelInstruction, trace: OnCore) -> None:
     for operand in operands(i):
         capability = NEWER.get(operand.access.dtype)
         if capability is not None and capability not in trace.core.capabilities:
+            is_e4m3 = "e4m3" in operand.access.dtype
+            nearest = "float8_e4m3 (largest value 240)" if is_e4m3 else "another dtype"
             raise broken(
                 i,
                 f"{operand.label} {text(operand.access)}, a dtype that "
                 f"{trace.core.name} lacks",
-                f"use target {', '.join(chips_with(capability))}, or "
-                f"{_nearest(operand.access.dtype)}",
+                f"use target {', '.join(chips_with(capability))}, or {nearest}",
             )
-
-
-def _nearest(dtype: str) -> str:
-    return "float8_e4m3 (largest value 240)" if "e4m3" in dtype else "another dtype"
 
 
 @limit("tensor_tensor", "tensor_scalar", "tensor_reduce")

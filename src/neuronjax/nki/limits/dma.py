@@ -70,23 +70,19 @@ def transposes(i: KernelInstruction, trace: OnCore) -> None:
     if source.dynamic is not None and source.dynamic.kind == "vector":
         _check_gathered(i, source, trace)
     elif i.attributes["dge_mode"] == "hwdge":
-        _check_direct(i, source)
+        rows, shape = source.shape[0], source.shape
+        if len(shape) == 2 and rows != 16:
+            raise broken(i, f"src {text(source)}", "hwdge needs 16 rows of a matrix")
+        if len(shape) > 2 and (rows not in HARDWARE_ROWS or rows * shape[-2] % 16):
+            raise broken(
+                i,
+                f"src {text(source)}",
+                f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; its "
+                "product with the second last size must be a multiple of 16",
+            )
+        _check_elements(i, source)
     elif i.attributes["dge_mode"] == "swdge":
         raise broken(i, "swdge without indices", "use dge_mode unknown or hwdge")
-
-
-def _check_direct(i: KernelInstruction, source: Access) -> None:
-    rows, shape = source.shape[0], source.shape
-    if len(shape) == 2 and rows != 16:
-        raise broken(i, f"src {text(source)}", "hwdge needs 16 rows of a matrix")
-    if len(shape) > 2 and (rows not in HARDWARE_ROWS or rows * shape[-2] % 16):
-        raise broken(
-            i,
-            f"src {text(source)}",
-            f"use a first size of {', '.join(map(str, HARDWARE_ROWS))}; its product "
-            "with the second last size must be a multiple of 16",
-        )
-    _check_elements(i, source)
 
 
 def _check_elements(i: KernelInstruction, source: Access) -> None:

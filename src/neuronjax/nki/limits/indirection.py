@@ -60,10 +60,6 @@ def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
     views = [a for a in (*i.outputs, *inputs) if a is not None and _is_gathered(a)]
     _check_offsets(i, views)
     _check_places(i, views)
-    _check_scatter(i, scattered)
-
-
-def _check_scatter(i: KernelInstruction, scattered: list[Access]) -> None:
     for access in scattered:
         if i.engine == "scalar" and access.storage.memory == "psum":
             raise broken(

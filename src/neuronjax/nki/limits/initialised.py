@@ -73,7 +73,12 @@ class Initialised:
         self.written = ElementNotes(np.bool_)
         # Storage -> the line that copied unwritten partitions to it.
         self._spoilt: dict[Storage, str | None] = {}
-        self._last = _last_uses(self.program)
+        # Position -> the storages that no later instruction accesses.
+        self._last: dict[int, list[Storage]] = defaultdict(list)
+        kept = {access.storage for access in self.program.results}
+        for storage, segments in live_ranges(self.program).segments.items():
+            if storage not in kept:
+                self._last[segments[-1][1]].append(storage)
         self._position = 0
 
     def check(self) -> None:
@@ -251,16 +256,6 @@ def _reads(i: KernelInstruction) -> Iterator[Access]:
     for access in (*inputs, *i.outputs):
         if access.dynamic is not None and access.index is not None:
             yield access.index
-
-
-def _last_uses(program: KernelProgram) -> dict[int, list[Storage]]:
-    """Return the storages that no later instruction accesses, by position."""
-    result: dict[int, list[Storage]] = defaultdict(list)
-    kept = {access.storage for access in program.results}
-    for storage, segments in live_ranges(program).segments.items():
-        if storage not in kept:
-            result[segments[-1][1]].append(storage)
-    return result
 
 
 def surely_writes(program: KernelProgram) -> bool:

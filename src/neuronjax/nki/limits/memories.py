@@ -12,13 +12,7 @@ from __future__ import annotations
 from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.ir.nki_instructions import SPECS
 from neuronjax.ir.nki_spec import OFF_PSUM
-from neuronjax.nki.limits.operands import (
-    LANES,
-    OperandAccess,
-    operands,
-    tensor_inputs,
-    text,
-)
+from neuronjax.nki.limits.operands import LANES, operands, tensor_inputs, text
 from neuronjax.nki.limits.registry import OnCore, advice, broken, limit
 
 # Instructions between cores, which do not read operands through lanes.
@@ -45,21 +39,15 @@ def _check_memories(
     for operand in operands(i):
         legal = writes if operand.written else reads
         if operand.access.storage.memory not in legal:
-            raise _unreachable(i, operand, legal)
-
-
-def _unreachable(
-    i: KernelInstruction, operand: OperandAccess, legal: tuple[str, ...]
-) -> Exception:
-    verb = "write" if operand.written else "read"
-    engine = "DMA" if i.engine == "dma" else f"the {i.engine} engine"
-    memories = ", ".join(m for m in legal if m != "private_hbm") or "no memory"
-    remedy = f"{engine} can {verb} {memories}: move the data first, from PSUM to SBUF "
-    return broken(
-        i,
-        f"{operand.label} {text(operand.access)}, which {engine} cannot {verb}",
-        remedy + "with nisa.tensor_copy, between HBM and SBUF with nisa.dma_copy",
-    )
+            verb = "write" if operand.written else "read"
+            engine = "DMA" if i.engine == "dma" else f"the {i.engine} engine"
+            memories = ", ".join(m for m in legal if m != "private_hbm") or "no memory"
+            raise broken(
+                i,
+                f"{operand.label} {text(operand.access)}, which {engine} cannot {verb}",
+                f"{engine} can {verb} {memories}: move the data first, from PSUM to "
+                "SBUF with nisa.tensor_copy, between HBM and SBUF with nisa.dma_copy",
+            )
 
 
 @limit(*(spec.name for spec in SPECS.values() if spec.one_in_psum))

@@ -8,8 +8,6 @@ chip has more elements than they can address.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from neuronjax.errors import InvalidProgramError
 from neuronjax.ir.kernel import KernelInstruction, Storage
 from neuronjax.nki.limits.operands import (
@@ -87,7 +85,14 @@ def _is_scale(i: KernelInstruction, operand: OperandAccess) -> bool:
 
 
 def _check_dimensions(i: KernelInstruction, operand: OperandAccess) -> None:
-    merged = _merged(operand.access.pattern[1:])
+    merged: list[tuple[int, int]] = []  # contiguous neighbours count as one
+    for stride, count in operand.access.pattern[1:]:
+        if count == 1:
+            continue
+        if merged and merged[-1][0] == stride * count:
+            merged[-1] = (stride, merged[-1][1] * count)
+        else:
+            merged.append((stride, count))
     if len(merged) > FREE_DIMENSIONS:
         raise broken(
             i,
@@ -96,19 +101,6 @@ def _check_dimensions(i: KernelInstruction, operand: OperandAccess) -> None:
             f"use at most {FREE_DIMENSIONS}: split the instruction, or copy to a dense "
             "tile first",
         )
-
-
-def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the (stride, count) pairs with contiguous neighbours merged."""
-    result: list[tuple[int, int]] = []
-    for stride, count in pairs:
-        if count == 1:
-            continue
-        if result and result[-1][0] == stride * count:
-            result[-1] = (stride, result[-1][1] * count)
-        else:
-            result.append((stride, count))
-    return result
 
 
 @limit()

@@ -18,10 +18,6 @@ def left(terms: np.ndarray) -> np.ndarray:
     return np.add.accumulate(terms, axis=-1, dtype=F32)[..., -1]
 
 
-def _right(terms: np.ndarray) -> np.ndarray:
-    return left(terms[..., ::-1])
-
-
 def tiled(terms: np.ndarray, within: Fold = left, size: int = 128) -> np.ndarray:
     """Return the sum of tiles' sums, added from left to right as in PSUM; `within` sums
     a tile of `size` terms."""
@@ -70,7 +66,7 @@ def _cut(terms: np.ndarray) -> np.ndarray:
 _TILES = (512, 256, 128, 64, 32, 1024, 2048)
 FOLDS: Mapping[str, Fold] = {
     "left fold": left,
-    "right fold": _right,
+    "right fold": lambda terms: left(terms[..., ::-1]),
     **{f"tiles of {n}": functools.partial(tiled, size=n) for n in _TILES},
     **{f"{n} lanes": functools.partial(_lanes, n) for n in (2, 4, 8, 16, 32)},
     "tree of neighbours": _neighbours,
@@ -120,10 +116,6 @@ def _passes(
     return [a[i] * b[j] for i, j in pairs]
 
 
-def _whole(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    return [x * y]
-
-
 _HH, _HL, _LH, _LL = (0, 0), (0, 1), (1, 0), (1, 1)
 _SPLITS = {
     "12 bits cut": functools.partial(_masked, 12),
@@ -144,7 +136,7 @@ PRODUCTS: Mapping[str, Callable[[np.ndarray, np.ndarray], list[np.ndarray]]] = {
         for split in _SPLITS
         for order in _ORDERS
     },
-    "one product, rounded": _whole,
+    "one product, rounded": lambda x, y: [x * y],
 }
 """Name -> a function from two FP32 operands to the products of every pass."""
 

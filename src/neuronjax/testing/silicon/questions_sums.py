@@ -8,18 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from neuronjax.numerics.float_format import get_format
-from neuronjax.testing.silicon import probes
+from neuronjax.testing.silicon import folds, probes
 from neuronjax.testing.silicon.cases import ProbeCase, fused
-from neuronjax.testing.silicon.folds import (
-    PRODUCTS,
-    Fold,
-    folds_of,
-    fused_fold,
-    left,
-    products,
-    tiled,
-    wide,
-)
 from neuronjax.testing.silicon.question import Question, ask, each
 
 F32 = np.float32
@@ -32,9 +22,9 @@ def sums() -> Iterator[Question]:
         ("scalar", probes.SCALAR_SUMS, "left fold"),
     ):
         names = tuple(f"{engine}_sum_{n}" for n in lengths)
-        rows = each(folds_of(max(lengths)), lambda fold, c: fold(c["x"])[:, None])
+        rows = each(folds.folds_of(max(lengths)), lambda fold, c: fold(c["x"])[:, None])
         yield ask(f"{engine.capitalize()}E: sums", _VECTOR, names, rows, ours)
-    columns = each(folds_of(128), lambda fold, c: fold(c["x"].T)[None, :])
+    columns = each(folds.folds_of(128), lambda fold, c: fold(c["x"].T)[None, :])
     name = "GpSimd: sums over partitions"
     yield ask(name, _VECTOR, "partition_sum_128", columns)
     scans = {"product rounded, then sum": False, "multiply-add": True}
@@ -65,9 +55,9 @@ def _statistics(moments: Moments, case: ProbeCase) -> np.ndarray:
 
 
 def _two_passes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean = left(x) / F32(x.shape[1])
+    mean = folds.left(x) / F32(x.shape[1])
     spread = x - mean[:, None]
-    return mean, left(spread * spread)
+    return mean, folds.left(spread * spread)
 
 
 def _running(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,8 +70,8 @@ def _running(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _two_sums(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    total, count = left(x), F32(x.shape[1])
-    return total / count, left(x * x) - total * total / count
+    total, count = folds.left(x), F32(x.shape[1])
+    return total / count, folds.left(x * x) - total * total / count
 
 
 def _wide_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -99,30 +89,32 @@ _MOMENTS: Mapping[str, Moments] = {
 
 def tensor_sums() -> Iterator[Question]:
     names = tuple(f"tensor_sum_{k}" for k in probes.TENSOR_SUMS)
-    orders = folds_of(128)
-    tile = each(orders, lambda fold, c: fold(products(c["x"], c["y"])))
+    orders = folds.folds_of(128)
+    tile = each(orders, lambda fold, c: fold(folds.products(c["x"], c["y"])))
     yield ask("TensorE: sums of a tile", _TENSOR, names, tile)
-    across = {n: f for n, f in folds_of(16).items() if "lanes" not in n}
+    across = {n: f for n, f in folds.folds_of(16).items() if "lanes" not in n}
     psum = each(across, lambda fold, c: fold(_tiles(c)))
     yield ask("PSUM: sums of tiles", "PSUM", "psum_sum_16", psum)
     names = tuple(f"tensor_tiles_{k}" for k in probes.TENSOR_TILES)
     within = {f"{name}, then PSUM": fold for name, fold in orders.items()}
-    tiles = each(within, lambda fold, c: tiled(_tiles(c), fold))
-    tiles["one left fold through PSUM"] = lambda case: left(_tiles(case))
+    tiles = each(within, lambda fold, c: folds.tiled(_tiles(c), fold))
+    tiles["one left fold through PSUM"] = lambda case: folds.left(_tiles(case))
     yield ask("TensorE: sums over tiles", _TENSOR, names, tiles)
     claim = "FP32 operands in TensorE"
-    single = each(PRODUCTS, lambda terms, c: left(_passes(terms, c)))
+    single = each(folds.PRODUCTS, lambda terms, c: folds.left(_passes(terms, c)))
     yield ask("TensorE: FP32 products", claim, "fp32_product", single)
     turned = lambda terms, c: np.swapaxes(_passes(terms, c), -1, -2)  # noqa: E731
     summed = {
-        "by 32 rows": lambda terms, c: left(tiled(turned(terms, c), size=32)),
-        "pass by pass": lambda terms, c: left(left(turned(terms, c))),
-        "row by row": lambda terms, c: left(left(_passes(terms, c))),
+        "by 32 rows": lambda terms, c: folds.left(
+            folds.tiled(turned(terms, c), size=32)
+        ),
+        "pass by pass": lambda terms, c: folds.left(folds.left(turned(terms, c))),
+        "row by row": lambda terms, c: folds.left(folds.left(_passes(terms, c))),
     }
-    both = itertools.product(PRODUCTS.items(), summed.items())
+    both = itertools.product(folds.PRODUCTS.items(), summed.items())
     table = {f"{name}, {order}": (terms, f) for (name, terms), (order, f) in both}
     passes = each(table, lambda entry, c: entry[1](entry[0], c))
-    passes["multiply-adds"] = lambda case: fused_fold(case["x"], case["y"])
+    passes["multiply-adds"] = lambda case: folds.fused_fold(case["x"], case["y"])
     name = "TensorE: sums of FP32 products"
     yield ask(name, claim, "fp32_sum_128", passes)
     two = {name: fold for name, fold in _CELLS.items() if name not in _OF_FOUR}
@@ -136,7 +128,7 @@ def tensor_sums() -> Iterator[Question]:
 def _tiles(case: ProbeCase) -> np.ndarray:
     """Return the products [m, n, K] of matmuls, made for 32 values of k at a time."""
     parts = [
-        products(case["x"][:, s : s + 32], case["y"][:, s : s + 32])
+        folds.products(case["x"][:, s : s + 32], case["y"][:, s : s + 32])
         for s in range(0, case["x"].shape[1], 32)
     ]
     return np.concatenate(parts, axis=-1)
@@ -152,7 +144,7 @@ def _passes(terms: Callable, case: ProbeCase) -> np.ndarray:
 def _pairs(case: ProbeCase) -> np.ndarray:
     """Return the two products of every cell, [m, n, K, 2]."""
     x, y = case["x"], case["y"]
-    return np.stack([products(x[:, r], y[:, r]) for r in range(2)], axis=-1)
+    return np.stack([folds.products(x[:, r], y[:, r]) for r in range(2)], axis=-1)
 
 
 def _quads(case: ProbeCase) -> np.ndarray:
@@ -172,15 +164,17 @@ def _one_by_one(terms: np.ndarray) -> np.ndarray:
     return terms.reshape(*terms.shape[:-2], -1)
 
 
-_CELLS: Mapping[str, Fold] = {
-    "cell first, then rows": lambda t: left(left(t)),
-    "cell as a tree, then rows": lambda t: left(left(t[..., ::2] + t[..., 1::2])),
-    "cell last to first, then rows": lambda t: left(left(t[..., ::-1])),
-    "all one by one": lambda t: left(_one_by_one(t)),
-    "slot after slot": lambda t: left(_one_by_one(np.swapaxes(t, -1, -2))),
-    "a sum for each slot": lambda t: left(left(np.swapaxes(t, -1, -2))),
-    "cell in float64, then rows": lambda t: left(wide(t)),
-    "float64, rounded once": lambda t: wide(_one_by_one(t)),
+_CELLS: Mapping[str, folds.Fold] = {
+    "cell first, then rows": lambda t: folds.left(folds.left(t)),
+    "cell as a tree, then rows": lambda t: folds.left(
+        folds.left(t[..., ::2] + t[..., 1::2])
+    ),
+    "cell last to first, then rows": lambda t: folds.left(folds.left(t[..., ::-1])),
+    "all one by one": lambda t: folds.left(_one_by_one(t)),
+    "slot after slot": lambda t: folds.left(_one_by_one(np.swapaxes(t, -1, -2))),
+    "a sum for each slot": lambda t: folds.left(folds.left(np.swapaxes(t, -1, -2))),
+    "cell in float64, then rows": lambda t: folds.left(folds.wide(t)),
+    "float64, rounded once": lambda t: folds.wide(_one_by_one(t)),
 }
 # For cells of two numbers these orders give the same sums as "cell first, then rows".
 _OF_FOUR = (*tuple(_CELLS)[1:3], "cell in float64, then rows")
