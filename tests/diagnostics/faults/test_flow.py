@@ -1,6 +1,6 @@
 """Along which values an error came, by figures that a run might have shown."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -42,6 +42,7 @@ def owes_to_chance(
         operands = {left: share(before), right: share(0.0)}
         of_none = dict(absorbed=(0.0, 0.0), wrapped=0, misread=0, rounds_whole=False)
         result = share(error, norm if (own, error) == steps[-1] else 1.0)
+        result = replace(result, data_error=error if unit == E4M3_UNIT else 0.0)
         evidence = OpEvidence(result, operands, own, cut_off={}, **of_none)
         path, before = OpPath((), op), error
         recorder.traces[path] = OpTrace(path, evidence)

@@ -56,7 +56,10 @@ class OpEvidence:
     def is_costly(self, unit: float, cast: Cast | None) -> bool:
         """Return whether, in 9 to 16 bits, the op makes an error of `OF_ONE_OP` or more
         that is `COSTLY` times the errors of its operands and of their `cast`. `unit` is
-        the roundoff of the coarsest format on which the result depends."""
+        the roundoff of the coarsest format on which the result depends. An op that
+        reads a changed index or choice makes no such error."""
+        if any(s.error for v, s in self.operands.items() if v.type.dtype.kind in "iub"):
+            return False
         before = max(self.error_before, cast.unit if cast else 0.0)
         least = max(OF_ONE_OP, COSTLY * before)
         is_made = self.result.elements > 1 and self.result.error >= least
