@@ -250,8 +250,8 @@ class PrecisionSearch(Displayed):
         for path, times in [*self.worst_where.items()][:1]:
             if path:  # "" if the metric is a function
                 total = sum(self.worst_where.values())
-                yield f"in {times} of {total} programs beyond the tolerance,"
-                yield f"  the error is largest in {path}; outputs= selects outputs"
+                yield f"of {total} programs with too large an error, {times} have the"
+                yield f"  largest error in {path}; outputs= selects outputs"
         if self.elements == 1:
             yield "errors may cancel in the only number that was measured: measure more"
 

@@ -196,7 +196,8 @@ class Search:
         return [g for g, a in lowered.items() if self._is_worth("alone", (g,), a)]
 
     def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
-        """Try the candidate on each group alone; return the allowed errors by group."""
+        """Try the candidate on each group alone. Return the measured error of each
+        group for which the goal allows it."""
         found = {}
         for group in groups:
             assignment = self._with([group], candidate)

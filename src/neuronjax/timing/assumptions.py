@@ -203,8 +203,8 @@ GPSIMD_PROCESSORS = Constant(8, "processors", "processors of GpSimdE [A2]")
 GATHER_INDEX = assumed(
     7,
     "cycles/index",
-    "local_gather: 7 + e cycles for an index that selects e elements, fewer in narrow"
-    " dtypes; V26 has (28 + 4 e) / e cycles, which would be fewer for a larger e",
+    "local_gather: 7 + e cycles for an index that selects e elements; the formula of "
+    "V26, (28 + 4 e) / e cycles, is not used, since it would fall with e",
 )
 TOPK_PASSES = Constant(4, "cycles/element", "topk of n: 4 n + k cycles [ISA]")
 THREEFRY_OPERATIONS = Constant(

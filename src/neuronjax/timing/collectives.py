@@ -276,8 +276,7 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return, by resource, the seconds per byte of the steps of which it is the
-    slowest."""
+    """Return, for each resource, the seconds per byte of the steps that it limits."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)

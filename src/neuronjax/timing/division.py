@@ -51,12 +51,13 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 def divide(
     fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int, fits: bool
 ) -> tuple[int, int]:
-    """Return how often whole operands are loaded, and how many blocks do not overlap.
+    """Return how often whole operands are loaded, and into how many blocks, which run
+    one after the other, the tiles are divided; 1 if the blocks overlap.
 
     Whole operands are loaded once if they fit beside two tiles (`fits`), else once for
-    each block. Blocks overlap (the second result is 1) if each step processes one tile
-    at a time, and two tiles fit beside a part of the whole operands. `whole` and `tile`
-    are the bytes of the whole operands and of a row tile."""
+    each block. Blocks overlap if each step processes one tile at a time, and two tiles
+    fit beside a part of the whole operands. `whole` and `tile` are the bytes of the
+    whole operands and of a row tile."""
     tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
     longest = together if together > 1 else tiles
     if fits:

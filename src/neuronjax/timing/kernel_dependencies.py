@@ -144,7 +144,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The earlier accesses to a storage for which a further access may have to wait."""
+    """The accesses to a storage that a later access may have to wait for."""
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 

@@ -267,7 +267,8 @@ class _Schedule:
     def _streamed(
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
-        """Schedule steps on one tile: each starts on its producer's first part."""
+        """Schedule the steps of a region of one tile. Each step starts when the first
+        part of its producers' results is ready."""
         free, note = state.free, self.recorder.work
         for p in prices.steps:
             first = end = 0.0

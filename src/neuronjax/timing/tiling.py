@@ -191,8 +191,9 @@ class _Grouping:
         return None if rows is None else (place % len(self.regions), rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether `step` is a batched matmul with a result as large as that of a
-        matmul in the region, as gradients of scores are."""
+        """Return whether `step` is a batched matmul whose result has as many elements
+        as that of a matmul in the region. An example is the matmul of the gradients of
+        attention's scores, beside the matmul of the scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types

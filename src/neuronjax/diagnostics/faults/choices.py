@@ -49,8 +49,8 @@ def is_choice(flow: Flow, value: Value) -> bool:
 
 
 def chosen_by(flow: Flow, value: Value) -> Iterator[tuple[OpTrace, OpTrace]]:
-    """Yield (op that made most of the error of the compared floats, comparison) for
-    each comparison of floats with errors on which `value` depends."""
+    """Yield (origin, comparison) for each comparison on which `value` depends, if it
+    compares floats with errors. The origin is the op that made most of their error."""
     for op in _whole_ops(flow, value):
         makers = (flow.maker(v) for v in op.operands if _is_float(v))
         wrong = [t for t in makers if t is not None and t.worst.result.error]

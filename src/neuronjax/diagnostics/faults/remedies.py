@@ -69,7 +69,7 @@ class Remedy:
 
     Attributes:
         suspect: the op at fault.
-        shown: the op that `tried_op` returns.
+        shown: the op on which the remedy is tried, from `tried_op`.
         execution: an execution of `shown`; None if no trial is possible.
         unit: roundoff of the coarsest format on which the result of `shown` depends.
         step: size of a lost update relative to its state; 0 for other faults.

@@ -15,7 +15,7 @@ from neuronjax.timing.engines.task import LaneTask, Pace
 from neuronjax.timing.engines.vector import RANDOM
 from neuronjax.timing.work import Core
 
-#: Instructions that take a cycle per element [V26]; `pool` reads windows in place.
+#: Instructions that take a cycle per element [V26].
 _PLAIN = frozenset({"iota", "affine_select", "pool"}) | RANDOM
 #: Instructions that no other engine has; those outside `_PLAIN` are software.
 NAMES = frozenset(
