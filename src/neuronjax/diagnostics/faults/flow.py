@@ -175,9 +175,12 @@ class Flow:
 
     def adds_other(self, trace: OpTrace, source: Op) -> bool:
         """Return whether an op is a sum with an addend that does not depend on the op
-        `source`."""
-        addends = trace.path.op.operands if trace.path.op.name in ADDS else ()
-        return any(source not in self.ops_behind(v) for v in addends)
+        `source`, but is computed from some of the same numbers."""
+        if trace.path.op.name not in ADDS:
+            return False
+        behind = [set(self.behind(v, lambda v: True)) for v in trace.path.op.operands]
+        same = {v for v in behind[0] & behind[-1] if not self.is_constant(v)}
+        return bool(same) and any(source.results[0] not in b for b in behind)
 
     def chain(self, trace: OpTrace, evidence: OpEvidence) -> list[Step]:
         """Return the path along which an op's error came: the op, the op that computed
