@@ -1,8 +1,9 @@
 """Quantizers that lose more than necessary: bounds cut numbers off, or roundings turn
 numbers into zeros. The float64 reference loses as much, so no result shows the loss.
 
-A quantizer ends in a cast to 8 bits or fewer; or it rounds to whole numbers, bounds
-these and scales them back. A quantizer is at fault if its error is over twice the error
+A quantizer ends in a cast to 8 bits or fewer, or in one that rounds to integers of 16
+bits; or it rounds to whole numbers, bounds these and scales them back.
+A quantizer is at fault if its error is over twice the error
 with a scale that fits all numbers: a loss of one bit. (If few numbers are much larger
 than the others, clipping the few may be better than such a scale.) A quantizer is
 also at fault if many numbers become zero; or if a few become zero, and the program
@@ -86,7 +87,8 @@ def quantizing(
     """Yield (op at fault, its worst execution) for the quantizer that ends with the op
     `last`; nothing if `last` ends no quantizer."""
     op, dtype = last.path.op, last.path.op.results[0].type.dtype
-    is_cast = op.name == "stablehlo.convert" and is_short(op.results[0])
+    is_code = dtype.kind in "iu" and dtype.itemsize == 2 and rounds(op)
+    is_cast = op.name == "stablehlo.convert" and (is_short(op.results[0]) or is_code)
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps, scaled = [last], list[OpTrace]()
