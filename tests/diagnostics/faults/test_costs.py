@@ -242,10 +242,15 @@ def test_an_integer_power_wraps_only_if_its_last_product_is_used():
     assert [f.kind for f in report.faults[:1]] == ["integer"], str(report)
 
 
+@pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("largest", [1000, 100_000])
-def test_products_that_a_select_discards(largest):
+def test_products_that_a_select_discards(largest, devices):
     def area(x):
         return jnp.where(x <= largest, x * x, 0).astype(jnp.float32)
 
-    report = compare(area, policy="fp32")(np.arange(0, 100_000, 999, dtype=np.int32))
+    # Only the first device has numbers whose squares wrap around.
+    x = np.arange(0, 100_000, 125, dtype=np.int32)[::-1]
+    mesh = make_mesh((devices,), ("d",))
+    spread = jax.shard_map(area, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    report = compare(spread, policy="fp32", target="trn2")(x)
     assert [f.kind for f in report.faults] == ["integer"] * (largest > 1000)

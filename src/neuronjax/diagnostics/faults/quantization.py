@@ -136,7 +136,8 @@ def truncates_steps(flow: Flow, trace: OpTrace) -> bool:
         return False
     readers, steps = [*_shown(flow, op)], flow.maker(op.operands[0])
     sums = [r for r in readers if r.name in ADDS]
-    if any(flow.maker(v) is steps for r in sums for v in r.operands):
+    makers = (flow.maker(v) for r in sums for v in r.operands)
+    if steps is not None and any(maker is steps for maker in makers):
         return False
     whole = (r for r in sums if r.results[0].type.dtype.kind in "iu")
     return any(r in flow.ops_behind(v) for r in whole for v in r.operands)

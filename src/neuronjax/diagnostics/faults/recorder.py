@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -224,8 +225,10 @@ class Recorder(Witness):
     traces: dict[OpPath, OpTrace] = field(default_factory=dict)
     takes_outside: set[Op] = field(default_factory=set)
     _count: int = 0
-    # Op -> (its last result with integers outside their range, mask of these integers).
-    _outside: dict[Op, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    # Device -> op -> (its last result with integers outside their range, their mask).
+    _outside: defaultdict[int, dict[Op, tuple[np.ndarray, np.ndarray]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     _shares: dict[int, dict[Value, Share]] = field(default_factory=dict)
     # The last result of a cast in a loop, by device and op.
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
@@ -253,7 +256,7 @@ class Recorder(Witness):
         if iterations and narrows(path.op):
             self._states[device, path] = results[0]
         evidence = self._evidence(
-            path.op, operands, results, own, repeats, known, state
+            path.op, operands, results, own, repeats, known, state, device
         )
         trace = self.traces.get(path)
         if trace is None:
@@ -316,11 +319,13 @@ class Recorder(Witness):
         numbers = unmasked(seen, share)
         return share if numbers is seen else share_of(numbers, unit, excused(unit))
 
-    def _wrapped(self, op: Op, operands: Sequence[Seen], result: Seen) -> int:
+    def _wrapped(
+        self, op: Op, operands: Sequence[Seen], result: Seen, device: int
+    ) -> int:
         """Return the number of results outside the range of their type. Add a select to
         `takes_outside` if it takes such results of earlier ops or products of them."""
-        which = outside(op, operands, result)
-        count, kept = int(which.sum()), [*self._outside.values()]
+        which, outsiders = outside(op, operands, result), self._outside[device]
+        count, kept = int(which.sum()), [*outsiders.values()]
         if any(takes(op, operands, *known) for known in kept):
             self.takes_outside.add(op)
         if op.name in _COPIES_OUTSIDE and any(
@@ -330,7 +335,7 @@ class Recorder(Witness):
         ):
             which = np.ones(np.shape(result.actual), bool)
         if which.dtype == bool and which.any():
-            self._outside[op] = np.asarray(result.actual), which
+            outsiders[op] = np.asarray(result.actual), which
         return count
 
     def _evidence(
@@ -342,6 +347,7 @@ class Recorder(Witness):
         repeats: bool,
         known: dict[Value, Share],
         state: Seen | None,
+        device: int,
     ) -> OpEvidence:
         unit = self.unit(op)
         read = {
@@ -367,7 +373,7 @@ class Recorder(Witness):
             operands=read,
             own=own,
             absorbed=absorbed(op, arrays, results[0], state),
-            wrapped=self._wrapped(op, arrays, results[0]),
+            wrapped=self._wrapped(op, arrays, results[0], device),
             misread=misread(op, arrays, results[0]),
             rounds_whole=rounds_whole(op, results[0], shares[0], own)
             or (own > 0 and unheld([wide(x.reference) for x in arrays], cast)),
