@@ -200,7 +200,7 @@ def compare_dump(
     *,
     as_json: bool,
 ) -> None:
-    """Compare stored tensors with those of neuronjax, and name the first wrong op.
+    """Compare tensors of a chip or framework with ours; name the first wrong op.
 
     A tensor belongs to the program's value of the same name, or else of the same shape.
     The exit status is 0 if every tensor is within its error bounds, 1 if one is not or

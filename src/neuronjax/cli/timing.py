@@ -263,7 +263,7 @@ def constants(
     ] = False,
     as_json: application.JsonOption = False,
 ) -> None:
-    """List the figures that predict times, except those of a chip's data sheet.
+    """List the constants of the time model, except those of a chip's data sheet.
 
     A figure marked ASSUMPTION is not published. "fitted to" names the measurement that
     we fitted a figure to. `neuronjax ls CHIP` lists the facts of a chip.
