@@ -416,7 +416,8 @@ def test_the_array_that_errs_most_is_named(arguments):
     assert refused
     assert set(found.worst_where) == {"rough"}
     assert sum(found.worst_where.values()) <= len(refused)
-    assert "the error is largest in rough; outputs= selects outputs" in str(found)
+    assert "programs with too large an error" in str(found)
+    assert "largest error in rough; outputs= selects outputs" in str(found)
     alone = search(both, outputs="fine")(*arguments)
     assert "rough" not in str(alone)
     own = search(both, metric=lambda r, a: relative_l2(a["rough"], r["rough"]))
