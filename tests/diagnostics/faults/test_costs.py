@@ -37,6 +37,22 @@ def test_a_difference_of_products():
     assert_named("cancellation", *programs, lights(40), policy="bf16")
 
 
+def expanded(q, k):
+    dots = q @ k.T
+    norms = jnp.sum(q * q, -1)[:, None] + jnp.sum(k * k, -1)
+    return jnp.sqrt(jnp.maximum(norms - 2 * dots, 0.0))  # here
+
+
+def direct(q, k):
+    return jnp.sqrt(jnp.sum((q[:, None, :] - k) ** 2, -1))
+
+
+def test_a_difference_from_norms_of_the_same_numbers():
+    k = 20 + normal(16, 32, 16)
+    arguments = k[:16] + 0.5 * normal(17, 16, 16), k
+    assert_named("cancellation", expanded, direct, arguments, policy="bf16")
+
+
 def in_a_scan(function):
     def scanned(x, dark, w):
         return jax.lax.scan(lambda c, x: (c, function(x, dark, w)), 0.0, x)[1]
@@ -173,6 +189,22 @@ def test_channels_that_become_zero():
     assert report.faults[0].record.source == marked_line(one_scale), str(report)
     assert "multiply the numbers by 1," not in str(report)
     report = compare(layer(scale_of_each), policy="fp32")(*arguments)
+    assert report.faults == (), str(report)
+
+
+def test_numbers_that_codes_of_16_bits_make_zero():
+    def stored(v, most):
+        return jnp.round(v / most * 65535).astype(jnp.uint16)  # here
+
+    def restored(v):
+        most = jnp.max(v)
+        return stored(v, most).astype(jnp.float32) / 65535 * most
+
+    v = np.exp(np.linspace(-30, 0, 40)).astype(np.float32)
+    report = compare(restored, policy="fp32")(v)
+    lines = [fault.record.source for fault in report.faults]
+    assert marked_line(stored) in lines, str(report)
+    report = compare(restored, policy="fp32")(v[-8:])
     assert report.faults == (), str(report)
 
 
