@@ -2,12 +2,12 @@
 numbers into zeros. The float64 reference loses as much, so no result shows the loss.
 
 A quantizer ends in a cast to 8 bits or fewer, or in one that rounds to integers of 16
-bits; or it rounds to whole numbers, bounds these and scales them back.
-A quantizer is at fault if its error is over twice the error
-with a scale that fits all numbers: a loss of one bit. (If few numbers are much larger
-than the others, clipping the few may be better than such a scale.) A quantizer is
-also at fault if many numbers become zero; or if a few become zero, and the program
-divides by the zeros or multiplies several numbers by each zero.
+bits; or it rounds to whole numbers, bounds these and scales them back. A quantizer is
+at fault if its error is over twice the error with a scale that fits all numbers: a loss
+of one bit. (If few numbers are much larger than the others, clipping the few may be
+better than such a scale.) A quantizer is also at fault if many numbers or whole
+channels become zero; or if a few become zero, and the program divides by the zeros or
+multiplies several numbers by each zero.
 """
 
 from __future__ import annotations

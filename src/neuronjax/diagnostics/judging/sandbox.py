@@ -111,7 +111,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Nursery:
-    """The process that runs `nursery` and forks children, and the socket to it."""
+    """The process that runs `nursery` and forks children, with a socket to it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()

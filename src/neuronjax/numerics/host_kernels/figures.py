@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Told(IntEnum):
-    """The settings of the distance kernel, FP64 numbers without sign.
+    """The settings of the distance kernel, which are FP64 numbers without sign.
 
     `SMALLEST` (normal) and `LARGEST` (finite) bound a format. `LOST` is the allowed
     error relative to the magnitude of a number, or to `FLOOR` if `FLOOR` is larger.
