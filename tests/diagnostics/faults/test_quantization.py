@@ -329,3 +329,27 @@ def test_what_one_device_hardly_has_is_judged_by_all():
     x = normal(4, 64) * np.array([[0.01], [1], [2], [3]], "f")
     found = compare(shared, target="trn2.48xlarge", policy="bf16")(x)
     assert found.faults == (), str(found)
+
+
+def rounded_fixed_point(x, digits):
+    codes = jnp.round(jnp.clip(x, -1, 1) * 2.0**digits).astype(jnp.int32)
+    return (jnp.sum(codes, 0).astype(jnp.float32) * 2.0**-digits) / len(x)
+
+
+def to_decimals(x, digits):
+    return jnp.round(x, digits // 3)
+
+
+def in_a_scan(f):
+    return lambda x: jax.lax.scan(lambda _, x: (None, f(x)), None, x[None])[1]
+
+
+@pytest.mark.parametrize("fixed", [rounded_fixed_point, to_decimals])
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, in_a_scan])
+def test_fixed_point_numbers_that_become_zero_are_a_fault(fixed, around):
+    """With enough digits, the same sum is no fault."""
+    x = 1e-4 * X
+    coarse = compare(around(lambda x: fixed(x, 3)), policy="fp32")(x)
+    assert [f.kind for f in coarse.faults] == ["coarse"], str(coarse)
+    fine = compare(around(lambda x: fixed(x, 24)), policy="fp32")(x)
+    assert fine.faults == (), str(fine)

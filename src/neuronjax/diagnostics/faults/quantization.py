@@ -7,7 +7,9 @@ at fault if its error is over twice the error with a scale that fits all numbers
 of one bit. (If few numbers are much larger than the others, clipping the few may be
 better than such a scale.) A quantizer is also at fault if many numbers or whole
 channels become zero; or if a few become zero, and the program divides by the zeros or
-multiplies several numbers by each zero.
+multiplies several numbers by each zero. Fixed-point numbers (numbers that the program
+multiplies by a constant, rounds, and divides by the constant, perhaps after adding some
+of them) are at fault only if nearly all become zero.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from neuronjax.diagnostics.faults.evidence import (
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.scales import SCALES
+from neuronjax.diagnostics.faults.scales import SCALES, is_fixed_point
 from neuronjax.diagnostics.faults.shares import MOST_LOST
 from neuronjax.diagnostics.faults.traits import is_short
 from neuronjax.diagnostics.op_records import CONSTANT
@@ -89,6 +91,9 @@ def quantizing(
     op, dtype = last.path.op, last.path.op.results[0].type.dtype
     is_code = dtype.kind in "iu" and dtype.itemsize == 2 and rounds(op)
     is_cast = op.name == "stablehlo.convert" and (is_short(op.results[0]) or is_code)
+    if last.flattened > NEARLY_ALL and rounds(op) and is_fixed_point(flow, op):
+        yield last, last.emptiest
+        return
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps, scaled = [last], list[OpTrace]()

@@ -37,6 +37,10 @@ LINEAR |= {f"stablehlo.{n}" for n in ("reduce", "negate")}
 _TRANSFERS = frozenset(
     f"stablehlo.{n}" for n in ("convert", "collective_permute", "all_gather")
 )
+_SUMS = MOVING | SCALES | ADDS
+_SUMS |= {
+    f"stablehlo.{n}" for n in ("convert", "reduce", "all_reduce", "reduce_scatter")
+}
 _STORES = MOVING | {"stablehlo.scatter", "stablehlo.select", "stablehlo.convert"}
 
 
@@ -51,6 +55,8 @@ def unfit_scale(
     statistic. But if the statistic is right (a maximum as large as the numbers), return
     the first later op on another source line.
     """
+    if is_fixed_point(flow, trace.path.op):
+        return None  # the scale is a constant
     dtype = trace.path.op.results[0].type.dtype
     end = largest_of(dtype)
     for near in (trace, *flow.near(trace, NEARBY)):
@@ -66,6 +72,29 @@ def unfit_scale(
                 blamed = made if name in ADDS else _blamed(flow, made, largest)
                 return None if blamed is None else (blamed, is_of_numbers)
     return None
+
+
+def is_fixed_point(flow: Flow, op: Op) -> bool:
+    """Return whether `op` rounds numbers that are multiplied by a constant before it,
+    and divided by this constant after it."""
+    before = flow.maker(op.operands[0])
+    readers = map(flow.trace, (r.results[0] for r in flow.ahead(op, _is_sum)))
+    scales = (_constant_factor(flow, r) for r in readers if r is not None)
+    scale = 0.0 if before is None else _constant_factor(flow, before)
+    return any(math.isclose(scale * s, 1, rel_tol=1e-6) for s in scales)
+
+
+def _is_sum(reader: Op) -> bool:
+    return reader.name in _SUMS
+
+
+def _constant_factor(flow: Flow, trace: OpTrace) -> float:
+    """Return the constant by which an op multiplies; 0 if it multiplies by none."""
+    op = trace.path.op
+    sizes = [s.largest for v, s in trace.worst.operands.items() if flow.is_constant(v)]
+    if op.name not in SCALES or len(sizes) != 1 or not sizes[0]:
+        return 0.0
+    return sizes[0] if op.name == "stablehlo.multiply" else 1 / sizes[0]
 
 
 def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
