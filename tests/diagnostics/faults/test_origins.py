@@ -219,13 +219,8 @@ CASES = [
     ids=[case[2].__name__ for case in CASES],
 )
 def test_the_origin_comes_first_and_its_twin_is_left_alone(
-    kind, policy, faulty, healthy, arguments, request
+    kind, policy, faulty, healthy, arguments
 ):
-    if faulty is balanced:
-        reason = (
-            "the division is listed before the exponential whose zeros it divides by"
-        )
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     target = "trn3" if policy == "mxfp4" or policy is PARTIAL else "trn2"
     options = {"target": target, "policy": policy}
     assert_named(kind, faulty, healthy, arguments, **options)

@@ -626,7 +626,10 @@ class FaultSearch:
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
     """Return whether an op of `others` that affects a result of `suspect` makes an
-    error over `TWO_DIGITS` times as large as the error of `suspect`."""
+    error over `TWO_DIGITS` times as large as the error of `suspect`. False if `suspect`
+    makes zeros: a small error in zeros becomes an infinite error in a quotient."""
+    if suspect.trace.zeros:
+        return False
     error, results = suspect.trace.worst.result.error, {*suspect.results}
     makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
     return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)
