@@ -34,6 +34,7 @@ from neuronjax.diagnostics.edits.edit_result import ProgramComparison
 from neuronjax.diagnostics.edits.programs import EditedProgram, compare_programs
 from neuronjax.errors import InvalidProgramError
 from neuronjax.execution.captured import CapturedProgram
+from neuronjax.ir.own_callees import with_own_callees
 from neuronjax.ir.program import Program
 from neuronjax.lowering.complex_program import real_program
 from neuronjax.policy import Policy, Preset
@@ -189,7 +190,7 @@ def _compared(
     policy, program = asked.policy, captured.program
     if program.holds_complex():
         program = real_program(program, sdk=policy.sdk)
-    setting = _setting(program, asked, rounding_seed)
+    setting = _setting(with_own_callees(program), asked, rounding_seed)
     return compare_sides(
         setting,
         setting.emulated(policy),
