@@ -22,6 +22,7 @@ _KEEPS = (
     | {f"stablehlo.{n}" for n in ("select", "sort", "reduce", "convert", "compare")}
     | {"chlo.top_k"}
 )
+_ORDERS = MOVING | BOUNDS | ROUNDS | {"stablehlo.select", "stablehlo.sort"}
 _BITS = frozenset(f"stablehlo.{name}" for name in ("and", "or", "xor"))
 #: A shift drops too much if one unit of its result is more than this share of the root
 #: mean square of its operand.
@@ -134,7 +135,7 @@ def is_magnitude(flow: Flow, op: Op) -> bool:
 
 def is_integer(flow: Flow, op: Op) -> bool:
     """Return whether the float result of `op` is cast to an integer."""
-    readers = flow.ahead(op, lambda r: r.name in MOVING | ROUNDS)
+    readers = flow.ahead(op, lambda r: r.name in _ORDERS)
     casts = (op for op in readers if op.name == "stablehlo.convert")
     return not all(_is_float(op.results[0]) for op in casts)
 

@@ -48,11 +48,12 @@ from neuronjax.diagnostics.faults.flow import (
     computes,
 )
 from neuronjax.diagnostics.faults.guards import Misread, lost_guard, misread
-from neuronjax.diagnostics.faults.judgement import COSTLY, UNSEEN
+from neuronjax.diagnostics.faults.judgement import COSTLY, OF_DATA, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.quantization import quantizing, truncates_steps
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
 from neuronjax.diagnostics.faults.scales import LINEAR, fill, loss_scale, unfit_scale
+from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     buries,
@@ -312,20 +313,26 @@ class FaultSearch:
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the steps of an error's path `chain` that amplify the error, earliest
-        first. The last step does so most, by a factor f; others by sqrt(f) or more."""
+        first. The last step does so most, by a factor f; others by sqrt(f) or more, or
+        by losing small numbers, which hardly changes the norm."""
         # An op that moves numbers is not at fault, even if it drops exact numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
         flagged = [n for n, (t, _) in enumerate(chain) if not n or t.first is not None]
         worst = max(flagged, key=lambda n: times[n])
-        before = [
-            chain[n]
+        before = {
+            n
             for n in range(worst + 1, len(chain))
             if times[n] ** 2 >= times[worst] > 1
             and (times[n] > TWO_DIGITS or chain[n][1].result.error > UNSEEN)
             and chain[n][1].result.error > chain[n][1].own / OWN
-        ]
-        return [*reversed(before), self._before_factors(chain[worst])]
+        }
+        if times[worst] > TWO_DIGITS:
+            lost = [_loses_some(seen.result) for _, seen in chain[worst + 1 :]]
+            end = worst + 1 + len([*itertools.takewhile(bool, lost)])
+            before |= {end - 1} - {worst}
+        steps = [chain[n] for n in sorted(before, reverse=True)]
+        return [*steps, self._before_factors(chain[worst])]
 
     def _before_factors(self, step: Step) -> Step:
         """Return the nearest step before `step` whose op is not in `FACTORS`, if this
@@ -622,6 +629,11 @@ class FaultSearch:
             found = quantizing(self._flow, self._graph, traces, trace)
             for near, moment in found:
                 yield Suspect(near, "makes", self._on(near), trace, bounding=moment)
+
+
+def _loses_some(share: Share) -> bool:
+    """Return whether rounding makes numbers wrong that perturbed data leave right."""
+    return share.lost > OF_DATA * share.data_lost
 
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
