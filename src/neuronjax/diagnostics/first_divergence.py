@@ -21,9 +21,7 @@ FEW = 4
 
 
 def ancestors(program: Program, op: Op) -> set[Op]:
-    """Return the op and every op on which its results may depend.
-
-    Calls of one function are not distinguished: each has the ancestors of all calls."""
+    """Return the op and every op on which its results may depend."""
     graph = ValueSources(program)
     values = graph.behind([*op.operands, *op.results])
     return {op} | {graph.makers[v] for v in values if v in graph.makers}

@@ -152,6 +152,26 @@ def bounded_by_its_range(x, largest):
 
 SATURATE = Policy(auto_cast="none", overflow="saturate")
 
+def of_percentile(x):
+    """The program cuts off what is above the 97th percentile, on purpose."""
+    return int8(x, jnp.percentile(jnp.abs(x), 97.0))
+
+
+def searched(x):
+    """Most candidates clip; a comparison of their errors discards these."""
+    bounds = amax(x) * jnp.linspace(0.1, 1.0, 10)
+    errors = jax.vmap(lambda bound: jnp.mean((fake(x, bound) - x) ** 2))(bounds)
+    return fake(x, bounds[jnp.argmin(errors)])
+
+
+def stochastically_rounded(x):
+    """Small numbers become zero most times, and keep their mean."""
+    noise = jax.random.uniform(jax.random.key(0), x.shape)
+    size = jnp.maximum(amax(x, -1), 1e-20)
+    step = jnp.exp2(jnp.floor(jnp.log2(size))) / 4
+    return jnp.floor(0.05 * x / step + noise) * step / 0.05
+
+
 DESTROYS = {
     "blocks": lambda x: in_blocks(x, 0.75),
     "powers to nearest": lambda x: powers_of_two(x, jnp.round),
@@ -200,6 +220,9 @@ HEALTHY = {
     "int16": lambda x: samples(x, amax(x)),
     "zero point": lambda x: with_zero_point(x, -1),
     "range": lambda x: bounded_by_its_range(x, amax(x)),
+    "percentile of heavy tails": lambda x: of_percentile(x**3),
+    "searched": searched,
+    "stochastic rounding": stochastically_rounded,
 }
 
 
@@ -353,3 +376,20 @@ def test_fixed_point_numbers_that_become_zero_are_a_fault(fixed, around):
     assert [f.kind for f in coarse.faults] == ["coarse"], str(coarse)
     fine = compare(around(lambda x: fixed(x, 24)), policy="fp32")(x)
     assert fine.faults == (), str(fine)
+
+
+def test_two_calls_of_one_quantizer_have_their_own_scales():
+    """JAX calls one function for the clips of both; only the first scale is wrong."""
+
+    def quantized(x, scale):
+        return jnp.clip(jnp.round(x / scale), -127, 127).astype(jnp.int8)
+
+    def cached(k, v):
+        of_keys = jnp.abs(k).max() / 127  # here
+        of_values = jnp.abs(v).max(1, keepdims=True) / 127
+        keys = quantized(k, of_keys).astype(jnp.float32) * of_keys
+        return keys, quantized(v, of_values).astype(jnp.float32) * of_values
+
+    k = X.at[:, 3].multiply(2000.0)
+    found = compare(cached, policy="bf16")(k, X)
+    assert {f.record.source for f in found.faults[:1]} == {marked_line(cached)}

@@ -7,13 +7,14 @@ were compared are at fault, even if the numbers are as exact as their format all
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 
 from neuronjax.diagnostics.faults.evidence import BOUNDS, ROUNDS
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.op_records import MOVING
 from neuronjax.ir.program import Op, Value
+from neuronjax.ir.value_sources import ValueSources
 
 #: Ops that make choices or pass them on. All other ops do arithmetic with the numbers.
 _KEEPS = (
@@ -23,6 +24,7 @@ _KEEPS = (
     | {"chlo.top_k"}
 )
 _ORDERS = MOVING | BOUNDS | ROUNDS | {"stablehlo.select", "stablehlo.sort"}
+_CASTS = frozenset(("stablehlo.convert", "stablehlo.bitcast_convert"))
 _BITS = frozenset(f"stablehlo.{name}" for name in ("and", "or", "xor"))
 #: A shift drops too much if one unit of its result is more than this share of the root
 #: mean square of its operand.
@@ -84,6 +86,18 @@ def is_chosen_from(flow: Flow, op: Op, ends: Collection[Value]) -> bool:
         seen |= others
         left += others
     return True
+
+
+def only_chooses(graph: ValueSources, op: Op, ends: Set[Value]) -> bool:
+    """Return whether the result of `op` affects the values `ends` only by comparisons,
+    such as those of an argmin."""
+
+    def is_computed(value: Value, reader: Value) -> bool:
+        maker = graph.makers.get(reader)
+        is_cast = maker is not None and maker.name in _CASTS
+        return is_cast or _is_float(reader) or not _is_float(value)
+
+    return ends.isdisjoint(graph.ahead(op.results, is_computed))
 
 
 def _passes(trace: OpTrace) -> bool:

@@ -53,12 +53,7 @@ class Flow:
     def __init__(self, graph: ValueSources, recorder: Recorder) -> None:
         self._graph = graph
         self.takes_outside = recorder.takes_outside
-        self._by_op: dict[Op, OpTrace] = {}
-        for path, trace in recorder.traces.items():
-            # Of an op's records, one for each call of its function, keep the worst.
-            known = self._by_op.setdefault(path.op, trace)
-            if _error(trace) > _error(known):
-                self._by_op[path.op] = trace
+        self._by_op = {path.op: trace for path, trace in recorder.traces.items()}
 
     def trace(self, value: Value) -> OpTrace | None:
         """Return the execution record of the op that computes or moves a value; None if
@@ -355,8 +350,8 @@ class Flow:
         level, seen = [trace], {trace.path.op}
         for _ in range(steps):
             operands = [v for t in level for v in t.worst.operands]
-            makers = [t for v in operands if (t := self.maker(v)) is not None]
-            level = [t for t in makers if t.path.op not in seen]
+            makers = {t.path: t for v in operands for t in self._makers(v)}
+            level = [t for t in makers.values() if t.path.op not in seen]
             seen.update(t.path.op for t in level)
             yield from level
 

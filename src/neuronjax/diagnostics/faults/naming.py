@@ -64,7 +64,19 @@ ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or use it to compute only t
 ONLY_THE_STEP += "change of the state, and add the change in FP32"
 ANGLE = "compute the angle by jnp.arctan2 of its sine and cosine"
 KEEP_REMAINDERS = "add what the rounding left out to the next update"
-FILL = "use a constant that is no larger than the other numbers, such as 0"
+#: By `Suspect.scale`: why numbers become zero, and a remedy.
+_ZEROS = {
+    "fill": (
+        "this constant makes the scale of the matmul's cast so large that other "
+        "numbers become zero",
+        "use a constant that is no larger than the other numbers, such as 0",
+    ),
+    "maximum": (
+        "the program subtracts this maximum from several rows before an exponential, "
+        "and rows of much smaller numbers become zero",
+        "subtract the maximum of each row: jnp.max(x, axis=-1, keepdims=True)",
+    ),
+}
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum at least this many times as large as its smaller addend absorbs the addend.
 LARGER = 4.0
@@ -108,6 +120,12 @@ def _of_its_own(error: float) -> str:
 
 def _of_lost(share: float) -> str:
     return f"{percent(share)} of its numbers are off by more than half of their value"
+
+
+def _makes_zeros(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
+    if s.scale not in _ZEROS:
+        return None
+    return FaultName("underflow", *_ZEROS[s.scale])
 
 
 def _wraps(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
@@ -225,10 +243,6 @@ def _of_scale(s: Suspect, e: OpEvidence) -> FaultName:
     if s.scale == "loss":
         reach = f"with this loss scale, gradients reach {short(e.result.largest)}"
         return FaultName("overflow", f"{reach}, beyond the format's range", LOSS_SCALE)
-    if s.scale == "fill":
-        text = "this constant makes the scale of the matmul's cast so large that "
-        text += "other numbers become zero"
-        return FaultName("underflow", text, FILL)
     largest, kind = short(largest_operand(e)), "saturation"
     numbers = f"with this scale, the largest numbers (up to {largest})"
     text = f"{numbers} are cut off"
@@ -380,6 +394,7 @@ def _rounds(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 
 
 _RULES = (
+    _makes_zeros,
     _wraps,
     _misreads,
     _overflows,

@@ -30,7 +30,12 @@ from neuronjax.diagnostics.faults.evidence import (
 from neuronjax.diagnostics.faults.flow import Flow
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.scales import SCALES, is_fixed_point
+from neuronjax.diagnostics.faults.scales import (
+    NEARBY,
+    SCALES,
+    is_fixed_point,
+    is_quantile,
+)
 from neuronjax.diagnostics.faults.shares import MOST_LOST
 from neuronjax.diagnostics.faults.traits import is_short
 from neuronjax.diagnostics.op_records import CONSTANT
@@ -97,7 +102,7 @@ def quantizing(
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps, scaled = [last], list[OpTrace]()
-    for trace, is_scaled in _before(graph, traces, last.path):
+    for trace, is_scaled in _before(flow, graph, op):
         # A quantizer to floats may bound numbers before it scales them. Before the
         # scaling of a quantizer to integers, a constant bound may be a relu6.
         after = is_short_float(dtype) or not is_scaled
@@ -121,10 +126,13 @@ def quantizing(
     if not is_cast and not ends_in_codes:
         return
     bounds += ranges
-    if bounds and codes and _costs_a_bit(dtype, bounds, min(codes)):
+    cuts_off = bounds and codes and _costs_a_bit(dtype, bounds, min(codes))
+    if cuts_off and not any(is_quantile(flow, b.trace) for b in bounds):
         first = min(bounds, key=lambda b: b.limit)
         yield first.trace, first.evidence
     for trace in roundings:
+        if _is_dithered(flow, trace.path.op):
+            continue
         few = trace.flattened > FEW and _matters(flow, graph, traces, trace)
         many = trace.flattened > FLATTENED and trace.flattened_norm > NEGLIGIBLE
         many |= trace.flattened > NEARLY_ALL or trace.dead_channels > DEAD
@@ -156,7 +164,23 @@ def _is_scaled_back(flow: Flow, op: Op) -> bool:
     names = {r.name for r in readers}
     is_index = any(r.results[0].type.dtype.kind in "iu" for r in computing)
     is_scaled = bool(names & SCALES) and names - through <= SCALES | _CHOICES | ROUNDS
-    return is_scaled and not is_index
+    scaled = (r for r in readers if r.name in SCALES)
+    # exp2(x) is exp(x log 2): whole numbers are exponents there, and not scaled back.
+    is_exponent = any(
+        n.name == "stablehlo.exponential" for r in scaled for n in _shown(flow, r)
+    )
+    return is_scaled and not is_index and not is_exponent
+
+
+def _is_dithered(flow: Flow, op: Op) -> bool:
+    """Return whether `op` rounds x + u with random u. JAX computes u from
+    shifted random bits."""
+    made = flow.maker(op.operands[0])
+    if made is None or made.path.op.name not in ADDS:
+        return False
+    addends = filter(None, map(flow.maker, made.path.op.operands))
+    steps = (t for addend in addends for t in (addend, *flow.near(addend, NEARBY)))
+    return any(t.path.op.name == "stablehlo.shift_right_logical" for t in steps)
 
 
 def _shown(flow: Flow, op: Op) -> Iterator[Op]:
@@ -176,36 +200,30 @@ def _is_range(flow: Flow, trace: OpTrace) -> bool:
     return any(flow.maker(v) and not flow.is_constant(v) for v in floats)
 
 
-def _before(
-    graph: ValueSources, traces: Mapping[OpPath, OpTrace], path: OpPath
-) -> Iterator[tuple[OpTrace, bool]]:
+def _before(flow: Flow, graph: ValueSources, op: Op) -> Iterator[tuple[OpTrace, bool]]:
     """Yield (op that bounds or rounds numbers, whether a scaling follows) for the ops
-    before the op at `path`, back to arithmetic other than scaling. Each call of a
-    function is examined, because all clips of a program may call one function."""
-    left = [(path.calls, v, False) for v in _same_size(path.op)]
+    before `op`, back to arithmetic other than scaling."""
+    left = [(v, False) for v in _numbers(op)]
     seen = set(left)
     while left:
-        calls, value, is_scaled = left.pop()
-        maker = graph.makers.get(value)
-        found: list[tuple[tuple[Op, ...], Value, bool]] = []
-        if maker is None and calls:
-            outer = set(graph.sources.get(value, ())).intersection(calls[-1].operands)
-            found = [(calls[:-1], v, is_scaled) for v in outer]
-        elif maker is not None and maker.callee:
-            found = [((*calls, maker), v, is_scaled) for v in graph.sources[value]]
-        elif maker is not None and maker.name in _MEETS | _SHOWS | SCALES:
-            trace = traces.get(OpPath(calls, maker))
-            if trace is not None and maker.name in _MEETS:
+        value, is_scaled = left.pop()
+        trace, found = flow.trace(value), list[Value]()
+        if trace is None:
+            found = graph.sources.get(value, [])
+        elif trace.path.op.name in _MEETS | _SHOWS | SCALES:
+            if trace.path.op.name in _MEETS:
                 yield trace, is_scaled
-            is_scaled |= maker.name in SCALES
-            found = [(calls, v, is_scaled) for v in _same_size(maker)]
-        left += [f for f in found if f not in seen]
-        seen.update(found)
+            is_scaled |= trace.path.op.name in SCALES
+            found = _numbers(trace.path.op)
+        left += [f for f in ((v, is_scaled) for v in found) if f not in seen]
+        seen.update(left)
 
 
-def _same_size(op: Op) -> list[Value]:
+def _numbers(op: Op) -> list[Value]:
+    """Return the operands of the size of the result; of a quotient, the dividend."""
     size = math.prod(op.results[0].type.shape)
-    return [v for v in op.operands if math.prod(v.type.shape) == size]
+    operands = op.operands[:1] if op.name == "stablehlo.divide" else op.operands
+    return [v for v in operands if math.prod(v.type.shape) == size]
 
 
 def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:

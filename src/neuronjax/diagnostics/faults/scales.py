@@ -97,6 +97,16 @@ def _constant_factor(flow: Flow, trace: OpTrace) -> float:
     return sizes[0] if op.name == "stablehlo.multiply" else 1 / sizes[0]
 
 
+def is_quantile(flow: Flow, trace: OpTrace) -> bool:
+    """Return whether a scale or range of the numbers of `trace` comes from sorted
+    numbers, as a percentile does: the program cuts the largest numbers off on purpose.
+    """
+    steps = (trace, *flow.near(trace, NEARBY))
+    scales = (made for step in steps for made, _, _ in _factors(flow, step))
+    behind = (t for made in scales for t in (made, *flow.near(made, NEARBY)))
+    return any(t.path.op.name == "stablehlo.sort" for t in behind)
+
+
 def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
     """Return the select that gives the matmul of `trace` a constant (a mask's -1e9) so
     large that a policy's scaled cast makes the other numbers zero; else None."""
@@ -110,6 +120,26 @@ def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
         if made.path.op.name == "stablehlo.select" and fills and others:
             if max(fills) * fmt.min_normal > max(others) * fmt.max_finite:
                 return made
+    return None
+
+
+def one_maximum(flow: Flow, trace: OpTrace) -> OpTrace | None:
+    """Return the reduction along several axes that finds the maximum m of exp(x - m),
+    if this exponential, or a policy's scaled cast of it for the matmul of `trace`,
+    makes numbers zero; else None. With a maximum for each row, each row has a 1."""
+    is_cast = trace.cast is not None and trace.cast.is_scaled
+    made = [flow.maker(v) for v in trace.path.op.operands] if is_cast else [trace]
+    for exponential in filter(None, made):
+        if exponential.path.op.name != "stablehlo.exponential" or not trace.zeros:
+            continue
+        shift = flow.maker(exponential.path.op.operands[0])
+        if shift is None or shift.path.op.name != "stablehlo.subtract":
+            continue
+        largest = flow.maker(shift.path.op.operands[1])
+        if largest is not None and largest.path.op.name == "stablehlo.reduce":
+            is_maximum = _folds(largest.path.op) == "stablehlo.maximum"
+            if is_maximum and len(largest.path.op.attributes["dimensions"]) > 1:
+                return largest
     return None
 
 

@@ -29,6 +29,7 @@ from neuronjax.diagnostics.faults.choices import (
     is_chosen_from,
     is_integer,
     is_magnitude,
+    only_chooses,
 )
 from neuronjax.diagnostics.faults.evidence import (
     ADDS,
@@ -52,7 +53,13 @@ from neuronjax.diagnostics.faults.judgement import COSTLY, OF_DATA, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.quantization import quantizing, truncates_steps
 from neuronjax.diagnostics.faults.recorder import PART, Moment, OpTrace, Recorder
-from neuronjax.diagnostics.faults.scales import LINEAR, fill, loss_scale, unfit_scale
+from neuronjax.diagnostics.faults.scales import (
+    LINEAR,
+    fill,
+    loss_scale,
+    one_maximum,
+    unfit_scale,
+)
 from neuronjax.diagnostics.faults.shares import Share
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
@@ -80,6 +87,8 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
+#: Searches for ops that make numbers zero without a scale, by `Suspect.scale`.
+_UNSCALED = {"fill": fill, "maximum": one_maximum}
 #: A large addend of one value (an offset) costs digits if a sum's error exceeds this
 #: share of the other addend.
 OF_OFFSET = 1e-3
@@ -109,7 +118,9 @@ class Suspect:
         misread: a constant of the op that rounding turned into Inf, 0 or 1.
         scale: "small" or "large" if the op made a scale that does not fit the scaled
             numbers; "fill" if it selects a constant so large that the scale of a
-            policy's cast fits only the constant; "loss" if it made the scale of a loss.
+            policy's cast fits only the constant; "maximum" if it finds the one maximum
+            that the program subtracts from several rows; "loss" if it made the scale of
+            a loss.
         scaled: the op that rounds or bounds the scaled numbers, if `scale` is given.
     """
 
@@ -288,9 +299,11 @@ class FaultSearch:
         if maker is not None:
             others = (t for t in self._flow.beside(chain) if self._makes(t, shown))
             makers = {trace.path for trace in (maker, *others)}
-            for path, trace in self._recorder.traces.items():
-                if path in makers:
-                    yield Suspect(trace, "makes", results, shown)
+            traces = self._recorder.traces
+            # A sum that loses all of an addend comes first: roundings may cancel later.
+            found = [trace for path, trace in traces.items() if path in makers]
+            found.sort(key=lambda trace: not trace.absorbs)
+            yield from (Suspect(trace, "makes", results, shown) for trace in found)
         last = chain[-1][0]
         is_cast = maker is None and last is not shown and rounds_operands(last)
         adds_up = self._flow.multiplies_again(chain, self._recorder.unit(last.path.op))
@@ -329,8 +342,9 @@ class FaultSearch:
         }
         if times[worst] > TWO_DIGITS:
             lost = [_loses_some(seen.result) for _, seen in chain[worst + 1 :]]
-            end = worst + 1 + len([*itertools.takewhile(bool, lost)])
-            before |= {end - 1} - {worst}
+            last = worst + len([*itertools.takewhile(bool, lost)])
+            weighs = chain[last][0].path.op.name in FACTORS
+            before |= set() if weighs else {last} - {worst}
         steps = [chain[n] for n in sorted(before, reverse=True)]
         return [*steps, self._before_factors(chain[worst])]
 
@@ -432,17 +446,18 @@ class FaultSearch:
         found = None
         if is_made and (cuts or trace.zeros or trace.flattened):
             found = unfit_scale(self._flow, trace, cuts=cuts)
-        filled = fill(self._flow, trace)
-        if filled is not None:
-            found = filled, True
+        word = "small" if cuts else "large"
+        for name, find in _UNSCALED.items():
+            other = find(self._flow, trace)
+            if other is not None:
+                found, word = (other, True), name
         if found is None or found[0] is trace:
             yield suspect
             return
         shows = suspect.amplifier or trace
         of = {"trace": found[0], "amplifier": shows, "bounding": seen, "scaled": trace}
-        scale = "small" if cuts else "large" if filled is None else "fill"
-        both = [replace(suspect, scale=scale, **of), suspect]
-        loses = cuts or filled is not None or seen.result.nothing > 0
+        both = [replace(suspect, scale=word, **of), suspect]
+        loses = cuts or word in _UNSCALED or seen.result.nothing > 0
         # In 16 bits, gradients have only the scale of the loss.
         result = trace.path.op.results[0]
         is_half = trace.path.op.name == "stablehlo.convert" and not is_short(result)
@@ -628,6 +643,8 @@ class FaultSearch:
                 yield Suspect(trace, "makes", self._on(trace), is_update=True)
             found = quantizing(self._flow, self._graph, traces, trace)
             for near, moment in found:
+                if only_chooses(self._graph, near.path.op, self._ends):
+                    continue
                 yield Suspect(near, "makes", self._on(near), trace, bounding=moment)
 
 

@@ -15,13 +15,13 @@ _VANISHING = frozenset(
 
 
 def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
-    """Return the op that made the zeros which cause the Inf or NaN of `shown`.
+    """Return the op that made most of the zeros which cause the Inf or NaN of `shown`.
 
     A sum or difference counts only if its format is coarser than that of `shown`. If
     the zeros come from an Inf, as in exp(-Inf), the op that made the Inf is returned.
     """
     seen: set[Op] = set()
-    found, op = None, shown.path.op
+    found, most_gained, op = None, 0.0, shown.path.op
     most = lambda t: (t.zeros, t.emptiest.result.nothing)  # noqa: E731
     while True:
         shares = evidence.operands.items()
@@ -40,8 +40,9 @@ def flushed(flow: Flow, shown: OpTrace, evidence: OpEvidence) -> OpTrace | None:
         before = max((x.nothing + x.nonfinite / x.elements for x in shares), default=0)
         cancels = op.name in ADDS and rounds_to(trace) > rounds_to(shown)
         may_gain = op.name in _VANISHING or cancels or trace.zeros
-        if may_gain and evidence.result.nothing > before:
-            found = trace
+        gained = evidence.result.nothing - before
+        if may_gain and gained > 0 and gained >= most_gained:
+            found, most_gained = trace, gained
 
 
 def _empty(op: Op, evidence: OpEvidence) -> list[Value]:
