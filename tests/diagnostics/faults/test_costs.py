@@ -286,3 +286,126 @@ def test_products_that_a_select_discards(largest, devices):
     spread = jax.shard_map(area, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
     report = compare(spread, policy="fp32", target="trn2")(x)
     assert [f.kind for f in report.faults] == ["integer"] * (largest > 1000)
+
+
+# ---- Small numbers that a difference or one maximum loses.
+
+
+def noise_of(betas):
+    kept = jnp.cumprod(1 - betas)
+    variance = 1 - kept  # here
+    return 1 / jnp.sqrt(jnp.maximum(variance, 1e-12))
+
+
+def noise_by_logarithms(betas):
+    return 1 / jnp.sqrt(-jnp.expm1(jnp.cumsum(jnp.log1p(-betas))))
+
+
+def likelihoods(x):
+    above = jax.nn.sigmoid(12 * x + 0.05)
+    below = jax.nn.sigmoid(12 * x - 0.05)
+    return jnp.log(jnp.maximum(above - below, 1e-18))  # here
+
+
+def likelihoods_of_the_lower_tail(x):
+    return likelihoods(-jnp.abs(x))
+
+
+@pytest.mark.parametrize(
+    ("faulty", "healthy", "x"),
+    [
+        (noise_of, noise_by_logarithms, np.geomspace(2e-8, 2e-2, 40, dtype="f")),
+        (likelihoods, likelihoods_of_the_lower_tail, normal(17, 12, 16)),
+    ],
+    ids=["variance", "likelihoods"],
+)
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.vmap])
+def test_a_difference_that_loses_small_numbers(faulty, healthy, x, around):
+    """The norm of the difference hardly changes, but a root or logarithm does."""
+    x = x[None] if around is jax.vmap else x
+    for program, kinds in (faulty, ["cancellation"]), (healthy, []):
+        report = compare(around(program), policy="fp32")(x)
+        assert [f.kind for f in report.faults[:1]] == kinds, str(report)
+
+
+def kernels(x, y):
+    scores = -x
+    weights = jnp.exp(scores - jnp.max(scores))  # here
+    return (weights @ y) / jnp.sum(weights, 1, keepdims=True)
+
+
+def kernels_of_rows(x, y):
+    scores = -x
+    weights = jnp.exp(scores - jnp.max(scores, 1, keepdims=True))
+    return (weights @ y) / jnp.sum(weights, 1, keepdims=True)
+
+
+def in_a_scan(program):
+    return lambda x, y: jax.lax.scan(lambda _, x: (None, program(x, y)), None, x)[1]
+
+
+@pytest.mark.parametrize(("policy", "farthest"), [("fp32", 200), ("fp8", 30)])
+@pytest.mark.parametrize("around", [lambda f: f, in_a_scan])
+def test_one_maximum_for_several_rows(policy, farthest, around):
+    x = np.abs(normal(18, 8, 12)) + np.linspace(0, farthest, 8, dtype="f")[:, None]
+    x = x if around is not in_a_scan else np.stack([x, x])
+    arguments = x, 1 + np.abs(normal(19, 12, 4))
+    for program, kinds in (kernels, ["underflow"]), (kernels_of_rows, []):
+        report = compare(around(program), policy=policy)(*arguments)
+        assert [f.kind for f in report.faults[:1]] == kinds, str(report)
+        assert not kinds or report.faults[0].record.source == marked_line(program)
+        assert not kinds or "maximum of each row" in str(report)
+
+
+# ---- Whole numbers that a sort puts in order.
+
+
+def grouped(groups, x):
+    keys = groups.astype(jnp.float32) * 2**20 + jnp.arange(len(groups))  # here
+    order = jnp.sort(keys).astype(jnp.int32) % 2**20
+    return x[jnp.clip(order, 0, len(groups) - 1)]
+
+
+def grouped_by_integers(groups, x):
+    order = jnp.sort(groups * 2**20 + jnp.arange(len(groups))) % 2**20
+    return x[jnp.clip(order, 0, len(groups) - 1)]
+
+
+def test_keys_of_a_sort_that_float32_rounds():
+    groups = np.random.default_rng(20).integers(0, 48, 96).astype(np.int32)
+    arguments = groups, normal(21, 96, 4)
+    assert_named("integer", grouped, grouped_by_integers, arguments, policy="fp32")
+
+
+# ---- A scale from an earlier, larger loss, and the steps of weights in BF16.
+
+
+def normalized_gradient(history, g):
+    scale = jnp.max(history) / 448  # here
+    codes = jnp.clip(g / scale, -448, 448).astype(jnp.float8_e4m3fn)
+    g = codes.astype(jnp.float32) * scale
+    return g / jnp.sqrt(jnp.sum(g * g))
+
+
+def test_zeros_of_a_scale_before_a_norm():
+    arguments = np.float32([3.1, 0.7]), 1e-6 * normal(22, 8, 8)
+    found = compare(normalized_gradient, policy="fp32", target="trn3")(*arguments)
+    lines = [f.record.source for f in found.faults]
+    assert marked_line(normalized_gradient) in lines[:2], str(found)
+    assert [f.kind for f in found.faults[:2]] == ["underflow"] * 2, str(found)
+
+
+def trained_change(w, gradients):
+    start = w.astype(jnp.bfloat16)
+
+    def step(w, g):
+        return (w - 1e-3 * g).astype(jnp.bfloat16), None  # here
+
+    w, _ = jax.lax.scan(step, start, gradients)
+    return w.astype(jnp.float32) - start.astype(jnp.float32)
+
+
+def test_lost_steps_come_before_the_rounding_of_the_first_weights():
+    w = np.sign(normal(23, 8, 8)) * (1 + np.abs(normal(24, 8, 8)))
+    arguments = w.astype(np.float32), normal(25, 6, 8, 8)
+    assert_named("absorption", trained_change, None, arguments, policy="fp32")

@@ -152,6 +152,7 @@ def bounded_by_its_range(x, largest):
 
 SATURATE = Policy(auto_cast="none", overflow="saturate")
 
+
 def of_percentile(x):
     """The program cuts off what is above the 97th percentile, on purpose."""
     return int8(x, jnp.percentile(jnp.abs(x), 97.0))
@@ -220,7 +221,7 @@ HEALTHY = {
     "int16": lambda x: samples(x, amax(x)),
     "zero point": lambda x: with_zero_point(x, -1),
     "range": lambda x: bounded_by_its_range(x, amax(x)),
-    "percentile of heavy tails": lambda x: of_percentile(x**3),
+    "percentile of heavy tails": lambda x: of_percentile(x**5),
     "searched": searched,
     "stochastic rounding": stochastically_rounded,
 }
@@ -390,6 +391,6 @@ def test_two_calls_of_one_quantizer_have_their_own_scales():
         keys = quantized(k, of_keys).astype(jnp.float32) * of_keys
         return keys, quantized(v, of_values).astype(jnp.float32) * of_values
 
-    k = X.at[:, 3].multiply(2000.0)
+    k = X * np.where(np.arange(128) == 3, np.float32(2000), np.float32(1))
     found = compare(cached, policy="bf16")(k, X)
     assert {f.record.source for f in found.faults[:1]} == {marked_line(cached)}

@@ -127,7 +127,9 @@ def quantizing(
         return
     bounds += ranges
     cuts_off = bounds and codes and _costs_a_bit(dtype, bounds, min(codes))
-    if cuts_off and not any(is_quantile(flow, b.trace) for b in bounds):
+    # If the scale for all numbers costs two bits, a program may prefer a percentile.
+    wide = max((b.largest / b.limit for b in bounds), default=0.0) > A_BIT**2
+    if cuts_off and not (wide and any(is_quantile(flow, b.trace) for b in bounds)):
         first = min(bounds, key=lambda b: b.limit)
         yield first.trace, first.evidence
     for trace in roundings:
