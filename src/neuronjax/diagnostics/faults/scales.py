@@ -114,7 +114,8 @@ def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
         return None
     fmt = get_format(trace.cast.format)
     for made in filter(None, map(flow.maker, trace.path.op.operands)):
-        operands = made.worst.operands.items()
+        shares = made.worst.operands.items()
+        operands = [(v, s) for v, s in shares if v.type.dtype.kind != "b"]
         fills = [s.largest for v, s in operands if flow.is_constant(v)]
         others = [s.largest for v, s in operands if not flow.is_constant(v)]
         if made.path.op.name == "stablehlo.select" and fills and others:

@@ -89,6 +89,7 @@ NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
 #: Searches for ops that make numbers zero without a scale, by `Suspect.scale`.
 _UNSCALED = {"fill": fill, "maximum": one_maximum}
+_WEIGHS = FACTORS | BOUNDS | {f"stablehlo.{n}" for n in ("sqrt", "rsqrt", "cbrt")}
 #: A large addend of one value (an offset) costs digits if a sum's error exceeds this
 #: share of the other addend.
 OF_OFFSET = 1e-3
@@ -343,17 +344,19 @@ class FaultSearch:
         if times[worst] > TWO_DIGITS:
             lost = [_loses_some(seen.result) for _, seen in chain[worst + 1 :]]
             last = worst + len([*itertools.takewhile(bool, lost)])
-            weighs = chain[last][0].path.op.name in FACTORS
+            trace, seen = chain[last]
+            is_late = any(map(_loses_some, seen.operands.values()))
+            weighs = is_late or trace.path.op.name in FACTORS
             before |= set() if weighs else {last} - {worst}
         steps = [chain[n] for n in sorted(before, reverse=True)]
         return [*steps, self._before_factors(chain[worst])]
 
     def _before_factors(self, step: Step) -> Step:
-        """Return the nearest step before `step` whose op is not in `FACTORS`, if this
-        op loses elements or amplifies the error; else `step`. Ops in `FACTORS`, such as
+        """Return the nearest step before `step` whose op is not in `_WEIGHS`, if this
+        op loses elements or amplifies the error; else `step`. Ops in `_WEIGHS`, such as
         a product, only change the weights of wrong elements."""
         found, seen = step, set[Op]()
-        while found[0].path.op.name in FACTORS and found[0].path.op not in seen:
+        while found[0].path.op.name in _WEIGHS and found[0].path.op not in seen:
             seen.add(found[0].path.op)
             behind = next(self._flow.behind_step(*found), None)
             if behind is None:
@@ -516,8 +519,11 @@ class FaultSearch:
             # Lost addends are a fault even if the errors of all results are ordinary.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # If no result is wrong, only a sum that is a state is at fault.
-            behind = self._flow.ops_behind if self.wrong else self._handing_on
+            # If no result is wrong, only a sum that is a state is at fault. Likewise, a
+            # sum with a constant (which may be an epsilon) and a cast.
+            needs_state = op.name == "stablehlo.convert" or not self.wrong
+            needs_state |= any(map(self._flow.is_constant, op.operands))
+            behind = self._handing_on if needs_state else self._flow.ops_behind
             if results and any(op in behind(v) for v in op.operands):
                 yield Suspect(trace, "makes", results, is_running=True)
 
