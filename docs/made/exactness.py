@@ -16,7 +16,6 @@ from typing import Any
 
 from docs.made import scalar_engine
 from docs.made.silicon import EVIDENCE, SILENT
-from docs.pages.contradictions import CONTRADICTIONS
 from neuronjax.ir.instruction import Label
 from neuronjax.numerics.elementary import MAX_ULP
 
@@ -422,16 +421,9 @@ def _page() -> Iterator[str]:
     yield INT8
     yield "## Where sources contradict each other"
     yield ""
-    yield "*taken* is the figure that we use, and *instead of* the figure of another"
-    yield "source. In *sources*, the sources of *taken* are before the word *against*,"
-    yield "and those of *instead of* after it; a semicolon separates the sources of two"
-    yield "figures. [Hardware](hardware.md#sources) lists the sources by their short"
-    yield "names. *CC-cores* execute collectives."
-    yield ""
-    yield from _table(
-        ("topic", "taken", "instead of", "sources"),
-        ((c.topic, c.chosen, c.alternative, c.sources) for c in CONTRADICTIONS),
-    )
+    yield "For some facts about the hardware, two published sources disagree."
+    yield "[Hardware](hardware.md#contradictions), a page of the built site (`make"
+    yield "docs`), lists the figure that we use, the other figure, and the sources."
 
 
 def _silicon() -> Iterator[str]:
