@@ -161,9 +161,9 @@ tests: lowering/test_products.py conformance/test_oracle_contraction.py
 
 modelled: FP32 operands in TensorE
 each operand is split into a high and a low half of 12 bits; four passes multiply high
-by high, high by low, low by high and low by low, and PSUM adds their results; each pass
-makes a sum of every 32 rows and adds these sums in order; with fp32_4pass, it makes one
-sum of all rows
+by high, high by low, low by high and low by low, and PSUM adds their results; by
+default, each pass makes a sum of every 32 rows and adds these sums in order; with
+fp32_4pass, it makes one sum of all rows
 [AWS documents the fourfold cost and row groups of 32; we chose the split and the sums
 to fit published distances (see below); it is unknown whether the products of narrower
 operands are also added by 32 rows]

@@ -124,11 +124,11 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.85e-7; with one sum of all rows (fp32_4pass), 2.08e-7",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="two other models fit this row, the row above and the row below:"
-        " sums of 16 rows; and operands that are not split, if the products of four"
-        " rows are added exactly before they join the sum. Sums of 32 rows also fit"
-        " without the pass low by low, or with the passes in another order. Sums of 8,"
-        " 64 or 128 rows and exact sums do not fit",
+        unexplained="if NumPy adds blocks of 384 rows or more, two other models fit the"
+        " row above, this row and the next: sums of 16 rows; and operands that are not"
+        " split, with the products of four rows added exactly before they join the sum."
+        " Sums of 32 rows also fit without the pass low by low, or with the passes in"
+        " another order. Sums of 8, 64 or 128 rows, and exact sums, do not fit",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -221,7 +221,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         chip="trn1",
         device="int64: (6284 * r) // 6284 is r - 1 for r = 1 to 4 and 6 to 8; division"
         " by 4768 and by powers of two is exact",
-        here='r; for these r, integer_division="reciprocal" gives the chip\'s results',
+        here='the exact quotient, r; with integer_division="reciprocal", the chip\'s'
+        " results for these r",
         source=_KILN,
         shown_by=_ELEMENTWISE,
         unexplained="other widths, non-constant divisors, and remainders; whether this"
