@@ -76,7 +76,8 @@ def _read(text: str) -> Claim:
 
 _TEXT = """
 exact: casts to nearest even
-the write rounds once; overflow gives Inf, NaN (e4m3fn) or the largest number
+each write rounds once; a number beyond the format's range becomes Inf, NaN (in e4m3fn)
+or the largest number
 [IEEE 754-2019, OCP OFP8 1.0, ml_dtypes; all 2^32 FP32 inputs were tested]
 switch: overflow, round_trips
 tests: numerics/test_rounding.py numerics/test_casts_exhaustive.py
@@ -126,8 +127,7 @@ tests: conformance/test_oracle_tensor_engine.py numerics/test_sparsity.py
 instructions: Sparsify
 
 exact: products in TensorE
-products of 16-bit and narrower operands are exact in FP32 as long as they are in its
-range
+products of 16-bit and narrower operands are exact in FP32 if they are in FP32's range
 [arithmetic; all pairs of FP8 and FP4 codes were tested]
 tests: numerics/test_casts_exhaustive.py conformance/test_oracle_contraction.py
 
@@ -139,7 +139,7 @@ switch: psum_dtype
 tests: conformance/test_oracle_tensor_engine.py conformance/test_oracle_contraction.py
 
 exact: XORWOW generator (Trainium3)
-five xorshift words and a Weyl counter; each lane has six words of state
+five xorshift words and a Weyl counter are the state of a generator
 [Marsaglia 2003; the seeding and the step from a word to a float are ours]
 tests: numerics/test_generators.py
 
@@ -187,7 +187,7 @@ instructions: NcMatmulMx
 modelled: sparse matmul
 each compressed value is multiplied by the row that its tag selects; a tile has 128
 values
-[the NeuronCore-v3 guide describes a planned interface, without an order]
+[the NeuronCore-v3 guide describes a planned interface, but no order of addition]
 tests: conformance/test_oracle_tensor_engine.py
 instructions: NcMatmulSparse
 
@@ -276,8 +276,8 @@ pattern
 tests: conformance/test_oracle_elementwise.py
 
 modelled: Cholesky factors, triangular solves
-computed column by column; an element is a left fold of subtracted products, which is
-then divided
+computed column by column; for each element, a left fold subtracts products, and the
+result is divided
 [AWS has no such routine]
 tests: execution/engines/test_linear_algebra.py conformance/test_linear_algebra.py
 instructions: Cholesky TriangularSolve
@@ -322,7 +322,7 @@ instructions: NkiKernel
 
 host: sums and functions of XLA
 the host computes them, in XLA's order
-[requested for speed]
+[only on request, for speed]
 switch: accumulation, transcendentals
 tests: conformance/test_policies.py
 

@@ -178,8 +178,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         source=_KDA,
         shown_by=_ROWS,
         unexplained="an error of 0.9e-6 to 1.0e-6 (in quadrature) of the attention"
-        " kernels; bits; all functions except rsqrt and exp; the first two distances"
-        " also fit an x^2 that is 3e-5 off",
+        " kernels; the bits of results; all functions except rsqrt and exp; whether"
+        " rsqrt or an error of 3e-5 in x^2 makes the first two distances",
     ),
     Evidence(
         subject="elementary functions",
