@@ -16,13 +16,12 @@ from typing import Any
 
 from docs.made import scalar_engine
 from docs.made.silicon import EVIDENCE, SILENT
-from docs.pages.contradictions import CONTRADICTIONS
 from neuronjax.ir.instruction import Label
 from neuronjax.numerics.elementary import MAX_ULP
 
 MEANINGS: dict[Label, str] = {
     "exact": "the number equals a published specification and a second, independent"
-    " program, bit for bit; where the specification leaves a choice, *source* names"
+    " program, bit for bit; where the specification leaves a choice, the choice is"
     " ours",
     "modelled": "AWS does not document the number, and we chose a rule",
     "checked on silicon": "the number is modelled, and public measurements of a chip"
@@ -77,7 +76,8 @@ def _read(text: str) -> Claim:
 
 _TEXT = """
 exact: casts to nearest even
-the write rounds once; overflow gives Inf, NaN (e4m3fn) or the largest number
+each write rounds once; a number beyond the format's range becomes Inf, NaN (in e4m3fn)
+or the largest number
 [IEEE 754-2019, OCP OFP8 1.0, ml_dtypes; all 2^32 FP32 inputs were tested]
 switch: overflow, round_trips
 tests: numerics/test_rounding.py numerics/test_casts_exhaustive.py
@@ -127,8 +127,7 @@ tests: conformance/test_oracle_tensor_engine.py numerics/test_sparsity.py
 instructions: Sparsify
 
 exact: products in TensorE
-products of 16-bit and narrower operands are exact in FP32 as long as they are in its
-range
+products of 16-bit and narrower operands are exact in FP32 if they are in FP32's range
 [arithmetic; all pairs of FP8 and FP4 codes were tested]
 tests: numerics/test_casts_exhaustive.py conformance/test_oracle_contraction.py
 
@@ -140,7 +139,7 @@ switch: psum_dtype
 tests: conformance/test_oracle_tensor_engine.py conformance/test_oracle_contraction.py
 
 exact: XORWOW generator (Trainium3)
-five xorshift words and a Weyl counter; each lane has six words of state
+five xorshift words and a Weyl counter are the state of a generator
 [Marsaglia 2003; the seeding and the step from a word to a float are ours]
 tests: numerics/test_generators.py
 
@@ -154,20 +153,20 @@ instructions: NcMatmul
 modelled: contractions that are no matmul
 VectorE multiplies in FP32 and adds, and the policy casts no operand, for: products
 without a contracted axis, contractions over an axis of length one, products of two
-vectors, and batches of 128 or more matmuls of an M x K by a K x N matrix whose M x N x
-K is at most 128
+vectors, and batches of 128 or more matmuls (M x K by K x N) with M x N x K of at most
+128
 [XLA's algebraic simplifier, as jaxlib has it; the rule for batches is our assumption:
 by the time model, TensorE would take ten times as long]
 tests: lowering/test_products.py conformance/test_oracle_contraction.py
 
 modelled: FP32 operands in TensorE
 each operand is split into a high and a low half of 12 bits; four passes multiply high
-by high, high by low, low by high and low by low, and PSUM adds their results; each pass
-makes a sum of every 32 rows and adds these sums in order, or makes one sum of all rows
-(fp32_4pass)
-[the fourfold cost and row groups of 32 are documented; the split and the sums are not,
-and were chosen to fit published differences from NumPy's results (see below); it is
-unknown whether narrower operands are also added by 32 rows]
+by high, high by low, low by high and low by low, and PSUM adds their results; by
+default, each pass makes a sum of every 32 rows and adds these sums in order; with
+fp32_4pass, it makes one sum of all rows
+[AWS documents the fourfold cost and row groups of 32; we chose the split and the sums
+to fit published distances (see below); it is unknown whether the products of narrower
+operands are also added by 32 rows]
 switch: fp32_model
 tests: conformance/test_oracle_contraction.py
 
@@ -188,7 +187,7 @@ instructions: NcMatmulMx
 modelled: sparse matmul
 each compressed value is multiplied by the row that its tag selects; a tile has 128
 values
-[the NeuronCore-v3 guide describes a planned interface, without an order]
+[the NeuronCore-v3 guide describes a planned interface, but no order of addition]
 tests: conformance/test_oracle_tensor_engine.py
 instructions: NcMatmulSparse
 
@@ -199,8 +198,8 @@ tests: nki/test_published_sums.py conformance/test_oracle_reduction.py
 
 modelled: sums in VectorE
 sums, and reductions that multiply, are split into tiles of 512; each tile is a left
-fold, and init and the tiles are folded in turn; or the whole is one left fold
-(sequential)
+fold, and then init and the results of the tiles are one left fold; with
+accumulation="sequential", all elements are one left fold
 [not documented, except for the short sums below]
 switch: accumulation
 tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
@@ -213,9 +212,9 @@ tests: conformance/test_oracle_reduction.py conformance/test_window_forms.py
 instructions: TensorTensorScan ScanBlock
 
 modelled: reductions over devices
-sums are FP32, in the order of the algorithm, and are rounded to the tensor's dtype
-wherever a rank (a device) stores a partial sum; ring adds along one to four cycles
-through all ranks (channels), each with its part of the data; kangaring, AWS's ring of
+sums are FP32, in the order of the algorithm; a rank (a device) that stores a partial
+sum rounds it to the tensor's dtype; ring adds along one to four cycles (channels)
+through all ranks, and each channel has its part of the data; kangaring, AWS's ring of
 pairs of ranks, has two cycles, and in each pair one rank adds on the first cycle and
 the other rank on the second
 [algorithms, steps, cycles and FP32 sums are documented; the order within a step is not,
@@ -277,8 +276,8 @@ pattern
 tests: conformance/test_oracle_elementwise.py
 
 modelled: Cholesky factors, triangular solves
-computed column by column; an element is a left fold of subtracted products, which is
-then divided
+computed column by column; for each element, a left fold subtracts products, and the
+result is divided
 [AWS has no such routine]
 tests: execution/engines/test_linear_algebra.py conformance/test_linear_algebra.py
 instructions: Cholesky TriangularSolve
@@ -323,7 +322,7 @@ instructions: NkiKernel
 
 host: sums and functions of XLA
 the host computes them, in XLA's order
-[requested for speed]
+[only on request, for speed]
 switch: accumulation, transcendentals
 tests: conformance/test_policies.py
 
@@ -338,13 +337,11 @@ instructions: HostCall
 CLAIMS = tuple(map(_read, _TEXT.strip().split("\n\n")))
 
 ZEROS = """\
-The bounds of lgamma and digamma hold for arguments of 0 or more, also near the zeros of
-the functions there. For negative arguments, both compute f(x) from f(|x|) or f(1 - x),
-and the terms cancel near the zeros. The error for a negative x is at most n 2^-23 times
-the largest of 1, |f(x)| and |f(-x)|, where n is the table's number of ULPs. Relative to
-a result near zero, this can be large: FP32 numbers next to lgamma's zeros have errors
-of up to 45 % of the result, and one number next to digamma's zero at -2.61 has the
-wrong sign.
+The bounds of lgamma and digamma hold for arguments of 0 or more. For a negative x, the
+error is at most n 2^-23 times the largest of 1, |f(x)| and |f(-x)|; n is the table's
+number of ULPs. Relative to a result near zero, this can be large: next to lgamma's
+zeros, results have errors of up to 45 %, and the result for one number next to
+digamma's zero at -2.61 has the wrong sign.
 """
 
 INT8 = """\
@@ -357,12 +354,11 @@ another says "INT8 in, INT32 out". Three other sources contradict them:
 
 neuronjax therefore has no INT8 datapath, except on inf1, whose page names INT8 among
 TensorE's operands. On inf1, INT8 operands are multiplied unchanged. We assume that
-their sums are FP32, as on NeuronCore-v2 (see [the last
-table](#where-sources-contradict-each-other)). On all other chips, integer dots are
-exact on GpSimd (`integer_path="auto"` or `"exact"`), or they go through FP32 as the
-compiler does it, exact to 2^24 (`integer_path="fp32"`). Reductions of 32- and 64-bit
-integers over devices go through FP32 by default, because the hardware has no other way
-to reduce them.
+their sums are FP32, as on NeuronCore-v2. On all other chips, `integer_path` decides:
+with `"auto"` or `"exact"`, integer dots are exact on GpSimdE; with `"fp32"`, they go
+through FP32 as the compiler does it, and are exact to 2^24. Reductions of 32- and
+64-bit integers over devices go through FP32 by default, because the hardware has no
+other way to reduce them.
 """
 
 
@@ -382,13 +378,16 @@ def _page() -> Iterator[str]:
     yield ""
     yield from _table(("label", "meaning"), MEANINGS.items())
     yield "There is a table for each label. Its column *switch* has the policy fields"
-    yield "that change the rule, and *tests* the files that test it. Some words of"
-    yield "the tables: the *operands* of a matmul are multiplied along the axis K; a"
-    yield "*tile* is the part of an axis that an engine adds at once (for TensorE, the"
-    yield "matrix engine, a part of K); *PSUM* is the memory in which TensorE adds"
-    yield "tiles; *VectorE*, *ScalarE* and *GpSimdE* are the other engines; a *left"
-    yield "fold* adds elements one by one, from the first to the last. *NeuronCore-v2*"
-    yield "is the core of trn1 and inf2, *-v3* that of trn2, and *-v4* that of trn3."
+    yield "that change the rule, and *tests* the files that test it. TensorE is the"
+    yield "matrix engine of a core; VectorE, ScalarE and GpSimdE are the other engines."
+    yield "The tables use these words:"
+    yield ""
+    yield "- The *operands* of a matmul are multiplied along the axis K."
+    yield "- A *tile* is the part of an axis that an engine adds at once. A tile of"
+    yield "  TensorE is a part of K; TensorE adds tiles in the memory *PSUM*."
+    yield "- A *left fold* adds elements one by one, from the first to the last."
+    yield "- *NeuronCore-v2* is the core of trn1 and inf2, *NeuronCore-v3* that of"
+    yield "  trn2, and *NeuronCore-v4* that of trn3."
     yield ""
     for label in MEANINGS:
         yield f"## {label.capitalize()}"
@@ -410,10 +409,11 @@ def _page() -> Iterator[str]:
     yield 'With `transcendentals="scalar_engine"`, a policy computes elementary'
     yield "functions as ScalarE does: each function is a table of cubics, one for"
     yield "each segment of an octave of |x|. *Error* is the largest error in a"
-    yield "segment, divided by the largest value there. *Size of the error* states"
-    yield "whether we guessed this error or a measurement shows it (the label of the"
-    yield "functions is *modelled* in any case), and *in programs* is the op that uses"
-    yield "the function. [ScalarE's functions](scalar-engine.md) has the evidence."
+    yield "segment, divided by the largest value in that segment. *Size of the error*"
+    yield "states whether we guessed this error or a measurement shows it, and *in"
+    yield "programs* is the op that uses the function. The functions without such an op"
+    yield "are used in NKI kernels only. All results of these functions are labelled"
+    yield "*modelled*. [ScalarE's functions](scalar-engine.md) has the evidence."
     yield ""
     yield from _table(scalar_engine.HEADS, scalar_engine.section())
     yield "## INT8 on TensorE"
@@ -421,26 +421,24 @@ def _page() -> Iterator[str]:
     yield INT8
     yield "## Where sources contradict each other"
     yield ""
-    yield "*taken* is the figure that we use, and *instead of* the figure of the"
-    yield "other source. [Hardware](hardware.md#sources) lists the sources by their"
-    yield "short names. *CC-cores* execute collectives."
-    yield ""
-    yield from _table(
-        ("topic", "taken", "instead of", "sources"),
-        ((c.topic, c.chosen, c.alternative, c.sources) for c in CONTRADICTIONS),
-    )
+    yield "For some facts about the hardware, two published sources disagree."
+    yield "[Hardware](hardware.md#contradictions), a page of the built site (`make"
+    yield "docs`), lists the figure that we use, the other figure, and the sources."
 
 
 def _silicon() -> Iterator[str]:
     yield "## Measurements of chips"
     yield ""
     yield "Third parties measured these results on real chips and published them."
-    yield "Each row compares one measurement with a claim of the tables above, and"
-    yield "states whether it confirms or contradicts the claim. *Measured* is the"
-    yield "chip's result, *here* is neuronjax's result for the same kernel, *shown by*"
-    yield "is our program that compares the two, and *open* is what the measurement"
-    yield "does not show. A *distance* is the relative L2 norm of the difference from"
-    yield "the same program in NumPy's FP32, which has an error of its own."
+    yield "Each row compares one measurement with a claim of the tables above; *result*"
+    yield "states whether the measurement confirms or contradicts the claim. *Measured*"
+    yield "is the chip's result, *here* is neuronjax's result for the same kernel,"
+    yield "*shown by* is our program that compares the two, and *open* is what the"
+    yield "measurement does not show. A *distance* is the relative L2 norm of the"
+    yield "difference from the same kernel in NumPy's FP32, which has an error of its"
+    yield "own. Numbers without a unit are distances, unless the row says otherwise."
+    yield "Independent errors add as the root of the sum of their squares (*in"
+    yield "quadrature*)."
     yield ""
     yield from _table(
         ("claim", "result", "chip", "measured", "here", "source", "shown by", "open"),

@@ -21,21 +21,26 @@ SIZES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "exp": (
             CHECKED,
-            "four attention kernels, with arguments of about -4 to 0 and 0 to 4; of"
-            " exp's error of 2.8e-6 to 2.9e-6, 0.9e-6 to 1.0e-6 (in quadrature) are not"
-            " explained",
+            "four attention kernels, with arguments of about -4 to 4; of the 2.8e-6 to"
+            " 2.9e-6 that exp adds to their distances, 0.9e-6 to 1.0e-6 are not"
+            " explained (all in quadrature)",
         ),
         "rsqrt": (
             CHECKED,
-            "two kernels, with arguments of 1.7 to 2.4 and 1,770 to 2,450, agree to"
-            " 0.05 %",
+            "two kernels, with arguments of 1.7 to 2.4 and of 1,770 to 2,450; their"
+            " distances agree to 0.05 %, if all of the error is rsqrt's and none is"
+            " that of x^2",
         ),
         "silu": (
             "at most this, by a measurement",
-            "a gated layer, with arguments of 2 to 16; half as many segments would"
-            " cause a visible error",
+            "a gated layer, for arguments of 2 to 16; half as many segments would add"
+            " an error that its distance excludes",
         ),
-        "sin": ("guess", "beyond pi, the documented result of sin(9.0)"),
+        "sin": (
+            GUESS,
+            "only the treatment of arguments beyond pi: the documented result of"
+            " sin(9.0)",
+        ),
     }
 )
 

@@ -88,7 +88,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         chip="trn2",
         device="swiglu_v2_only_down, a matmul as three products of BF16 halves:"
         " 4.476e-6",
-        here="4.474e-6",
+        here="4.476e-6",
         source=_KDA,
         shown_by=_ROWS,
         unexplained="bits are not published; with truncated instead of rounded halves,"
@@ -99,7 +99,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         verdict="confirmed",
         chip="trn2",
         device="swiglu_v2_only_down, as above: 4.476e-6",
-        here="4.474e-6",
+        here="4.476e-6",
         source=_KDA,
         shown_by=_ROWS,
         unexplained="the distance is too coarse to show the order of addition",
@@ -110,42 +110,38 @@ EVIDENCE: tuple[Evidence, ...] = (
         chip="trn2",
         device="A.T @ A of linspace(-1, 1, 512 x 512) in K tiles of 64 rows, and in"
         " tiles of 128: the largest difference of the two results is 6.1035e-5",
-        here="6.1035e-5; 1.83e-4 in sums of all rows (fp32_4pass)",
+        here="6.1035e-5; with one sum of all rows (fp32_4pass), 1.83e-4",
         source="a public test that we know only from a report, which does not state"
         " where the test is",
         shown_by=_MODELS,
-        unexplained="bits are not published; three other models give the same"
-        " difference: sums of 16 rows, exact sums, and operands that are not split,"
-        " where the products of four rows are added exactly before they join the sum",
+        unexplained="bits are not published; the next row has other models that fit",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn2",
         device="K = 64: 1.8e-7, of which NumPy's own error is 1.44e-7",
-        here="1.85e-7; 2.08e-7 in sums of all rows (fp32_4pass)",
+        here="1.85e-7; with one sum of all rows (fp32_4pass), 2.08e-7",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="several models predict all distances of this claim to within a"
-        " tenth, if the size of the blocks in which NumPy adds may be chosen: sums of"
-        " 32 rows (also with three passes or in another order), sums of 16 rows, and"
-        " operands that are not split, as in the row above; models with sums of 8, 64"
-        " or 128 rows, with other halves, or with exact sums (which the row above"
-        " allows) do not",
+        unexplained="if NumPy adds blocks of 384 rows or more, two other models fit the"
+        " row above, this row and the next: sums of 16 rows; and operands that are not"
+        " split, with the products of four rows added exactly before they join the sum."
+        " Sums of 32 rows also fit without the pass low by low, or with the passes in"
+        " another order. Sums of 8, 64 or 128 rows, and exact sums, do not fit",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn2",
         device="K = 2048: 3.987e-7; swiglu_v1, K = 1024 and 3072: 6.36e-7",
-        here="3.63e-7 and 5.77e-7 if NumPy adds blocks of 320 rows, as on Sapphire"
-        " Rapids and Zen; 4.13e-7 and 6.28e-7 if it adds blocks of 448, as on"
-        " Skylake-X",
+        here="for a part of the results, with an exact silu: 3.63e-7 and 5.77e-7 if"
+        " NumPy adds blocks of 320 rows, as on Sapphire Rapids and Zen; 4.13e-7 and"
+        " 6.28e-7 if it adds blocks of 448 rows, as on Skylake-X",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="most of the distance is NumPy's own error, and the host that"
-        " computed it is not known; *here* is for"
-        " a part of the results, with an exact silu",
+        unexplained="most of the distance is NumPy's own error; the host on which NumPy"
+        " ran is not known",
     ),
     Evidence(
         subject="elementary functions",
@@ -155,9 +151,9 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="6.5e-7",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="the tables of ScalarE's exp, which is less accurate than ours, are"
-        " not published; this kernel and v5, v6 and v8 of gqa_full have an additional"
-        " error of 2.8e-6 to 2.9e-6 (in quadrature), whatever their matmuls are",
+        unexplained="ScalarE's exp is less accurate than ours, and its tables are not"
+        " published; in this kernel and in v5, v6 and v8 of gqa_full, the chip has an"
+        " additional error of 2.8e-6 to 2.9e-6 (in quadrature)",
     ),
     Evidence(
         subject="elementary functions",
@@ -167,8 +163,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="4.45e-6",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="either ScalarE's rsqrt or its square is less accurate than ours;"
-        " the additional error is 1.48e-5 (in quadrature)",
+        unexplained="either ScalarE's rsqrt or its x^2 is less accurate than ours; the"
+        " chip's additional error is 1.48e-5 (in quadrature)",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
@@ -177,22 +173,24 @@ EVIDENCE: tuple[Evidence, ...] = (
         device="add_rmsnorm_matmul_v1: 1.4635e-5; matmul_add_rmsnorm_v2_bf16_split:"
         " 1.545e-5; the attention kernels gqa_full_v2_twophase, v5, v6 and v8:"
         " 2.874e-6, 5.422e-6, 5.448e-6 and 7.009e-6",
-        here="1.462e-5; 1.544e-5; 2.695e-6, 5.332e-6, 5.372e-6 and 6.949e-6",
+        here='with transcendentals="scalar_engine": 1.462e-5; 1.544e-5; 2.695e-6,'
+        " 5.332e-6, 5.372e-6 and 6.949e-6",
         source=_KDA,
         shown_by=_ROWS,
         unexplained="an error of 0.9e-6 to 1.0e-6 (in quadrature) of the attention"
-        " kernels is not explained; the bits of the results within a segment of the"
-        " tables, and all functions except rsqrt and exp, were not measured",
+        " kernels; the bits of results; all functions except rsqrt and exp; whether"
+        " rsqrt or an error of 3e-5 in x^2 makes the first two distances",
     ),
     Evidence(
         subject="elementary functions",
         verdict="confirmed",
         chip="trn2",
         device="swiglu_v1, whose silu ScalarE computes: 6.36e-7",
-        here="6.4e-7 with our own silu, from NumPy on our host",
+        here="6.4e-7: all results, with our default silu, from NumPy on our host",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="the matmuls' error of 4e-7 hides silu's",
+        unexplained="silu's error is hidden by the error of the matmuls, which is 3e-7"
+        " in neuronjax",
     ),
     Evidence(
         subject="casts to nearest even",
@@ -203,14 +201,14 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="float8_e4m3 reads the codes in the same way",
         source=_KILN,
         shown_by=_FORMATS,
-        unexplained="which codes are Inf, and what a cast makes of numbers above 240",
+        unexplained="which codes are Inf; what a cast makes of numbers above 240",
     ),
     Evidence(
         subject="casts to nearest even",
         verdict="contradicted",
         chip="trn1",
-        device="FP32 cast to BF16 and back in a graph: the compiler removes both casts,"
-        " and nothing is rounded",
+        device="FP32 cast to BF16 and back: the compiler removes both casts, so nothing"
+        " is rounded",
         here='rounded; not rounded with round_trips="folded"',
         source=_KILN,
         shown_by=_ELEMENTWISE,
@@ -223,7 +221,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         chip="trn1",
         device="int64: (6284 * r) // 6284 is r - 1 for r = 1 to 4 and 6 to 8; division"
         " by 4768 and by powers of two is exact",
-        here='r; for these r, integer_division="reciprocal" gives the chip\'s results',
+        here='the exact quotient, r; with integer_division="reciprocal", the chip\'s'
+        " results for these r",
         source=_KILN,
         shown_by=_ELEMENTWISE,
         unexplained="other widths, non-constant divisors, and remainders; whether this"
@@ -288,8 +287,8 @@ EVIDENCE: tuple[Evidence, ...] = (
 SILENT: tuple[tuple[str, str], ...] = (
     (
         "sums of more than 128 numbers on VectorE",
-        "RMSNorm adds 2,048 squares, but the larger error of its rsqrt hides the order;"
-        ' tiles of 512 and one left fold (`accumulation="sequential"`) are both'
+        "RMSNorm adds 2,048 squares, but the larger error of rsqrt or x^2 hides the"
+        ' order; tiles of 512 and one left fold (`accumulation="sequential"`) are both'
         " possible",
     ),
     (
@@ -317,8 +316,8 @@ SILENT: tuple[tuple[str, str], ...] = (
     ),
     (
         "trn3",
-        "everything: the only published values are 72 elements of MX matmuls in AWS's"
-        " guide, of which 71 equal its FP32 reference values rounded to BF16, and one"
-        " is 0.73 BF16 ULP off",
+        "the only published values are 72 elements of MX matmuls in AWS's guide; 71 of"
+        " them equal the guide's FP32 reference values rounded to BF16, and one is 0.73"
+        " BF16 ULP off",
     ),
 )

@@ -25,7 +25,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         chosen="17 / 23 / 33 GB/s (trn1 / trn2 / trn3), the practical rate; on trn2,"
         " the measured 25.6 GB/s for transfers that follow each other without a pause",
         alternative="27.2 / 27.2 / 38.4 GB/s, the theoretical rate, kept as the peak",
-        sources="DM (practical rate), DB against DM (theoretical rate), A2",
+        sources="DM (practical rate) and DB against DM (theoretical rate) and A2",
     ),
     Contradiction(
         topic="CC-cores of trn2 and trn3",
@@ -64,7 +64,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         sources="H3, T3 against A4",
     ),
     Contradiction(
-        topic="peak of the chip against its cores",
+        topic="peak of a chip",
         chosen="a core's peak from its clock (trn2: 8 x 78.6 TFLOPS BF16)",
         alternative="the product page (trn2: 667 TFLOPS), kept as published_tflops",
         sources="A3, A4 against H2, H3",
@@ -83,8 +83,9 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         sources="ISA, release notes of NKI 0.5.0 against A4",
     ),
     Contradiction(
-        topic="NeuronLink of trn3",
-        chosen="2.56 TB/s per chip",
+        topic="NeuronLink of trn3, per chip",
+        chosen="2.56 TB/s, as the published total; the time model uses the sum of the"
+        " links instead (see links of trn3)",
         alternative="2,048 GiB/s; 704 GB/s as the sum of the connectivity table",
         sources="H3 against T3",
     ),
@@ -107,7 +108,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         sources="ISA (range_select) against CQ",
     ),
     Contradiction(
-        topic="NeuronLink per chip of trn1 against trn1n",
+        topic="NeuronLink of trn1 and trn1n, per chip",
         chosen="384 GB/s for both: the chip is the same",
         alternative="768 GB/s on trn1n, in a column without a header",
         sources="H2 against T1",
@@ -120,8 +121,10 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
     ),
     Contradiction(
         topic="links of trn3",
-        chosen="64 GB/s per direction and Gen6 x8 link, 11 links: 1,408 GB/s",
-        alternative="the same figures as both directions: 704 GB/s; 2.56 TB/s",
+        chosen="in the time model, 64 GB/s per direction and Gen6 x8 link: 11 links in"
+        " both directions have 1,408 GB/s",
+        alternative="64 GB/s per link in both directions together: 704 GB/s; the total"
+        " of 2.56 TB/s",
         sources="derived from PCIe Gen6 x8 against T3; H3",
     ),
     Contradiction(

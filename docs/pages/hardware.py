@@ -284,7 +284,12 @@ def _link(link: Link) -> str:
 
 def _contradictions() -> str:
     rows = ((c.topic, c.chosen, c.alternative, c.sources) for c in CONTRADICTIONS)
-    return table(("topic", "chosen", "also published", "sources"), rows)
+    note = """In the last column, the sources of the chosen figure are before the word
+*against*, and those of the other figures after it; a semicolon separates the sources of
+two figures. *CC-cores* execute collectives.
+"""
+    heads = ("topic", "chosen", "also published", "sources")
+    return f"{note}\n{table(heads, rows)}"
 
 
 def _sources() -> str:
