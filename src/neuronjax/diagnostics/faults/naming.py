@@ -62,6 +62,7 @@ INF_BEFORE = "correct the op that makes Inf, or guard that op's operand by jnp.w
 LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflow"
 ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or use it to compute only the "
 ONLY_THE_STEP += "change of the state, and add the change in FP32"
+LOG1P = "write jnp.log1p(x) for the logarithm of 1 + x, without this sum"
 ANGLE = "compute the angle by jnp.arctan2 of its sine and cosine"
 KEEP_REMAINDERS = "add what the rounding left out to the next update"
 #: By `Suspect.scale`: why numbers become zero, and a remedy.
@@ -349,8 +350,9 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _is_near_one(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if s.amplifier is None or s.amplifier.path.op.name not in NEAR_ONE:
         return None
+    advice = LOG1P if short_name(s.amplifier) == "log" else ANGLE
     text = f"{_format(t)} keeps few digits of the distance of these numbers from 1"
-    return FaultName("coarse", f"{text}{_makes(s.amplifier)}", ANGLE)
+    return FaultName("coarse", f"{text}{_makes(s.amplifier)}", advice)
 
 
 def _is_in_loop(t: OpTrace) -> bool:

@@ -95,8 +95,9 @@ _WEIGHS = FACTORS | BOUNDS | {f"stablehlo.{n}" for n in ("sqrt", "rsqrt", "cbrt"
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by a larger factor is listed even for small errors.
 TWO_DIGITS = 100.0
-#: Functions that compute an angle, which a number near 1 does not determine well.
-NEAR_ONE = frozenset(("chlo.acos", "chlo.asin"))
+#: Functions (angles and the logarithm) that a number near 1 does not determine well.
+_LOG = "stablehlo.log"
+NEAR_ONE = frozenset(("chlo.acos", "chlo.asin", _LOG))
 #: A periodic function loses few digits of an operand up to this magnitude.
 FEW_PERIODS = 16.0
 
@@ -379,7 +380,9 @@ class FaultSearch:
         (last, evidence), (_, shown) = chain[-1], chain[0]
         if chain[0][0].path.op.name in NEAR_ONE:
             before = (t for t, _ in chain[1:] if t.path.op.name not in BOUNDS)
-            return next(before, None)
+            found = next(before, None)
+            if chain[0][0].path.op.name != _LOG or self._adds_one(chain[0][0], found):
+                return found
         is_own = evidence.own >= OWN * evidence.result.error
         if is_own and any(self._is_window(t, e, last, shown) for t, e in chain[:-1]):
             return last
@@ -407,6 +410,13 @@ class FaultSearch:
             if operand.rounds_whole and error >= PART * evidence.result.error:
                 return operand
         return None
+
+    def _adds_one(self, log: OpTrace, sum_: OpTrace | None) -> bool:
+        """Return whether `sum_` adds a constant on another line than `log` is on."""
+        if sum_ is None or sum_.path.op.name not in ADDS:
+            return False
+        is_constant = any(map(self._flow.is_constant, sum_.path.op.operands))
+        return is_constant and sum_.path.source != log.path.source
 
     def _before_phase(self, chain: list[Step]) -> OpTrace | None:
         """Return the earliest op that made a part of the error of large numbers, if an
