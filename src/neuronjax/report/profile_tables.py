@@ -183,8 +183,8 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
     if not found.low_seconds <= predicted <= found.high_seconds:
         how = "longer" if predicted < found.low_seconds else "less"
         outside = (
-            f"{seconds(predicted)} lies outside: nearly all of these programs took "
-            f"{how} than predicted"
+            f"{seconds(predicted)} is outside this interval: nearly all of these "
+            f"programs took {how} than predicted"
         )
     return new_table(title, columns | {"error": NUMBER}, rows, outside)
 

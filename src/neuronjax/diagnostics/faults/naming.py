@@ -63,7 +63,7 @@ LOSS_SCALE = "use a smaller scale, or one that is halved while gradients overflo
 ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or use it to compute only the "
 ONLY_THE_STEP += "change of the state, and add the change in FP32"
 ANGLE = "compute the angle by jnp.arctan2 of its sine and cosine"
-KEEP_REMAINDERS = "add what the rounding left out to the next update"
+KEEP_REMAINDERS = "add the remainder of each rounding to the next update"
 #: By `Suspect.scale`: why numbers become zero, and a remedy.
 _ZEROS = {
     "fill": (
