@@ -302,9 +302,8 @@ class _Fusion:
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return (instruction, form, number of scalar operations that still fit: 0) of
-        one activation for both steps if they are a logistic function or SiLU; otherwise
-        None."""
+        """Return the value of `_merged_form` if both steps are one logistic function or
+        SiLU; otherwise None."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}

@@ -9,8 +9,8 @@ trn2 the compiler divides these between both engines: bmm v2 of kda-for-trainium
 4,170 instructions on one engine and 4,133 on the other, among them 4,224 movable copies
 out of PSUM. ASSUMPTION: once all other instructions are assigned, each movable
 instruction goes to the engine with less work so far. For trn1 all movable instructions
-go to ScalarE: VectorE is idle in bmm, and ScalarE's times in other kernels agree
-(`docs/times.md`).
+go to ScalarE: VectorE is idle in bmm, and predictions for other kernels agree with
+measurements (`docs/times.md`).
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
     Its operands have the shapes after access patterns and the dtypes in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
-        # These steps read operands of the original shape, in the dtype of memory.
+        # The operands keep the instruction's shapes, and get the dtypes in memory.
         operands = [
             _seen(types, access, v, view.type.shape)
             for v, view in zip(step.operands, i.operands, strict=False)

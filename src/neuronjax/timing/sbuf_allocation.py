@@ -163,8 +163,8 @@ class SbufAllocation:
                 is_whole = fits and value in region.whole and batches <= 2
                 is_whole = is_whole and not streams
                 times = 1
-                if value in region.whole:  # cores load different batches
-                    times = unit.copies if batches == 1 else 1
+                if value in region.whole:
+                    times = unit.copies if batches == 1 else 1  # cores split batches
                     times *= 1 if fits else unit.passes
                 part, turned = parts.get(value, (1.0, False))
                 turned = turned and value not in in_array

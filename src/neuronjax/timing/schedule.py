@@ -236,7 +236,7 @@ class _Schedule:
                 elif value in streams:
                     first, end = arrived[value]
                     first = max(first, end - others)
-                elif value in arrived:  # may still arrive during the first tile
+                elif value in arrived:  # the first tile may overlap the load
                     first, end = arrived[value]
                     last = max(last, end)
                 else:  # the step waits for the last tile

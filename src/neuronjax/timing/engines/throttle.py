@@ -27,7 +27,7 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return by how much a pause delays the next `busy_seconds` of work on all rows."""
+    """Return the seconds by which a pause delays `busy_seconds` of work on all rows."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds

@@ -34,8 +34,7 @@ def streams_per_cycle(core: Core) -> float:
 
 
 def _streamed(task: LaneTask, core: Core) -> float:
-    """Return the cycles of all input streams; later cores than v2 read two at a
-    time."""
+    """Return the cycles of all input streams; cores after v2 read two at a time."""
     read = sum(s.cycles for s in task.read)
     return max(longest(task.streams), read / streams_per_cycle(core))
 
