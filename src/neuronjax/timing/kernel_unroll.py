@@ -2,8 +2,8 @@
 
 A loop that would unroll to more instructions than the limit is truncated: the last
 iteration in the stream represents the remaining ones. A trip count is static, or the
-caller gives it for the loop's source line. A loop without either runs once, which a
-note reports.
+caller gives it for the loop's source line. A loop without a trip count runs once, which
+a note reports.
 """
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ class SbufAllocation:
                 self._read(unit, value, 1, None, whole=False)
         if result in self.results and result not in self.kept_results:
             self._save(n, unit, result, "output")
-        if source in self.always:  # the result uses the loop's memory
+        if source in self.always:  # the result reuses the carry's memory
             self._keep(n, result, 0)
         else:
             self.sbuf.remove(source)
