@@ -140,4 +140,4 @@ def test_groups_are_columns_of_a_data_frame_and_a_table():
         assert used["busy_seconds"] == pytest.approx(used.busy_seconds)
         assert all(isinstance(value, float | int) for value in used.values())
     assert found["head"]["tensor_seconds"] == MICRO
-    assert repr(found["head"]) == "<neuronjax.Usage 1e-06 s of queues>"
+    assert repr(found["head"]) == "<neuronjax.Usage: queues busy for 1e-06 s>"

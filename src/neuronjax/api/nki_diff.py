@@ -97,7 +97,9 @@ class NkiDiff(Displayed):
         return Group(new_table(title, columns, rows), Text(words))
 
     def __repr__(self) -> str:
-        return f"<neuronjax.NkiDiff {self.old} to {self.new}, {len(self.changes)}>"
+        return (
+            f"<neuronjax.NkiDiff {self.old} to {self.new}, {len(self.changes)} changes>"
+        )
 
 
 def nki_diff(

@@ -21,7 +21,7 @@ def conformance(
     ] = vectors.PUBLISHED,
     write: Annotated[
         Path | None,
-        typer.Option("--write", help="Only copy the vectors, to this folder."),
+        typer.Option("--write", help="Test nothing; copy the vectors to this folder."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def ops(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="A text that names must contain.")
+        str, typer.Argument(metavar="FILTER", help="List only names with this text.")
     ] = "",
     missing: Annotated[
         bool, typer.Option("--missing", help="List only names that do not run.")

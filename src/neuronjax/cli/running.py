@@ -38,7 +38,7 @@ def run(
         str,
         typer.Argument(
             help="A saved program, `module:function`, `file.py:function`, or a script "
-            "`file.py`, before its arguments.",
+            "`file.py` followed by its arguments.",
             show_default=False,
         ),
     ],

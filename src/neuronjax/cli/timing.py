@@ -256,7 +256,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
 
 def constants(
     text: Annotated[
-        str, typer.Argument(metavar="FILTER", help="A text that names must contain.")
+        str, typer.Argument(metavar="FILTER", help="List only names with this text.")
     ] = "",
     assumptions: Annotated[
         bool, typer.Option("--assumptions", help="List only unpublished figures.")

@@ -54,7 +54,7 @@ def track(
         str | None,
         typer.Option(
             metavar="REVISION",
-            help="Measure every commit since, without those in the file of --append.",
+            help="Measure every commit after REVISION that --append's file lacks.",
         ),
     ] = None,
     plot: Annotated[

@@ -1,9 +1,9 @@
 """Changes that would make a program faster, each with its predicted time.
 
-The time after a change is found by lowering or scheduling the changed program again. A
-time that no program reaches, such as the time if all queues overlapped, is called a
-bound. A change of precision changes the numbers; `neuronjax run` and `jit` show whether
-the program still trains.
+To predict a time, the changed program is lowered or scheduled again. A time that no
+program reaches, such as the time if all queues overlapped, is called a bound. A change
+of precision changes the numbers; `neuronjax run` and `jit` show whether the program
+still trains.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class PrecisionSearch(Displayed):
         told += explained(shown, self.groups)
         chosen = [self.candidates[a] for a in self.assignment]
         return new_table(
-            "What every group of ops got",
+            "The precision of every group of ops",
             {
                 "group": TEXT,
                 "ops": RIGHT,

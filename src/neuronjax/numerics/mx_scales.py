@@ -103,7 +103,8 @@ def _always(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
 
 
 def _unless_power_of_two(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return the increment of torchao's CEIL, 2^(ceil(log2 amax) - emax)."""
+    """Return the increment for which the scale is torchao's CEIL, 2^ceil(log2 amax) /
+    2^emax."""
     del element
     return (mantissa != _ZERO).astype(jnp.uint32)
 

@@ -125,7 +125,8 @@ class Rule:
             )
         if not self.overrides:
             raise InvalidProgramError(
-                f"{self!r} overrides nothing", remedy='give a field, auto_cast="none"'
+                f"{self!r} overrides nothing",
+                remedy='give a field to override, such as auto_cast="none"',
             )
         for name, pattern in self.selectors.items():
             values.check_pattern(f"Rule.{name}", pattern)

@@ -80,7 +80,7 @@ def queues_table(
     limit = "queues that wait" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
-        limit = "its start and end"
+        limit = "the time to start and end"
     return new_table(
         f"Active time of each queue; the program is limited by {limit}",
         {"queue": NAME, "active": NUMBER, "share": NUMBER}
@@ -183,8 +183,8 @@ def confidence_table(found: Confidence, kind: str, predicted: float) -> Table:
     if not found.low_seconds <= predicted <= found.high_seconds:
         how = "longer" if predicted < found.low_seconds else "less"
         outside = (
-            f"{seconds(predicted)} lies outside: nearly all of these programs took "
-            f"{how} than predicted"
+            f"{seconds(predicted)} is outside this interval: nearly all of these "
+            f"programs took {how} than predicted"
         )
     return new_table(title, columns | {"error": NUMBER}, rows, outside)
 

@@ -90,7 +90,7 @@ class Usage(dict[str, float]):
         return self
 
     def __repr__(self) -> str:
-        return f"<neuronjax.Usage {self.busy_seconds:.3g} s of queues>"
+        return f"<neuronjax.Usage: queues busy for {self.busy_seconds:.3g} s>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without zeros."""

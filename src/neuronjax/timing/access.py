@@ -61,7 +61,7 @@ def viewed(
     """Return the access to the result of `i`; None if `i` is not an access pattern.
 
     `access` and `types` have the accesses and types of all values by number,
-    `arguments` the numbers of those in HBM."""
+    `arguments` has the numbers of the values in HBM."""
     kind = type(i)
     if kind is TensorCopy or kind is BitcastCopy:
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype
@@ -141,8 +141,8 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which each row of the result is read from one row of
-    the operand, and whether each row of the result repeats one element (None: if each
-    row of the operand does)."""
+    the operand, and whether each row of the result repeats one element. The latter is
+    None if the operand's `is_scalar` also holds for the result."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):
@@ -167,7 +167,7 @@ def _transpose(
     if order == sorted(order):
         return _view(before, rows_of(shape), before.is_scalar)
     rows = rows_of(shape, next(n for n, p in enumerate(permutation) if p != n))
-    if order[-1] == max(order):  # whole rows move: only their addresses change
+    if order[-1] == max(order):  # rows move as a whole
         return _view(before, rows | {prod(shape[: order[-1]])}, before.is_scalar)
     if len(before.roots) == 1 and before.roots[0] in arguments:
         # The DMA engines can transpose while they load from HBM.

@@ -82,7 +82,7 @@ PROGRAM_SECONDS = assumed(
 MATMUL_MINIMUM = Constant(
     64,
     "cycles",
-    "least time of a matmul: MM_INIT_LATENCY [A2]; min(64, stationary columns) [V26]",
+    "least time of a matmul: MM_INIT_LATENCY [A2]; less for few columns [V26]",
 )
 FAST_LOAD = Constant(
     4,
@@ -114,9 +114,9 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "each second of low use takes back this constant times (THROTTLE_LIMIT - use)"
-    " seconds of the rise to full rate. Use is 0 in a pause, else the rate times the"
-    " share of rows in use; that rows matter is undocumented",
+    "in each second of use below THROTTLE_LIMIT, the rise to full rate loses this"
+    " constant times (THROTTLE_LIMIT - use) seconds. Use is 0 in a pause, else the rate"
+    " times the share of the array's rows in use; no document says that rows matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 
@@ -321,7 +321,7 @@ PASSING_SHARE = assumed(
 CARRY_SHARE = assumed(
     0.5,
     "fraction",
-    "the part of SBUF in which a loop's carry stays, smallest values first",
+    "the part of SBUF for a loop's carry; the carry's smallest values come first",
 )
 MASK_ROWS = assumed(
     128,
@@ -376,14 +376,14 @@ LINK_SHARE = assumed(
     0.7,
     "fraction",
     "the part of a NeuronLink's rate that transfers reach; ASSUMPTION: on all chips",
-    fitted_to="T12: 8 ranks, 512 KiB to 1 MiB: 16.8 GB/s for additional bytes",
+    fitted_to="T12: 8 ranks: bytes added from 512 KiB to 1 MiB move at 16.8 GB/s",
 )
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
     "a channel's part of a core's DMA rate; a collective has two channels, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
-    fitted_to="T2: 2 ranks, 16 MiB to 1 GiB: 56.8 GB/s for additional bytes",
+    fitted_to="T2: 2 ranks: bytes added from 16 MiB to 1 GiB move at 56.8 GB/s",
 )
 SLICE_BYTES = assumed(
     2**20,

@@ -1,4 +1,4 @@
-"""Steps of collectives: the bytes between chips, and those in each rank.
+"""Steps of collectives: the bytes that move between chips and within ranks.
 
 A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of the
 collective's size, which is the larger of a rank's data before and after it, as in
@@ -54,8 +54,8 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of `groups` that work at the same time: the n-th steps of all
-    groups are merged to one."""
+    """Return the steps of all `groups`, which work at the same time: step n merges the
+    n-th steps of the groups."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -246,8 +246,8 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
-    """Return `steps`, marked as sliced if the group is within one node: they then work
-    at the same time. Over EFA a rank sends to one rank at a time [IX]."""
+    """Return `steps`; within one node they are marked as sliced, since they work at the
+    same time. Over EFA a rank sends to one rank at a time [IX]."""
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 
@@ -289,7 +289,7 @@ def _mesh_scatter(site: _GroupSite) -> Steps:
     if k == 1:
         return [site.step((n - 1) * c + 1.0, (n - 1) * c, site.pairs(per_chip=c))]
     # For each other chip, every rank sums one chunk over the ranks of its own chip, and
-    # sends the sum to that chip.
+    # sends the sum to the other chip.
     first = site.step(1.0, (n - 1) * c, site.pairs(per_chip=k * c))
     return [first, site.step(n * c)]
 
@@ -305,7 +305,6 @@ def _mesh_gather(site: _GroupSite) -> Steps:
 
 
 def _star_scatter(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends every chunk to the rank that sums it."""
     c, away = site.chunk, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=c)
     return [site.step(away * c + 1.0, 1 - c, flows)]
@@ -317,7 +316,6 @@ def _star_gather(site: _GroupSite) -> Steps:
 
 
 def _single_step(site: _GroupSite) -> Steps:
-    """Return one step in which each rank sends its data to all, and adds all data."""
     n, away = site.ranks, site.ranks - site.per_chip
     flows = site.pairs(per_pair_of_ranks=1.0)
     return [site.step(away + n, n - 1, flows)]
@@ -399,8 +397,8 @@ def _over_nodes(
 def _joined(
     op: str, inside: str, inner: Sequence[Group], topology: Topology, over: Steps
 ) -> Steps:
-    """Return the steps between nodes, `over`, with the steps within nodes before or
-    after them, or both, depending on `op` [IX]."""
+    """Return `over`, the steps between nodes, with the steps within nodes added before,
+    after, or both, depending on `op` [IX]."""
 
     def within(op: str) -> Steps:
         if inner[0].size == 1:
@@ -440,8 +438,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return `flows` from one rank of chip 0 as flows from all ranks of the first chip
-    in `ranks` (the number of ranks by chip)."""
+    """Return `flows` of one rank on chip 0, moved to the first chip in `ranks` and
+    multiplied by the number of ranks on this chip."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

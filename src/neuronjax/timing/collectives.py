@@ -95,7 +95,7 @@ def collective_time(
         algorithm: from `collectives.algorithms`; None to select by size and groups.
         plan: the fold plan of the instruction, if any; replaces `algorithm`.
         lnc: physical cores per logical core; None for the target's default.
-        network: used instead of the target's network.
+        network: None for the target's network.
 
     Raises:
         InvalidProgramError: an op or algorithm is unknown, or the groups cannot run it.

@@ -38,8 +38,7 @@ OPS: Mapping[str, str] = MappingProxyType(
     | {
         "all_gather_v": "all_gather",
         "all_to_all_v": "all_to_all",
-        # ASSUMPTION: the parts add up to all of the data; their sizes are known only at
-        # run time.
+        # ASSUMPTION: all of the data moves, since the sizes of parts are unknown.
         "ragged_all_to_all": "all_to_all",
         "collective_permute_implicit": "collective_permute",
         # ASSUMPTION: DMA engines add as they move, at the same rate.

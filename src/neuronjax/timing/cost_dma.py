@@ -285,7 +285,6 @@ def _move(i: KernelInstruction) -> _Move:
 
 
 def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
-    """Return the first DMA engine that moves a transfer, and the number of engines."""
     whole, side = engines(core), m.on_chip
     if _in_hbm(side):
         return 0, whole

@@ -34,8 +34,6 @@ def _in_memory(accesses: Iterable[Any]) -> list[LaneStream]:
 
 
 def _streams(read: list[LaneStream]) -> tuple[LaneStream, ...]:
-    """Return the tensors of `read` that have several elements per partition; all
-    tensors if each has one."""
     longest = max((s.free for s in read), default=1)
     return tuple(s for s in read if longest == 1 or s.free > 1)
 

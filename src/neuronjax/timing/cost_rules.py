@@ -100,7 +100,7 @@ class KernelPrice:
         ring: for DMA, the queue that issues the transfer; "" for engines.
         issue_seconds: how long issuing a transfer occupies the ring.
         start_seconds: from a transfer's trigger to its first byte.
-        dma_engines: the first DMA engine that moves it, and the number of such engines.
+        dma_engines: the first DMA engine that moves data, and the number of engines.
         load_seconds: seconds to load a stationary operand that is not yet loaded.
         seen_seconds: the part of `load_seconds` that delays the next matmul.
         rows, columns: (first, number) of the rows of a matmul's tile of TensorE's

@@ -103,8 +103,6 @@ class ArrayTiling:
 
 
 def _tile_size(core: Core, used: int, whole: int, allowed: bool) -> int:
-    """Return the size of the smallest tile of the array that has at least `used` rows
-    (or columns); `whole` if tiles are not `allowed`."""
     tile = least_tile(core) if allowed else whole
     while tile < used and tile < whole:
         tile *= 2
@@ -347,7 +345,6 @@ def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> f
 
 
 def _tiles(i: KernelInstruction) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (first, number) of a tile's rows, and of its columns, in units of 32."""
     quarter = int(a.TILE_ROWS.value)
     position = i.attributes.get("tile_position") or (0, 0)
     size = i.attributes.get("tile_size") or (128, 128)

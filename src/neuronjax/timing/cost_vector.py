@@ -117,7 +117,7 @@ def _tensors(i: Instruction, reading: Reading) -> int:
 
 
 def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the ways to divide x by y: x times 1 / y, from ScalarE or VectorE."""
+    """Return the ways to divide x by y: ScalarE or VectorE computes 1 / y first."""
     shape = i.results[0].type.shape
     if 1 in reading.scalars:  # one divisor per row
         shape = shape[:-1]

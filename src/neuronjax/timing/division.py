@@ -25,8 +25,8 @@ def working_bytes(
 ) -> int:
     """Return the bytes of two row tiles: one is computed while the next is loaded.
 
-    The result is at most half of SBUF, except for matmuls of several rows. `turned` is
-    as in `block_bytes`."""
+    The result is at most half of SBUF, except for matmuls of several rows. `turned` are
+    the matmuls whose left operand is transposed first."""
     size = 2 * block_bytes(fused, region, core, turned)
     is_matmul = region.has_matmul and region.rows > 1
     return size if is_matmul else min(size, core.sbuf_bytes // 2)

@@ -33,7 +33,7 @@ class FusedStep:
         slots: how many further scalar operations fit in the pass.
         reduces: whether the step also reduces its result along the rows.
         binds_rows: whether rows have to be on the partitions of SBUF.
-        masked: the attention scores of which the step masks whole blocks; None if none.
+        masked: the attention scores of which the step masks whole blocks, or None.
         sides: the row counts (`rows_of`) of a matmul's result, left operand and right
             operand; None before they are computed.
         sums: results that add up over the rows of the step's region, and are complete
@@ -93,8 +93,8 @@ class TiledRegion:
         candidates: row counts (`rows_of`) that all steps have.
         rows: the number of rows, the largest of `candidates`.
         inside: values that the steps compute.
-        whole: values from outside that every tile needs completely.
-        streamed: values from outside that are loaded row by row.
+        whole: loaded values that every tile needs completely.
+        streamed: values that are loaded row by row.
         lhs_bytes: bytes of the left operands of matmuls, for all rows.
         batches: for each of `whole`, the number of parts into which the matmul's batch
             splits it, 1 if it is not split; only two parts are in SBUF at a time.

@@ -233,8 +233,6 @@ class _Fusion:
         step.operands, step.form = (value,), "activation"
 
     def _single(self, value: int) -> FusedStep | None:
-        """Return the step whose only result is `value`, if the value has one reader;
-        otherwise None."""
         root = self._whole(value)
         if root not in self.step_of or self.uses[root] != 1:
             return None
@@ -242,8 +240,6 @@ class _Fusion:
         return step if step is not None and step.results == [root] else None
 
     def _whole(self, value: int) -> int:
-        """Return the tensor in memory that has exactly a value's elements; -1 for
-        none."""
         access = self.access[value]
         if len(access.roots) != 1 or access.is_scalar or access.transposes:
             return -1
@@ -254,7 +250,6 @@ class _Fusion:
         return root if same else -1
 
     def _absorb_cast(self, step: FusedStep) -> bool:
-        """Fuse a cast into the step of its operand; return whether that is possible."""
         (value,) = step.operands
         before = self._single(value)
         if before is None or before.form in ("control", "collective", "other"):
@@ -270,7 +265,6 @@ class _Fusion:
         return True
 
     def _absorb(self, step: FusedStep, value: int) -> None:
-        """Fuse the step that computes the operand `value` into `step`, if possible."""
         before = self._single(value)
         if before is None or before.reduces:
             return
@@ -308,9 +302,8 @@ class _Fusion:
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return (instruction, form, 0) of one activation for both steps if they are a
-        logistic function or SiLU; otherwise None. 0 means that no further scalar
-        operation fits in it."""
+        """Return the value of `_merged_form` if both steps are one logistic function or
+        SiLU; otherwise None."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}
@@ -363,7 +356,7 @@ def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
     """Return (instruction, form, number of scalar operations that still fit) of one
-    pass for both steps; None if no pass can do both."""
+    pass that executes both steps; None if there is no such pass."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:

@@ -5,8 +5,8 @@ last use. A tensor that the forward pass saves and the backward pass reads is an
 activation; other computed tensors are workspace. A captured program has no donation:
 its results are separate tensors. With donation, a result takes the memory of an
 argument of its shape and dtype, paired as JAX pairs them, after the last read of the
-argument; until then the result has other memory. Times stay the same. Bytes are those
-of a logical core.
+argument; until then the result has other memory. Donation changes no times. Bytes are
+those of a logical core.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ trn2 the compiler divides these between both engines: bmm v2 of kda-for-trainium
 4,170 instructions on one engine and 4,133 on the other, among them 4,224 movable copies
 out of PSUM. ASSUMPTION: once all other instructions are assigned, each movable
 instruction goes to the engine with less work so far. For trn1 all movable instructions
-go to ScalarE: VectorE is idle in bmm, and ScalarE's times in other kernels agree
-(`docs/times.md`).
+go to ScalarE: VectorE is idle in bmm, and predictions for other kernels agree with
+measurements (`docs/times.md`).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def on_engines(
 
 
 def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
-    """Return the indices of `entries` that only fill PSUM with zeros for a sum. The
+    """Return the indices of the `entries` that only fill PSUM with zeros for a sum. The
     compiler leaves these out, since the sum's first product overwrites PSUM.
 
     Kernels of neuronxcc.nki write a sum as `nl.zeros(..., buffer=nl.psum)` and `+=`."""
@@ -171,7 +171,7 @@ def with_held_tiles(
     The compiler of neuronxcc.nki leaves out repeated loads of the same data, and equal
     operations in later iterations of a loop. Readers use the first tile instead. The
     most recently used tiles are kept, in the part of `room` (bytes of a partition) that
-    the kernel's own tiles leave. Counters of three kernels on trn1, without spills,
+    the kernel's own tiles do not use. On trn1, counters of three kernels without spills
     agree [AO]: one kernel reads 84 MB, although its loads add up to 604 MB.
     `docs/times.md` has times."""
     written = Counter(a.storage for i in entries for a in i.outputs)

@@ -179,7 +179,7 @@ class _StorageAccesses:
         """Return the entries for which the next storage in this memory waits."""
         found = self.writers.entries()
         if not found:
-            found += self.freed  # nothing has waited for `freed` yet
+            found += self.freed  # without a write, nothing has waited for `freed`
         return found + self.readers.entries()
 
 
@@ -355,7 +355,7 @@ class KernelDependencies:
         before = region.write(b, n)
         if not before:
             return
-        if by_tensor:  # sums are added in order, without waiting
+        if by_tensor:  # matmuls add to a sum in order, without waiting
             same = [w for w in before if self._is_tensors(w)]
             if same:
                 self.order[n] = same
@@ -379,7 +379,7 @@ class KernelDependencies:
             region.freed = self._room(s, region.bytes)
         is_whole = access.pattern == region.whole and access.dtype == s.dtype
         if is_whole and access.dynamic is None:
-            return region, None  # equals `box(access)`
+            return region, None
         return region, box(access)
 
     def _room(self, s: Storage, size: int) -> list[int]:

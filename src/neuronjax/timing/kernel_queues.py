@@ -20,7 +20,7 @@ from neuronjax.timing.work import Core, Queue
 
 #: Queues that issue in the kernel's order.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
-#: The same for kernels of neuronxcc.nki.
+#: Queues that issue in the order of a kernel of neuronxcc.nki.
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}

@@ -364,7 +364,7 @@ class _Scheduling:
                 why[later] = n
             missing[later] -= 1
             if not missing[later]:
-                if later >= len(self.done):  # a group, whose results can all be read
+                if later >= len(self.done):  # a group of entries, not a single entry
                     when, others = ready[later], self.after[later] or []
                     self._notify(why[later], others, now, when, when)
                     continue

@@ -1,8 +1,9 @@
 """A kernel's blocks and device loops, unrolled to one stream of instructions.
 
 A loop that would unroll to more instructions than the limit is truncated: the last
-iteration in the stream represents the remaining ones. Trip counts are static, or given
-by the line of the loop. Other loops run once, which a note reports.
+iteration in the stream represents the remaining ones. A trip count is static, or the
+caller gives it for the loop's source line. A loop without a trip count runs once, which
+a note reports.
 """
 
 from __future__ import annotations

@@ -69,14 +69,14 @@ def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool
 def block_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """Return the SBUF that one row tile needs on its way through a region.
+    """Return the SBUF bytes of one row tile: the most bytes live at any of a region's
+    steps.
 
-    The result is the largest number of bytes live at any step. Only one block of
-    columns is live at a time of a matmul's result, of values computed from it, and of
-    operands that just one elementwise step reads; other values are live in whole rows.
-    An elementwise result overwrites an operand that nothing reads later; a transposed
-    operand needs separate memory. `turned` are the matmuls whose left operand is
-    transposed first."""
+    Only one block of columns is live at a time of a matmul's result, of values computed
+    from it, and of operands that just one elementwise step reads; other values are live
+    in whole rows. An elementwise result overwrites an operand that nothing reads later;
+    a transposed operand needs separate memory. `turned` are the matmuls whose left
+    operand is transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()

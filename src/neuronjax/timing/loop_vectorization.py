@@ -137,8 +137,8 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Return the carries of which an iteration only writes its own slice, each with
-        the node that writes the slice."""
+        """Return, by carry, the node that writes the slice of the current iteration,
+        for the carries that the loop's body uses nowhere else."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -268,7 +268,7 @@ class LoopVectorization:
                 location=last.location,
             )
         )
-        # The states before the iterations are the same tensor, shifted by one element.
+        # The states before each iteration are `result`, shifted by one element.
         self.known[state] = self.known[new] = _VectorizedValue(result, turns=True)
         return True
 

@@ -93,7 +93,6 @@ class Masks:
     def _visible(
         self, predicate: int, shape: tuple[int, ...], columns: float, is_kept: bool
     ) -> np.ndarray:
-        """Return, for every block, whether the mask may show any of its scores."""
         rows = _blocks(shape[-2], MASK_ROWS.value)
         across = _blocks(shape[-1], columns)
         frame = (

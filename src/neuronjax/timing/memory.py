@@ -226,7 +226,6 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
 
 
 def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
-    """Return a matmul's left and right operands; a gathered table counts as right."""
     if isinstance(i, NcMatmulSparse):
         stationary, moving = i.operands[:1], i.operands[2:]
         is_left = i.stationary == "lhs"

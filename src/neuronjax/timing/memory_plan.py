@@ -73,7 +73,7 @@ class BlockPlan:
         in_hbm: by value in HBM, its first and last unit.
         from_psum: matmul results that steps read in PSUM, without a copy to SBUF.
         updated: by updated value, the argument in HBM whose slices the update replaces.
-        last_use: by value from outside a unit, the last unit that reads it.
+        last_use: by value in memory, the last unit that reads it.
     """
 
     fused: Fused

@@ -23,8 +23,7 @@ def read_in_place(i: Im2col, core: Core) -> bool:
 
 
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
-    """Return the access to patches that are strides over an image.
-
+    """Return the access to patches that are read from an image by strides, not copied.
     Patches of one pixel keep the row counts of the image. Larger patches also read
     neighbouring rows, so that only groups (the first axis) are kept as rows."""
     shape, window = i.operands[0].type.shape, i.window

@@ -78,7 +78,7 @@ class PricedUnit:
         tables: ScalarE's function tables, in order of first use.
         blocks: the number of row blocks that do not overlap.
         block: the prices of one block, if there are several.
-        sources: by `id` of a work of `block`, the work of all blocks.
+        sources: by `id` of each work in `block`, the work for all blocks together.
     """
 
     steps: list[PricedStep] = field(default_factory=list)
@@ -209,7 +209,7 @@ class Pricing:
         instruction, scalars = priced(fused, step)
         reading = Reading(scalars, frozenset(in_psum), frozenset(turned))
         found = _without_gpsimd(ways(instruction, self.core, reading))
-        if stays:  # readers of PSUM need no copy out of it
+        if stays:  # without the copy out of PSUM
             kept = [way[:-1] if len(way) > 1 else way for way in found]
             found = tuple(dict.fromkeys(kept))
         return found
@@ -311,10 +311,10 @@ def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
 def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
     """Return the instruction to price for a step, and the positions of its scalars.
 
-    Operands have the shape after access patterns and the dtype in memory."""
+    Its operands have the shapes after access patterns and the dtypes in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
-        # Steps of these forms read whole operands; the dtype in memory may differ.
+        # The operands keep the instruction's shapes, and get the dtypes in memory.
         operands = [
             _seen(types, access, v, view.type.shape)
             for v, view in zip(step.operands, i.operands, strict=False)

@@ -74,8 +74,8 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values whose tiles are read as soon as they are computed; none is stored
-        #: whole.
+        #: Values of which each tile is read when it is computed, so that no memory is
+        #: reserved.
         self.passed_on: set[int] = set()
         #: Values that are written directly into a slice of a tensor in HBM. The update
         #: of this slice then moves nothing.
@@ -163,8 +163,8 @@ class SbufAllocation:
                 is_whole = fits and value in region.whole and batches <= 2
                 is_whole = is_whole and not streams
                 times = 1
-                if value in region.whole:  # a batch is split over cores
-                    times = unit.copies if batches == 1 else 1
+                if value in region.whole:
+                    times = unit.copies if batches == 1 else 1  # cores split batches
                     times *= 1 if fits else unit.passes
                 part, turned = parts.get(value, (1.0, False))
                 turned = turned and value not in in_array
@@ -271,8 +271,6 @@ class SbufAllocation:
         self._lies_in_hbm(n, value)
 
     def _lies_in_hbm(self, n: int, value: int) -> None:
-        """Record that a value is in HBM from unit n to its last use, or to the end if
-        it is a result."""
         last = len(self.units) if value in self.results else n
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
@@ -322,7 +320,8 @@ class SbufAllocation:
         self.sbuf.add(value, size, _NEVER if value in self.kept_results else last)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
-        """Keep results that later units read in SBUF; save results that do not fit."""
+        """Keep in SBUF the results that later units read; save results that do not
+        fit."""
         fused = self.fused
         for step in unit.region.steps:
             for value in step.results:
@@ -364,7 +363,6 @@ class SbufAllocation:
         return is_next and meets_little(fused, steps[0], value, self.capacity / 2)
 
     def _fits(self, n: int, unit: Unit, size: int, later: int, room: float) -> bool:
-        """Make room for a result that unit `later` reads; return whether it fits."""
         room = min(room, self.capacity * RESIDENT_SHARE.value)
         if size > room:
             return False
@@ -418,7 +416,8 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """Plan an in-place update in SBUF; return False if its target is read later."""
+        """Plan an update in SBUF, in place; return False if its target is read
+        later."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True
@@ -427,7 +426,7 @@ class SbufAllocation:
                 self._read(unit, value, 1, None, whole=False)
         if result in self.results and result not in self.kept_results:
             self._save(n, unit, result, "output")
-        if source in self.always:  # the result uses the loop's memory
+        if source in self.always:  # the result reuses the carry's memory
             self._keep(n, result, 0)
         else:
             self.sbuf.remove(source)

@@ -236,10 +236,10 @@ class _Schedule:
                 elif value in streams:
                     first, end = arrived[value]
                     first = max(first, end - others)
-                elif value in arrived:  # may still arrive during the first tile
+                elif value in arrived:  # the first tile may overlap the load
                     first, end = arrived[value]
                     last = max(last, end)
-                else:  # needed completely
+                else:  # the step waits for the last tile
                     first = times[value][1] if value in times else 0.0
                 if first > ready:
                     ready = first
@@ -328,7 +328,7 @@ class _Schedule:
         access = plan.fused.access
         given = [self._ready(access[v].roots, times) for v in step.operands]
         arguments = given[: len(i.operands)]
-        for _, end in given[len(i.operands) :]:  # other values that its blocks read
+        for _, end in given[len(i.operands) :]:  # values that blocks of `i` read
             for queue in _COMPUTE:
                 state.free[queue] = max(state.free.get(queue, 0.0), end)
         if isinstance(i, Loop):
@@ -453,5 +453,4 @@ class _Schedule:
 
 
 def _reach(state: QueueState, results: list[tuple[float, float]]) -> float:
-    """Return the time at which the last action of an iteration ends."""
     return max([state.end, state.dma, *(e for _, e in results)])

@@ -50,7 +50,6 @@ def group(fused: Fused, core: Core) -> list[TiledRegion]:
 
 
 def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
-    """Count the dimensions before the first one in `excluded` that is larger than 1."""
     for n, size in enumerate(shape):
         if n in excluded and size != 1:
             return n
@@ -75,7 +74,6 @@ def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
 
 
 def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
-    """Return the row counts of a matmul's result, left operand and right operand."""
     if step.sides is not None:
         return step.sides
     d = dimensions(step)
@@ -124,7 +122,8 @@ def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
 
 
 def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int]:
-    """Return the row counts that an operand may have if its region computes it."""
+    """Return the row counts that an operand may have in a region that computes both the
+    operand and `step`."""
     value = step.operands[position]
     own = rows_of(fused.types[value].shape)
     if step.form == "matmul":
@@ -207,8 +206,6 @@ class _Grouping:
         )
 
     def _joined(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return the row counts that a region still has if `step` joins it; None if
-        `step` cannot join it."""
         first = region.steps[0].form
         if first in ALONE:
             return None
@@ -284,7 +281,6 @@ class _Grouping:
         return batch if region.rows > batch and region.rows % batch == 0 else 1
 
     def _take_operands(self, region: TiledRegion, step: FusedStep) -> None:
-        """Add a step's operands from outside to the region's `streamed` or `whole`."""
         fused, rows, form = self.fused, region.rows, step.form
         always = form in ALONE
         for position, value in enumerate(step.operands):

@@ -119,7 +119,6 @@ def _added(
 
 
 def _count(start: int, limit: int, step: int, direction: str) -> int | None:
-    """Return the number of iterations until the comparison fails; None if never."""
     distance = limit - start
     if direction in ("GT", "GE"):
         distance, step = -distance, -step

@@ -249,7 +249,7 @@ def test_steps_of_an_integer_state_that_a_cast_truncates():
     arguments = 4 * normal(14, 30), jax.random.key_data(jax.random.key(0))
     report = compare(trained(truncated), policy="fp32")(*arguments)
     assert report.faults[0].record.source == marked_line(truncated), str(report)
-    assert "add what the rounding left out to the next update" in str(report)
+    assert "add the remainder of each rounding to the next update" in str(report)
     for step in (kept, stochastic):
         report = compare(trained(step), policy="fp32")(*arguments)
         assert report.faults == (), str(report)

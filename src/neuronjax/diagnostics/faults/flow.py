@@ -247,11 +247,11 @@ class Flow:
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
         """Return whether the error of `value` is due to chance and not to an op. `unit`
-        is the roundoff of the coarsest format on which the value depends. By chance, a
-        gradient that should be zero (of a bias before a softmax) is rounding noise; a
-        few elements are noise that an optimizer may enlarge; a float halfway between
-        whole numbers is rounded up or down; and, in 16 bits or fewer, errors of many
-        layers add up."""
+        is the roundoff of the coarsest format on which the value depends. Errors are
+        due to chance if a gradient that should be zero (of a bias before a softmax) is
+        rounding noise, if a few elements are noise, which an optimizer may enlarge, if
+        a float halfway between whole numbers is rounded up or down, or if, in 16 bits
+        or fewer, errors of many layers add up."""
         trace = self.maker(value)
         if trace is None:
             return False

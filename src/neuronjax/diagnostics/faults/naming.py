@@ -64,7 +64,7 @@ ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or use it to compute only t
 ONLY_THE_STEP += "change of the state, and add the change in FP32"
 LOG1P = "write jnp.log1p(x) for the logarithm of 1 + x, without this sum"
 ANGLE = "compute the angle by jnp.arctan2 of its sine and cosine"
-KEEP_REMAINDERS = "add what the rounding left out to the next update"
+KEEP_REMAINDERS = "add the remainder of each rounding to the next update"
 #: By `Suspect.scale`: why numbers become zero, and a remedy.
 _ZEROS = {
     "fill": (

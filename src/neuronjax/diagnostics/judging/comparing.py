@@ -80,7 +80,7 @@ def _to_show(
             why += f"{found.times_bound:.3g} times its bound"
             return number, found.worst, f"{which}{why}"
         l2, most = found.relative_l2, found.relative_l2_bound
-        why = f"{which}relative L2 {l2:.3g}; of a correct result, at most {most:.3g}"
+        why = f"{which}relative L2 {l2:.3g}; a correct result has at most {most:.3g}"
         if allowed[number].bound is None:
             why = f"{which}relative L2 {l2:.3g}, allowed {most:.3g}"
             if found.non_finite:

@@ -148,7 +148,8 @@ def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
 
 @legal.register
 def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    """Return (elements times scales, scales); the rule of `NcMatmulMx` omits scales."""
+    """Return (elements times scales, scales); the rule of `NcMatmulMx` reads only the
+    first."""
     elements, scales = exactly(i, [x[0].values], at)
     axis, shape = i.axis, x[0].shape
     exponents = np.repeat(np.asarray(scales, np.float64), BLOCK_SIZE, axis)

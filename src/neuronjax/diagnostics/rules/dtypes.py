@@ -68,7 +68,7 @@ complex numbers are not supported
 [ERR/EVRF004, JK]
 
 complex: warning of complex64 since 2.32
-complex64: 30 ops have it by the notes of SDK 2.32, and none by the page of error codes
+the notes of SDK 2.32 list 30 ops for complex64, the page of error codes lists none
 > a pair of float32 arrays
 [RN-CC 2.32 against ERR/EVRF004, JK]
 

@@ -192,9 +192,9 @@ def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 class _BlockErrors(NamedTuple):
-    """Errors of a block: `off` from the reference in FP32, `error` (0 for elements
-    without a bound) from the reference, `times` = `error` divided by the bounds.
-    `undecided` counts the elements without a bound."""
+    """Errors of a block. `off`: distances from the reference, rounded to FP32 if there
+    are bounds. `error`: distances from the reference itself, 0 where the bound is
+    infinite. `times`: `error` / bound. `undecided`: the number of infinite bounds."""
 
     off: np.ndarray
     error: np.ndarray

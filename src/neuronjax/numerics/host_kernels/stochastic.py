@@ -132,8 +132,9 @@ class _StochasticPart:
 
     def _chunk(self, first: Value) -> None:
         c, lanes = self._c, self._lanes
-        # Within a window (i ^ key) ^ ((i ^ key) >> 16) is i ^ low. The lanes differ
-        # only in the low bits of i, so only this part of the first product is a vector.
+        # The mixer multiplies (i ^ key) ^ ((i ^ key) >> 16). This is i ^ low, with one
+        # `low` per window. Lanes differ only in the low bits of i, so the product is
+        # the vector `own` plus the scalar `many`.
         shift, factor = STEPS[0]
         index = c.trunc(first, I32)
         low = c.xor(self._key, c.lshr(c.xor(index, self._key), I32(shift)))

@@ -119,9 +119,9 @@ def _passes(
 _HH, _HL, _LH, _LL = (0, 0), (0, 1), (1, 0), (1, 1)
 _SPLITS = {
     "12 bits cut": functools.partial(_masked, 12),
-    "12 bits to nearest": functools.partial(_nearest, 12),
-    "11 bits to nearest": functools.partial(_nearest, 11),
-    "8 bits to nearest": functools.partial(_nearest, 8),
+    "12 bits rounded": functools.partial(_nearest, 12),
+    "11 bits rounded": functools.partial(_nearest, 11),
+    "8 bits rounded": functools.partial(_nearest, 8),
 }
 _ORDERS = {
     "hh hl lh ll": (_HH, _HL, _LH, _LL),

@@ -119,10 +119,10 @@ def tensor_sums() -> Iterator[Question]:
     yield ask(name, claim, "fp32_sum_128", passes)
     two = {name: fold for name, fold in _CELLS.items() if name not in _OF_FOUR}
     pairs = each(two, lambda fold, c: fold(_pairs(c)))
-    name = "TensorE: pairs of double-row FP8"
+    name = "TensorE: sums of two FP8 products"
     yield ask(name, "double-row FP8", "fp8_pairs", pairs)
     quads = each(_CELLS, lambda fold, c: fold(_quads(c)))
-    yield ask("TensorE: quads of MX", "MX matmul", "mx_matmul", quads)
+    yield ask("TensorE: sums of four MX products", "MX matmul", "mx_matmul", quads)
 
 
 def _tiles(case: ProbeCase) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Cycles of GpSimdE, eight freely programmable processors of 512 bits.
 
-A documented instruction takes 150 cycles to start, plus its formula [V26]. Software is
-counted in operations on vectors of 128 lanes, all partitions together, and reads or
-writes 4 bytes per lane and cycle [A2]. The efficiency of software is not published: the
-counts are those of the plain algorithm.
+An instruction with a documented formula takes 150 cycles to start, plus the cycles of
+the formula [V26]. Other instructions run as software: per cycle each of 128 lanes
+executes one operation, or reads or writes 4 bytes [A2]. The efficiency of software is
+not published: the operations are those of the plain algorithm.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return one cycle per element; for software, the cycles of reads or writes."""
+    """Return the cycles of a task: one per element for names in `_PLAIN`; otherwise
+    those in which software reads or writes the elements, whichever takes longer."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)

@@ -27,15 +27,15 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return by how much a pause delays the next `busy_seconds` of work on all rows."""
+    """Return the seconds by which a pause delays `busy_seconds` of work on all rows."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds
 
 
 def is_idle(seconds: float) -> bool:
-    """Return whether a gap between matmuls is longer than half the window of 3 us, and
-    so resets the limit."""
+    """Return whether a gap between matmuls is long enough to reset the limit: more than
+    half of `THROTTLE_SECONDS`."""
     return seconds > a.THROTTLE_SECONDS.value * (1 - a.THROTTLE_LIMIT.value)
 
 
@@ -79,7 +79,6 @@ class Throttle:
         self._ramped = max(0.0, self._ramped - lost)
 
     def _rise(self, seconds: float, limit: float) -> float:
-        """Return how long `seconds` of full-rate work take as `limit` rises."""
         window = a.THROTTLE_SECONDS.value
         slope = (1 - a.THROTTLE_LIMIT.value) / window
         rest = window - self._ramped

@@ -34,7 +34,7 @@ def streams_per_cycle(core: Core) -> float:
 
 
 def _streamed(task: LaneTask, core: Core) -> float:
-    """Return the cycles of all input streams; v3 and later read two at once."""
+    """Return the cycles of all input streams; cores after v2 read two at a time."""
     read = sum(s.cycles for s in task.read)
     return max(longest(task.streams), read / streams_per_cycle(core))
 
@@ -75,9 +75,11 @@ def _one_stream(task: LaneTask, core: Core) -> Pace:
 
 
 def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles for N elements per lane if an operand is in PSUM or if all
-    tensors have 16 bits (from v3 on with speed 2; before, only for add, subtract and
-    multiply [V26]). Otherwise return the cycles of all input streams."""
+    """Return N cycles for N elements per lane if an operand is in PSUM or all tensors
+    have 16 bits; otherwise the cycles of all input streams.
+
+    Before NeuronCore-v3, tensors of 16 bits take N cycles only for add, subtract and
+    multiply [V26]."""
     if any(s.in_psum for s in task.read):
         return Pace(longest(task.streams))
     modes = has(core, "vector_perf_modes")
@@ -89,9 +91,9 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles for N elements per lane for a subtraction and then a
-    multiplication in 16 bits [V26], or if an operand is in PSUM (measured [RMQ,
-    picture]). Otherwise return the cycles of all input streams."""
+    """Return N cycles for N elements per lane if an operand is in PSUM (measured [RMQ,
+    picture]), or to subtract and then multiply in 16 bits [V26]; otherwise the cycles
+    of all input streams."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
@@ -101,8 +103,6 @@ def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _predicated(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles for N elements per lane if source and predicate are in different
-    memories, else the cycles of both streams."""
     split = len({s.memory for s in task.read}) > 1
     return Pace(longest(task.read) if split else _streamed(task, core))
 
