@@ -96,7 +96,7 @@ tests: conformance/test_oracle_elementwise.py conformance/test_matrix.py
 instructions: TensorTensor TensorScalar Compare Select
 
 exact: movement, gather, sort, top-k, control flow
-no bit of a value changes; sorts are stable, and the lower index wins a tie
+no bit of a number changes; sorts are stable, and the lower index wins a tie
 [StableHLO specification]
 tests: conformance/test_matrix.py conformance/test_constants.py
 conformance/test_movement_forms.py conformance/test_sort_forms.py
@@ -104,7 +104,7 @@ instructions: BitcastCopy DmaCopy Im2col Iota NcTranspose LocalGather Memset Sor
 SortBlock TopK Loop Branch Call RecordAmax ReadAmax
 
 exact: movement between devices
-no bit of a value changes; a device that receives nothing gets zeros
+no bit of a number changes; a device that receives nothing gets zeros
 [StableHLO specification]
 tests: execution/test_exchange_movement.py
 instructions: AllGather AllToAll CollectiveBroadcast CollectivePermute PartitionId
@@ -132,7 +132,7 @@ products of 16-bit and narrower operands are exact in FP32 if they are in FP32's
 tests: numerics/test_casts_exhaustive.py conformance/test_oracle_contraction.py
 
 exact: PSUM
-tiles are added in K order in FP32, or in BF16 with one rounding for each tile
+the sums of tiles are added in K order in FP32, or in BF16 with one rounding for each tile
 (NeuronCore-v4)
 [NeuronCore architecture guides]
 switch: psum_dtype
@@ -273,7 +273,7 @@ tests: conformance/test_oracle_elementwise.py
 
 modelled: NaNs
 a NaN wins every maximum and minimum; every NaN that leaves a program has the same bit
-pattern
+pattern, also a NaN that was only moved
 [not documented]
 tests: conformance/test_oracle_elementwise.py
 
