@@ -132,8 +132,8 @@ products of 16-bit and narrower operands are exact in FP32 if they are in FP32's
 tests: numerics/test_casts_exhaustive.py conformance/test_oracle_contraction.py
 
 exact: PSUM
-the sums of tiles are added in K order in FP32, or in BF16 with one rounding for each tile
-(NeuronCore-v4)
+the sums of tiles are added in K order in FP32, or in BF16 with one rounding for each
+tile (NeuronCore-v4)
 [NeuronCore architecture guides]
 switch: psum_dtype
 tests: conformance/test_oracle_tensor_engine.py conformance/test_oracle_contraction.py
@@ -359,9 +359,7 @@ neuronjax therefore has no INT8 datapath, except on inf1, whose page names INT8 
 TensorE's operands. On inf1, INT8 operands are multiplied unchanged. We assume that
 their sums are FP32, as on NeuronCore-v2. On all other chips, `integer_path` decides:
 with `"auto"` or `"exact"`, integer dots are exact on GpSimdE; with `"fp32"`, they go
-through FP32 as the compiler does it, and are exact to 2^24. Reductions of 32- and
-64-bit integers over devices go through FP32 by default, because the hardware has no
-other way to reduce them.
+through FP32 as the compiler does it, and are exact to 2^24.
 """
 
 
@@ -437,7 +435,8 @@ def _silicon() -> Iterator[str]:
     yield "states whether the measurement confirms or contradicts the claim. *Measured*"
     yield "is the chip's result, *here* is neuronjax's result for the same kernel,"
     yield "*shown by* is our program that compares the two, and *open* is what the"
-    yield "measurement does not show. A *distance* is the relative L2 norm of the"
+    yield "measurement does not show; for every row of trn1, it is also open whether"
+    yield "trn2 gives the same result. A *distance* is the relative L2 norm of the"
     yield "difference from the same kernel in NumPy's FP32. NumPy's own error is part"
     yield "of every distance. Numbers without a unit are distances, unless the row says"
     yield "otherwise. Independent errors add as the root of the sum of their squares"

@@ -220,8 +220,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         here='rounded; not rounded with round_trips="folded"',
         source=_KILN,
         shown_by=_ELEMENTWISE,
-        unexplained="which ops may be between the two casts; whether this applies to"
-        " trn2",
+        unexplained="which ops may be between the two casts",
     ),
     Evidence(
         subject="integers, comparison, selection",
@@ -233,8 +232,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         " results for these r",
         source=_KILN,
         shown_by=_ELEMENTWISE,
-        unexplained="other widths, non-constant divisors, and remainders; whether this"
-        " applies to trn2",
+        unexplained="other widths, non-constant divisors, and remainders",
     ),
     Evidence(
         subject="movement, gather, sort, top-k, control flow",
@@ -244,7 +242,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="exact to the bit",
         source=_KILN,
         shown_by="tests/nki/test_matmul_kernels.py",
-        unexplained="which dtypes were measured; whether this applies to trn2",
+        unexplained="which dtypes were measured",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -254,7 +252,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.2e-7 from float64, for K of 64 and 128",
         source=_KILN,
         shown_by=_SUMS,
-        unexplained="which K and which norm were used; whether this applies to trn2",
+        unexplained="which K and which norm were used",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
@@ -265,8 +263,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="for arguments of -76 to 85, at most 1.2e-5, with a median of 6e-7",
         source=_KILN,
         shown_by=_TABLES,
-        unexplained="why the median error is larger than here; whether this applies to"
-        " trn2",
+        unexplained="why the median error is larger than here",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
