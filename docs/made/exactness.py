@@ -96,7 +96,7 @@ tests: conformance/test_oracle_elementwise.py conformance/test_matrix.py
 instructions: TensorTensor TensorScalar Compare Select
 
 exact: movement, gather, sort, top-k, control flow
-no bit of a value changes; sorts are stable, and the lower index wins a tie
+no bit of a number changes; sorts are stable, and the lower index wins a tie
 [StableHLO specification]
 tests: conformance/test_matrix.py conformance/test_constants.py
 conformance/test_movement_forms.py conformance/test_sort_forms.py
@@ -104,7 +104,7 @@ instructions: BitcastCopy DmaCopy Im2col Iota NcTranspose LocalGather Memset Sor
 SortBlock TopK Loop Branch Call RecordAmax ReadAmax
 
 exact: movement between devices
-no bit of a value changes; a device that receives nothing gets zeros
+no bit of a number changes; a device that receives nothing gets zeros
 [StableHLO specification]
 tests: execution/test_exchange_movement.py
 instructions: AllGather AllToAll CollectiveBroadcast CollectivePermute PartitionId
@@ -132,8 +132,8 @@ products of 16-bit and narrower operands are exact in FP32 if they are in FP32's
 tests: numerics/test_casts_exhaustive.py conformance/test_oracle_contraction.py
 
 exact: PSUM
-tiles are added in K order in FP32, or in BF16 with one rounding for each tile
-(NeuronCore-v4)
+the sums of tiles are added in K order in FP32, or in BF16 with one rounding for each
+tile (NeuronCore-v4)
 [NeuronCore architecture guides]
 switch: psum_dtype
 tests: conformance/test_oracle_tensor_engine.py conformance/test_oracle_contraction.py
@@ -162,11 +162,12 @@ tests: lowering/test_products.py conformance/test_oracle_contraction.py
 modelled: FP32 operands in TensorE
 each operand is split into a high and a low half of 12 bits; four passes multiply high
 by high, high by low, low by high and low by low, and PSUM adds their results; by
-default, each pass makes a sum of every 32 rows and adds these sums in order; with
-fp32_4pass, it makes one sum of all rows
+default, a pass splits the rows of a tile into groups of 32, adds the products of each
+group, and then adds the sums of the groups in order; with fp32_4pass, a pass makes one
+sum of all rows of a tile
 [AWS documents the fourfold cost and row groups of 32; we chose the split and the sums
 to fit published distances (see below); it is unknown whether the products of narrower
-operands are also added by 32 rows]
+operands are also added in groups of 32 rows]
 switch: fp32_model
 tests: conformance/test_oracle_contraction.py
 
@@ -177,7 +178,7 @@ tests: conformance/test_oracle_contraction.py
 
 modelled: MX matmul
 K tile of 512: operands are dequantized to FP32; the four products of a cell are added
-left to right, then the cells are added down the rows
+in order, then the cells are added down the rows
 [FP32 accumulation and the K tile are documented; the point where scales are applied is
 not]
 switch: mx_layout
@@ -186,7 +187,7 @@ instructions: NcMatmulMx
 
 modelled: sparse matmul
 each compressed value is multiplied by the row that its tag selects; a tile has 128
-values
+compressed values
 [the NeuronCore-v3 guide describes a planned interface, but no order of addition]
 tests: conformance/test_oracle_tensor_engine.py
 instructions: NcMatmulSparse
@@ -213,14 +214,14 @@ instructions: TensorTensorScan ScanBlock
 
 modelled: reductions over devices
 sums are FP32, in the order of the algorithm; a rank (a device) that stores a partial
-sum rounds it to the tensor's dtype; ring adds along one to four cycles (channels)
-through all ranks, and each channel has its part of the data; kangaring, AWS's ring of
-pairs of ranks, has two cycles, and in each pair one rank adds on the first cycle and
-the other rank on the second
-[algorithms, steps, cycles and FP32 sums are documented; the order within a step is not,
-nor is the ring's default of one channel; integers of 32 and 64 bits are reduced in FP32
-(errors EVRF061 and EVRF063 of AWS's compiler); overflow of narrower integers is not
-documented, and wraps around here]
+sum rounds it to the tensor's dtype; a ring has one to four channels; a channel is a
+closed path through all ranks in one direction, along which a part of the data is added;
+kangaring, AWS's ring of pairs of ranks, has two channels with half of the data each:
+on one channel, the first rank of every pair adds, and on the other, the second rank
+[algorithms, steps and FP32 sums are documented; the order within a step is not; that
+ring has one channel by default is our choice; errors EVRF061 and EVRF063 of AWS's
+compiler state that integers of 32 and 64 bits are reduced in FP32; overflow of narrower
+integers is not documented, and wraps around here]
 switch: collective_algorithm, collective_reduce_dtype, integer_path,
 implicit_integer_downcast
 tests: execution/test_exchange_oracle.py
@@ -265,13 +266,14 @@ tests: numerics/test_scalar_engine.py numerics/test_scalar_engine_silicon.py
 execution/test_scalar_engine.py
 
 modelled: FP32 subnormals
-every engine reads and writes them as zeros of the same sign
+in arithmetic, every engine reads and writes them as zeros of the same sign; movement
+and changes of sign keep them
 [not documented]
 tests: conformance/test_oracle_elementwise.py
 
 modelled: NaNs
 a NaN wins every maximum and minimum; every NaN that leaves a program has the same bit
-pattern
+pattern, also a NaN that was only moved
 [not documented]
 tests: conformance/test_oracle_elementwise.py
 
@@ -327,7 +329,8 @@ switch: accumulation, transcendentals
 tests: conformance/test_policies.py
 
 host: linear algebra and callbacks of the host
-the host computes svd, qr, eigh, eig, schur and similar, pure_callback and io_callback
+the host computes svd, qr, eigh, eig, schur and similar functions, and the functions of
+pure_callback and io_callback
 [no NeuronCore has them]
 switch: host_custom_calls, callbacks
 tests: conformance/test_host_calls.py conformance/test_callbacks.py
@@ -356,9 +359,7 @@ neuronjax therefore has no INT8 datapath, except on inf1, whose page names INT8 
 TensorE's operands. On inf1, INT8 operands are multiplied unchanged. We assume that
 their sums are FP32, as on NeuronCore-v2. On all other chips, `integer_path` decides:
 with `"auto"` or `"exact"`, integer dots are exact on GpSimdE; with `"fp32"`, they go
-through FP32 as the compiler does it, and are exact to 2^24. Reductions of 32- and
-64-bit integers over devices go through FP32 by default, because the hardware has no
-other way to reduce them.
+through FP32 as the compiler does it, and are exact to 2^24.
 """
 
 
@@ -384,7 +385,7 @@ def _page() -> Iterator[str]:
     yield ""
     yield "- The *operands* of a matmul are multiplied along the axis K."
     yield "- A *tile* is the part of an axis that an engine adds at once. A tile of"
-    yield "  TensorE is a part of K; TensorE adds tiles in the memory *PSUM*."
+    yield "  TensorE is a part of K; the sums of tiles are added in the memory *PSUM*."
     yield "- A *left fold* adds elements one by one, from the first to the last."
     yield "- *NeuronCore-v2* is the core of trn1 and inf2, *NeuronCore-v3* that of"
     yield "  trn2, and *NeuronCore-v4* that of trn3."
@@ -408,10 +409,10 @@ def _page() -> Iterator[str]:
     yield ""
     yield 'With `transcendentals="scalar_engine"`, a policy computes elementary'
     yield "functions as ScalarE does: each function is a table of cubics, one for"
-    yield "each segment of an octave of |x|. *Error* is the largest error in a"
-    yield "segment, divided by the largest value in that segment. *Size of the error*"
-    yield "states whether we guessed this error or a measurement shows it, and *in"
-    yield "programs* is the op that uses the function. The functions without such an op"
+    yield "each segment of an octave (2^n to 2^(n+1)) of |x|. *Error* is the largest"
+    yield "error in a segment, divided by the largest value in that segment. *Size of"
+    yield "the error* states whether we guessed this error or a measurement shows it."
+    yield "*In programs* is the op that uses the function; functions without such an op"
     yield "are used in NKI kernels only. All results of these functions are labelled"
     yield "*modelled*. [ScalarE's functions](scalar-engine.md) has the evidence."
     yield ""
@@ -434,11 +435,14 @@ def _silicon() -> Iterator[str]:
     yield "states whether the measurement confirms or contradicts the claim. *Measured*"
     yield "is the chip's result, *here* is neuronjax's result for the same kernel,"
     yield "*shown by* is our program that compares the two, and *open* is what the"
-    yield "measurement does not show. A *distance* is the relative L2 norm of the"
-    yield "difference from the same kernel in NumPy's FP32, which has an error of its"
-    yield "own. Numbers without a unit are distances, unless the row says otherwise."
-    yield "Independent errors add as the root of the sum of their squares (*in"
-    yield "quadrature*)."
+    yield "measurement does not show; for every row of trn1, it is also open whether"
+    yield "trn2 gives the same result. A *distance* is the relative L2 norm of the"
+    yield "difference from the same kernel in NumPy's FP32. NumPy's own error is part"
+    yield "of every distance. Numbers without a unit are distances, unless the row says"
+    yield "otherwise. Independent errors add as the root of the sum of their squares"
+    yield "(*in quadrature*)."
+    yield "[Benchmarks](benchmarks.md#what-trn2-does-with-fp32-operands)"
+    yield "compares our model of FP32 operands in TensorE with 25 others."
     yield ""
     yield from _table(
         ("claim", "result", "chip", "measured", "here", "source", "shown by", "open"),

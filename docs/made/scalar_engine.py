@@ -33,8 +33,8 @@ SIZES: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "silu": (
             "at most this, by a measurement",
-            "a gated layer, for arguments of 2 to 16; half as many segments would add"
-            " an error that its distance excludes",
+            "a gated layer, for arguments of 2 to 16; with half as many segments, the"
+            " layer's distance would be larger than measured",
         ),
         "sin": (
             GUESS,

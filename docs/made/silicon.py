@@ -114,34 +114,32 @@ EVIDENCE: tuple[Evidence, ...] = (
         source="a public test that we know only from a report, which does not state"
         " where the test is",
         shown_by=_MODELS,
-        unexplained="bits are not published; the next row has other models that fit",
+        unexplained="bits are not published; the next row names other models that fit",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn2",
-        device="K = 64: 1.8e-7, of which NumPy's own error is 1.44e-7",
-        here="1.85e-7; with one sum of all rows (fp32_4pass), 2.08e-7",
+        device="bmm_v1, K = 64: 1.8e-7",
+        here="1.85e-7, of which NumPy's own error is 1.44e-7 (in quadrature); with one"
+        " sum of all rows (fp32_4pass), 2.09e-7",
         source=_KDA,
         shown_by=_MODELS,
-        unexplained="if NumPy adds blocks of 384 rows or more, two other models fit the"
-        " row above, this row and the next: sums of 16 rows; and operands that are not"
-        " split, with the products of four rows added exactly before they join the sum."
-        " Sums of 32 rows also fit without the pass low by low, or with the passes in"
-        " another order. Sums of 8, 64 or 128 rows, and exact sums, do not fit",
+        unexplained="five other models also fit the measured FP32 matmuls of trn2, for"
+        " example sums of 32 rows without the pass low by low",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
         verdict="confirmed",
         chip="trn2",
-        device="K = 2048: 3.987e-7; swiglu_v1, K = 1024 and 3072: 6.36e-7",
-        here="for a part of the results, with an exact silu: 3.63e-7 and 5.77e-7 if"
-        " NumPy adds blocks of 320 rows, as on Sapphire Rapids and Zen; 4.13e-7 and"
-        " 6.28e-7 if it adds blocks of 448 rows, as on Skylake-X",
+        device="tmm_v1, K = 2048: 3.987e-7; swiglu_v1, K = 1024 and 3072: 6.36e-7",
+        here="tmm_v1: 4.08e-7; swiglu_v1: 6.43e-7",
         source=_KDA,
-        shown_by=_MODELS,
-        unexplained="most of the distance is NumPy's own error; the host on which NumPy"
-        " ran is not known",
+        shown_by=_ROWS,
+        unexplained="most of each distance is NumPy's own error, which depends on the"
+        " processor; the processor of the measurement is not known. With NumPy's sums"
+        " as on three kinds of processors, our distances are 0.91 to 1.04 times the"
+        " measured ones (fp32_models.py)",
     ),
     Evidence(
         subject="elementary functions",
@@ -171,22 +169,32 @@ EVIDENCE: tuple[Evidence, ...] = (
         verdict="confirmed",
         chip="trn2",
         device="add_rmsnorm_matmul_v1: 1.4635e-5; matmul_add_rmsnorm_v2_bf16_split:"
-        " 1.545e-5; the attention kernels gqa_full_v2_twophase, v5, v6 and v8:"
-        " 2.874e-6, 5.422e-6, 5.448e-6 and 7.009e-6",
-        here='with transcendentals="scalar_engine": 1.462e-5; 1.544e-5; 2.695e-6,'
-        " 5.332e-6, 5.372e-6 and 6.949e-6",
+        " 1.545e-5",
+        here='with transcendentals="scalar_engine": 1.462e-5; 1.544e-5',
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="an error of 0.9e-6 to 1.0e-6 (in quadrature) of the attention"
-        " kernels; the bits of results; all functions except rsqrt and exp; whether"
-        " rsqrt or an error of 3e-5 in x^2 makes the first two distances",
+        unexplained="whether the error is rsqrt's; an error of 3e-5 in x^2 would also"
+        " explain both distances",
+    ),
+    Evidence(
+        subject="functions of ScalarE as its tables compute them",
+        verdict="confirmed",
+        chip="trn2",
+        device="the attention kernels gqa_full_v2_twophase, v5, v6 and v8: 2.874e-6,"
+        " 5.422e-6, 5.448e-6 and 7.009e-6",
+        here='with transcendentals="scalar_engine": 2.695e-6, 5.332e-6, 5.372e-6 and'
+        " 6.949e-6",
+        source=_KDA,
+        shown_by=_ROWS,
+        unexplained="an error of 0.9e-6 to 1.0e-6 (in quadrature) in each kernel; the"
+        " bits of results; all functions except rsqrt and exp",
     ),
     Evidence(
         subject="elementary functions",
         verdict="confirmed",
         chip="trn2",
         device="swiglu_v1, whose silu ScalarE computes: 6.36e-7",
-        here="6.4e-7: all results, with our default silu, from NumPy on our host",
+        here="6.43e-7",
         source=_KDA,
         shown_by=_ROWS,
         unexplained="silu's error is hidden by the error of the matmuls, which is 3e-7"
@@ -212,8 +220,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         here='rounded; not rounded with round_trips="folded"',
         source=_KILN,
         shown_by=_ELEMENTWISE,
-        unexplained="which ops may be between the two casts; whether this applies to"
-        " trn2",
+        unexplained="which ops may be between the two casts",
     ),
     Evidence(
         subject="integers, comparison, selection",
@@ -225,8 +232,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         " results for these r",
         source=_KILN,
         shown_by=_ELEMENTWISE,
-        unexplained="other widths, non-constant divisors, and remainders; whether this"
-        " applies to trn2",
+        unexplained="other widths, non-constant divisors, and remainders",
     ),
     Evidence(
         subject="movement, gather, sort, top-k, control flow",
@@ -236,7 +242,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="exact to the bit",
         source=_KILN,
         shown_by="tests/nki/test_matmul_kernels.py",
-        unexplained="which dtypes were measured; whether this applies to trn2",
+        unexplained="which dtypes were measured",
     ),
     Evidence(
         subject="FP32 operands in TensorE",
@@ -246,7 +252,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="1.2e-7 from float64, for K of 64 and 128",
         source=_KILN,
         shown_by=_SUMS,
-        unexplained="which K and which norm were used; whether this applies to trn2",
+        unexplained="which K and which norm were used",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
@@ -257,14 +263,14 @@ EVIDENCE: tuple[Evidence, ...] = (
         here="for arguments of -76 to 85, at most 1.2e-5, with a median of 6e-7",
         source=_KILN,
         shown_by=_TABLES,
-        unexplained="why the median error is twice as large as here; whether this"
-        " applies to trn2",
+        unexplained="why the median error is larger than here",
     ),
     Evidence(
         subject="functions of ScalarE as its tables compute them",
         verdict="contradicted",
         chip="trn1",
-        device="exp has the same relative error for arguments below -76",
+        device="for arguments of -85 to -76 too, exp's relative error is at most"
+        " 1.5e-5",
         here="up to 9 % off at -85, because products below 2^-126 are lost",
         source=_KILN,
         shown_by=_TABLES,
