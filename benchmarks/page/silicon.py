@@ -49,7 +49,7 @@ For the device, they assume that the two errors are independent; for the emulato
 give the distance from float64.
 
 Some kernels have a larger distance on the device than in the emulator. They use a
-function of ScalarE (exp, rsqrt) whose tables are less accurate than our functions. Two
+function of ScalarE (exp, and rsqrt or x²) that is less accurate than ours. Two
 independent errors add as the root of the sum of their squares (in quadrature). Computed
 in this way, the additional error of the device is 2.8e-6 to 2.9e-6 for the attention
 kernels, whatever their matmuls are, and 1.48e-5 for the kernels with RMSNorm."""
