@@ -98,9 +98,7 @@ def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 # -- functions of two operands ---------------------------------------------------------
 
-_EXACT_PRODUCT = ElementRule(
-    lambda f, x, r: (np.abs(x[1]), np.abs(x[0])), error="exact"
-)
+_EXACT_PRODUCT = ElementRule(lambda f, x, r: (np.abs(x[1]), np.abs(x[0])), "exact")
 
 
 def _multiplied(a: Held, b: Held) -> Array:

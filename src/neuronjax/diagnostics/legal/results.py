@@ -267,10 +267,7 @@ class LegalResults(Displayed):
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON value with figures of every output, without the arrays."""
         return {
-            "name": self.name,
-            "target": self.target,
-            "policy": self.policy,
-            "failure": self.failure,
+            **{n: getattr(self, n) for n in ("name", "target", "policy", "failure")},
             "outputs": [_figures(o) for o in self.outputs],
             "notes": list(self.notes),
         }
