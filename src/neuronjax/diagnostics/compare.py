@@ -105,10 +105,7 @@ class Setting:
     def _lower(self, policy: Policy, obeys_scopes: bool) -> tuple:
         stages.stage("lowering")
         return lower_by_op(
-            self.program,
-            target=self.target,
-            policy=policy,
-            obeys_scopes=obeys_scopes,
+            self.program, target=self.target, policy=policy, obeys_scopes=obeys_scopes
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
@@ -193,9 +190,7 @@ class ErrorRecorder:
     def __call__(
         self, path: OpPath, iterations: tuple[int, ...], found: Compared
     ) -> None:
-        sums = self._sums.get(path)
-        if sums is None:
-            sums = self._sums[path] = _Sums(number=len(self._sums))
+        sums = self._sums.setdefault(path, _Sums(number=len(self._sums)))
         sums.add(iterations, found)
         errors, limit = found.accumulation, self._tolerance
         if limit is None or self.first is not None or errors is None:

@@ -235,8 +235,7 @@ class Comparison(Displayed):
                 "results": [*self.results],
                 "notes": list(self.notes),
                 "ops": self.records,
-            },
-            lambda _: None,
+            }
         )
 
     def summary(self) -> dict[str, Scalar]:
@@ -307,30 +306,21 @@ class Comparison(Displayed):
             nothing = f"no op has a {limit}" if self.tolerance else "no bit differs"
             return [Text(f"no divergence: {nothing}", style="green")]
         lines = [
-            Text(f"first divergence ({limit}): {first}", style="bold red"),
-            Text(
-                f"  relative L2 {short(first.errors.relative_l2)}, "
-                f"{first.errors.differing} of {first.errors.elements} elements"
-            ),
+            f"  relative L2 {short(first.errors.relative_l2)}, "
+            f"{first.errors.differing} of {first.errors.elements} elements"
         ]
         for n, cause in enumerate(first.causes[:_SHOWN_CAUSES]):
             how = "  explained by" if n == 0 else "           and"
-            lines.append(
-                Text(
-                    f"{how} op {cause.number}, {cause.short_op}, {cause.label}, "
-                    f"{cause.line}"
-                )
-            )
+            what = f"{cause.short_op}, {cause.label}, {cause.line}"
+            lines.append(f"{how} op {cause.number}, {what}")
         hidden = len(first.causes) - _SHOWN_CAUSES
         if hidden > 0:
-            lines.append(
-                Text(
-                    f"           and {hidden} more, see report.first_divergence.causes"
-                )
-            )
+            more = f"{hidden} more, see report.first_divergence.causes"
+            lines.append(f"           and {more}")
         if not first.causes:
-            lines.append(Text("  no set of ops explains the divergence"))
-        return lines
+            lines.append("  no set of ops explains the divergence")
+        head = Text(f"first divergence ({limit}): {first}", style="bold red")
+        return [head, *map(Text, lines)]
 
     def _outliers(self) -> Iterator[Text]:
         first = self.first_divergence
@@ -348,10 +338,8 @@ class Comparison(Displayed):
                 f"{r.line}: relative L2 {error}",
                 style="yellow",
             )
-        if len(found) > _SHOWN_OUTLIERS:
-            yield Text(
-                f"  and {len(found) - _SHOWN_OUTLIERS} more, see report.outliers()"
-            )
+        if (hidden := len(found) - _SHOWN_OUTLIERS) > 0:
+            yield Text(f"  and {hidden} more, see report.outliers()")
 
 
 # -- results ---------------------------------------------------------------------------

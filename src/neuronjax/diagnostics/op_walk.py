@@ -111,8 +111,11 @@ class ParallelWalk(OpWalk):
         for lane in lanes:
             enter = lane.side.executor.enter
             lane.take([enter(a) for a in arguments], lane.side.program.main.arguments)
-        if self._lanes.perturbed is not None:
-            self._perturb(self._lanes.perturbed)
+        if (lane := self._lanes.perturbed) is not None:
+            for view in self.reference.program.main.arguments:
+                if unit := unit_of(view.type.dtype):
+                    array = np.asarray(lane.arrays[view.number])
+                    lane.arrays[view.number] = perturbed(array, unit, self._draw)
         with remembering():
             self.main(lanes)
         results = self.actual.program.main.results
@@ -124,13 +127,6 @@ class ParallelWalk(OpWalk):
             )
             self._witness.ended([*seen])
         return self._lanes.actual.read(results)
-
-    def _perturb(self, lane: Lane) -> None:
-        for view in self.reference.program.main.arguments:
-            unit = unit_of(view.type.dtype)
-            if unit:
-                array = np.asarray(lane.arrays[view.number])
-                lane.arrays[view.number] = perturbed(array, unit, self._draw)
 
     # -- methods of OpWalk -------------------------------------------------------------
 
@@ -198,9 +194,7 @@ class ParallelWalk(OpWalk):
         rows: dict[str, list[Lane]] = {}
         for lane in lanes:
             rows.setdefault(lane.name, []).append(lane)
-        repeats = not self._replaced and all(
-            bundle.repeats(path.op, lanes) for bundle in bundles
-        )
+        repeats = not self._replaced and all(b.repeats(path.op, lanes) for b in bundles)
         moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
         for name, row in rows.items():
             if (repeats or moves) and name in ("rounded", "isolated"):
@@ -292,7 +286,7 @@ class ParallelWalk(OpWalk):
     def _once(self, side: Side, i: Instruction, operands: Any, key: RoundingKey) -> Any:
         executor, joins = side.executor, side.joins(i)
         called = self.position.iterations if isinstance(i, HostCall) else ()
-        what = (executor.identity(i, key, self.position), called)
+        what = (executor.identity(i, key), called)
         arrays = [x for own in operands for x in own] if joins else operands
         run = executor.exchange if joins else executor.execute
         make = functools.partial(run, i, operands, key, self.position)

@@ -118,9 +118,8 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     key, pattern = _KINDS[by]
     keys = {op: key(op) or None for op in ops}
     # "block" precedes "block/mlp", since the last rule that matches an op counts.
-    names = sorted(
-        filter(None, dict.fromkeys(keys.values())), key=lambda n: n.count("/")
-    )
+    found = filter(None, dict.fromkeys(keys.values()))
+    names = sorted(found, key=lambda name: name.count("/"))
     readable = {name: {by: pattern(name)} for name in names}
     if all(_owner(op, readable) == keys[op] for op in ops):
         return _owned(ops, readable)

@@ -213,9 +213,8 @@ class PrecisionSearch(Displayed):
             f"{in_words(self.compile_seconds)}",
         ]
         if self.speedup < 1:
-            lines.append(
-                'predicted slower than the baseline; objective="time" avoids this'
-            )
+            slower = "predicted slower than the baseline"
+            lines.append(f'{slower}; objective="time" avoids this')
         lines += self._better_uniform()
         return Text("\n".join([*lines, ""]))
 

@@ -93,11 +93,9 @@ class Reference64:
         self.first_key = self._emulator.first_key
         self.stochastic = False
 
-    def identity(
-        self, i: Instruction, key: RoundingKey, position: Position
-    ) -> Hashable:
+    def identity(self, i: Instruction, key: RoundingKey) -> Hashable:
         """Return the key of `Emulator.identity`, marked "float64" if `i` has floats."""
-        identity = self._emulator.identity(i, key, position)
+        identity = self._emulator.identity(i, key)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
     def execute(
@@ -202,6 +200,7 @@ _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     Select: lambda i, x: np.where(*x),
     ReducePrecision: lambda i, x: x[0],
     Memset: lambda i, x: i.value,
+    NcMatmul: lambda i, x: products(i.dimensions, *x).reshape(i.results[0].type.shape),
     DmaCopy: moved,
     Im2col: moved,
 }
@@ -246,11 +245,6 @@ def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
-
-
-@_double.register
-def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
-    return (products(i.dimensions, *x).reshape(i.results[0].type.shape),)
 
 
 def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
