@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -115,12 +115,11 @@ def path_name(
     return "/".join(parts)
 
 
-class Named:
+class Named(NamedTuple):
     """Some arguments of a function, each by its position and by its name."""
 
-    def __init__(self, numbers: tuple[int, ...], names: tuple[str, ...]) -> None:
-        self.numbers = numbers
-        self.names = names
+    numbers: tuple[int, ...]
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:

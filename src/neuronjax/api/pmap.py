@@ -123,18 +123,9 @@ def pmap(
             whose length is not the number of devices.
         UnimplementedError: devices that are not 0, 1, 2, ... in this order.
     """
-    options: dict[str, Any] = dict(
-        in_axes=in_axes,
-        out_axes=out_axes,
-        static_broadcasted_argnums=static_broadcasted_argnums,
-        devices=devices,
-        axis_size=axis_size,
-        donate_argnums=donate_argnums,
-        target=target,
-        policy=policy,
-    )
     if function is None:
-        return lambda f: pmap(f, axis_name, **options)
+        options = {k: v for k, v in locals().items() if k != "function"}
+        return lambda f: pmap(f, **options)
     static = static_broadcasted_argnums
     static = (static,) if isinstance(static, int) else tuple(static)
     _axes_of("out_axes", out_axes)
@@ -146,13 +137,8 @@ def pmap(
         static=static,
         count=_count(devices, axis_size, "pmap"),
     )
-
-    @functools.wraps(function)
-    def whole(*args: Any, **kwargs: Any) -> Any:
-        return mapped(*args, **kwargs)
-
     return jit(
-        whole,
+        functools.wraps(function)(lambda *args, **kwargs: mapped(*args, **kwargs)),
         target=target,
         policy=policy,
         static_argnums=static,

@@ -261,7 +261,10 @@ def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
 def _revealed(case: ProbeCase) -> str:
     """Return the order of additions as text, from sums in which a huge pair cancels."""
     count = 128
-    sums = dict(zip(inputs.pairs(count), _pair_sums(case), strict=False))
+    found = case["out"].reshape(-1)
+    if case.probe != "vector_order":
+        found = case["out"][np.triu_indices(count, 1)]
+    sums = dict(zip(inputs.pairs(count), found, strict=False))
 
     def recorded(x: np.ndarray) -> np.floating:
         i, j = int(np.argmax(x)), int(np.argmin(x))
@@ -273,10 +276,3 @@ def _revealed(case: ProbeCase) -> str:
         return f"no order that adds two numbers at a time ({error.what})"
     # These sums do not show whether a sum is compensated.
     return str(dataclasses.replace(tree, is_compensated=False))
-
-
-def _pair_sums(case: ProbeCase) -> np.ndarray:
-    if case.probe == "vector_order":
-        return case["out"].reshape(-1)
-    rows, columns = np.triu_indices(128, 1)
-    return case["out"][rows, columns]
