@@ -18,8 +18,6 @@ from neuronjax.cli.options import Offer, options_of
 from neuronjax.cli.sources import FunctionSource, find, program
 from neuronjax.errors import InvalidProgramError
 
-_USUAL = "train"
-
 
 def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
     """Return two policies for "native,bf16", one for "bf16,rounding=stochastic"."""
@@ -121,7 +119,7 @@ def study(
     check_folders([output])
     if cache:
         nj.keep_compiled()
-    train = find(source if ":" in source else f"{source}:{_USUAL}")
+    train = find(source if ":" in source else f"{source}:train")
     if not isinstance(train, FunctionSource):
         raise InvalidProgramError(
             f"{source} is a saved program, not a training loop",
