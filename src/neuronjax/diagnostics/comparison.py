@@ -326,18 +326,13 @@ class Comparison(Displayed):
         first = self.first_divergence
         named = () if first is None else (first.record, *first.causes)
         worth = _WORTH_A_LINE * (self.tolerance or 0.0)
-        found = [
-            r
-            for r in self.outliers()
-            if r not in named and r.isolation.relative_l2 > worth
-        ]
+        worse = [r for r in self.outliers() if r.isolation.relative_l2 > worth]
+        found = [r for r in worse if r not in named]
         for r in found[:_SHOWN_OUTLIERS]:
+            what = f"op {r.number}, {r.short_op}, {r.label}, {r.line}"
             error = short(r.isolation.relative_l2)
-            yield Text(
-                f"outlier of its kind: op {r.number}, {r.short_op}, {r.label}, "
-                f"{r.line}: relative L2 {error}",
-                style="yellow",
-            )
+            text = f"outlier of its kind: {what}: relative L2 {error}"
+            yield Text(text, style="yellow")
         if (hidden := len(found) - _SHOWN_OUTLIERS) > 0:
             yield Text(f"  and {hidden} more, see report.outliers()")
 

@@ -135,11 +135,8 @@ def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
     _, number, _ = found
     op = timeline.instructions[number]
     where = f"{op.location.file}:{op.location.line}"
-    entries = {
-        n
-        for n, i in enumerate(schedule.stream.entries)
-        if i.name == op.name and i.location == where
-    }
+    every = enumerate(schedule.stream.entries)
+    entries = {n for n, i in every if (i.name, i.location) == (op.name, where)}
     seconds = what_if(schedule, lambda n, p: _free(p) if n in entries else p)
     what = f"without {op.name} at {where.rpartition('/')[2]}"
     yield Change("line", what, seconds, schedule.total_seconds, "bound")

@@ -118,12 +118,8 @@ def gaining(found: Iterable[Change]) -> list[Change]:
 
 def changes(subject: Subject) -> tuple[Change, ...]:
     """Return the best change of each kind, largest gain first; omit tiny gains."""
-    found = [
-        *_precisions(subject),
-        *_cores(subject),
-        overlap(subject.timeline),
-        *_batches(subject),
-    ]
+    found = [*_precisions(subject), *_cores(subject), overlap(subject.timeline)]
+    found += _batches(subject)
     best: dict[str, Change] = {}
     for change in gaining(found):
         best.setdefault(change.kind, change)

@@ -164,11 +164,8 @@ class ParallelWalk(OpWalk):
             return
         pair = np.asarray([by_name["actual"]]), np.asarray([by_name["reference"]])
         error = _NONE if pair[0] == pair[1] else errors_of(*pair)
-        self.heard(
-            OpPath(self.calls, op),
-            self.position.iterations,
-            Compared(isolation=_NONE, accumulation=error, device=lanes[0].device),
-        )
+        found = Compared(isolation=_NONE, accumulation=error, device=lanes[0].device)
+        self.heard(OpPath(self.calls, op), self.position.iterations, found)
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
         if isinstance(value, Substituted):
@@ -300,11 +297,8 @@ class ParallelWalk(OpWalk):
             return False
         known = views[self.actual]
         reads = [known[v].buffer.number for v in op.operands if v in known]
-        return path in self._replaced or any(
-            isinstance(lane.arrays.get(number), Substituted)
-            for lane in row
-            for number in reads
-        )
+        arrays = (lane.arrays.get(number) for lane in row for number in reads)
+        return path in self._replaced or any(isinstance(x, Substituted) for x in arrays)
 
     def _substitute(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
@@ -318,12 +312,8 @@ class ParallelWalk(OpWalk):
         for lane in row:
             given = {value: lane.arrays[at[value]] for value in op.operands}
             narrow.append({value: enter(declared(x)) for value, x in given.items()})
-            wide.append(
-                {
-                    value: x.wide if isinstance(x, Substituted) else narrow[-1][value]
-                    for value, x in given.items()
-                }
-            )
+            held = {v: x.wide for v, x in given.items() if isinstance(x, Substituted)}
+            wide.append(narrow[-1] | held)
         expected = self._referred(row, op, wide, spans, views, keys)
         rounded = expected
         if not is_replaced:

@@ -175,11 +175,8 @@ def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
     counts: Counter[str | None] = Counter()
     for op, count in ops.items():
         counts[_owner(op, named)] += count
-    groups = [
-        OpGroup(name=name, selectors=selectors, ops=counts[name])
-        for name, selectors in named.items()
-        if name in counts
-    ]
+    known = ((name, chosen) for name, chosen in named.items() if name in counts)
+    groups = [OpGroup(name=n, selectors=s, ops=counts[n]) for n, s in known]
     if None in counts:
         groups.insert(0, OpGroup(name=REST, selectors=None, ops=counts[None]))
     kept = [g.selectors for g in groups if g.selectors is not None]

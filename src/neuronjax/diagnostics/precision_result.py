@@ -256,12 +256,8 @@ class PrecisionSearch(Displayed):
 
     def steps_table(self) -> Table:
         """Return a table of the steps to the policy, and of steps undone later."""
-        path = self._path
-        told = [
-            n
-            for n, d in enumerate(self.decisions)
-            if n in path or d.stage == "held out"
-        ]
+        path, every = self._path, enumerate(self.decisions)
+        told = [n for n, d in every if n in path or d.stage == "held out"]
         columns = {"#": RIGHT, "step": PLAIN, "group": TEXT, "to": WORD}
         return new_table(
             "Step by step, from the baseline",

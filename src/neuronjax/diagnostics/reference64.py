@@ -350,27 +350,16 @@ _POOLS: dict[str, Callable[..., Any]] = {
 
 def _pool(i: Pool, operand: Any, init: Any) -> Any:
     w = i.window
-    return lax.reduce_window(
-        operand,
-        init,
-        _POOLS[i.op],
-        w.sizes,
-        w.strides,
-        w.padding,
-        w.base_dilations,
-        w.window_dilations,
-    )
+    sizes = w.sizes, w.strides, w.padding, w.base_dilations, w.window_dilations
+    return lax.reduce_window(operand, init, _POOLS[i.op], *sizes)
 
 
 @_double.register
 def _(i: Sort, x: Arrays) -> Sequence[Any]:
     """Sort stably by the keys, which come first, and reorder the other operands."""
-    order = np.broadcast_to(
-        np.arange(x[0].shape[i.dimension]).reshape(
-            [-1 if n == i.dimension else 1 for n in range(x[0].ndim)]
-        ),
-        x[0].shape,
-    )
+    shape, axis = x[0].shape, i.dimension
+    sizes = [-1 if n == axis else 1 for n in range(len(shape))]
+    order = np.broadcast_to(np.arange(shape[axis]).reshape(sizes), shape)
     for key, descending in reversed([*zip(x, i.descending, strict=False)]):
         along = np.take_along_axis(key, order, i.dimension)
         step = _stable_order(along, i.dimension, descending)

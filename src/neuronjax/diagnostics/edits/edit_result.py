@@ -181,15 +181,10 @@ class ProgramComparison(Displayed):
 
     def table(self) -> Table:
         """Return a table of the outputs."""
+        figures = ("differing", "elements", "largest ulp", "relative L2")
         return new_table(
             "outputs",
-            {
-                "output": TEXT,
-                "differing": NUMBER,
-                "elements": NUMBER,
-                "largest ulp": NUMBER,
-                "relative L2": NUMBER,
-            },
+            {"output": TEXT} | dict.fromkeys(figures, NUMBER),
             map(_row, self.outputs),
             width=WIDTH,
             min_width=None,

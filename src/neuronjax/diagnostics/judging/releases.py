@@ -44,11 +44,8 @@ def problems(
         kind, problem = _judged(m, release)
         if problem is not None and problem not in found[kind]:
             found[kind].append(problem)
-    return {
-        "limits": tuple(found["limits"]),
-        "hazards": tuple(found["hazards"]),
-        "advice": tuple(_counted(found["advice"])),
-    }
+    found["advice"] = [*_counted(found["advice"])]
+    return {kind: tuple(same) for kind, same in found.items()}
 
 
 def reported(

@@ -108,11 +108,8 @@ def _multiplied(a: Held, b: Held) -> Array:
 
 
 def _angles(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    square = np.maximum(
-        np.square(np.maximum(np.abs(x[0]) - r[0], 0))
-        + np.square(np.maximum(np.abs(x[1]) - r[1], 0)),
-        1e-38,
-    )
+    a, b = (np.maximum(np.abs(v) - s, 0) for v, s in zip(x, r, strict=True))
+    square = np.maximum(np.square(a) + np.square(b), 1e-38)
     return (np.abs(x[1]) + r[1]) / square, (np.abs(x[0]) + r[0]) / square
 
 
