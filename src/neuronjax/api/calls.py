@@ -129,11 +129,8 @@ class Named(NamedTuple):
         if signature is None:
             return cls(given_numbers, given_names)
         parameters = list(signature.parameters.values())
-        positional = [
-            p.name
-            for p in parameters
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
+        usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        positional = [p.name for p in parameters if p.kind <= usual]
         count = len(positional)
         chosen = {n + count if n < 0 else n for n in given_numbers}
         chosen |= {i for i, p in enumerate(positional) if p in given_names}

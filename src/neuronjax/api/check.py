@@ -47,12 +47,8 @@ def check(
         policy = defaults
     static = dict(static_argnums=static_argnums, static_argnames=static_argnames)
     asked = Asked.of(function, target=target, policy=policy, **static)
-    options: dict[str, Any] = dict(
-        target=asked.target,
-        policy=asked.policy,
-        sdk=(defaults or asked.policy).sdk,
-        name=asked.name,
-    )
+    options: Any = dict(target=asked.target, policy=asked.policy, name=asked.name)
+    options["sdk"] = (defaults or asked.policy).sdk
 
     def checked(*args: Any, **kwargs: Any) -> PortabilityReport:
         try:

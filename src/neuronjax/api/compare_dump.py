@@ -86,11 +86,7 @@ def compare_dump(
         walk = DumpWalk(program, side, model, matches, samples)
         with captured.outside():
             found = walk.run(arrays_of(captured))
-        return DumpComparison(
-            **asked.words,
-            tensors=tuple(found),
-            unmatched=tuple(unmatched),
-            values=len(values),
-        )
+        both: Any = {"tensors": tuple(found), "unmatched": tuple(unmatched)}
+        return DumpComparison(**asked.words, **both, values=len(values))
 
     return compared

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_names
@@ -91,13 +91,11 @@ def tolerance(
             bounds = {n: output.tolerance for n, output in enumerate(found)}
             bounds = sharpened(bounds, run, samples, failure)
         kept = ", ".join(sorted(walk.kept_in_float32))
+        outputs = (replace(x, tolerance=bounds[n]) for n, x in enumerate(found))
         note = f"the reference computes these ops in FP32 too: {kept}"
         return LegalResults(
             **asked.words,
-            outputs=tuple(
-                dataclasses.replace(output, tolerance=bounds[n])
-                for n, output in enumerate(found)
-            ),
+            outputs=tuple(outputs),
             failure=failure,
             tree=captured.out_tree,
             notes=(note,) if kept else (),
