@@ -21,15 +21,13 @@ from neuronjax.errors import InvalidProgramError
 
 def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
     """Return two policies for "native,bf16", one for "bf16,rounding=stochastic"."""
-    return [
-        policy
-        for text in given
-        for policy in (
-            [replace(nj.Policy.resolve(text), name=text)]
-            if "=" in text
-            else text.split(",")
-        )
-    ]
+    policies: list[str | nj.Policy] = []
+    for text in given:
+        if "=" in text:
+            policies.append(replace(nj.Policy.resolve(text), name=text))
+        else:
+            policies += text.split(",")
+    return policies
 
 
 _POLICIES = Offer(

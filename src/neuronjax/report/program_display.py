@@ -101,11 +101,8 @@ def _told(i: Instruction) -> str:
     value = values.get("value")
     if isinstance(value, np.ndarray) and value.size == 1:
         kinds.append(f"{value.item():.6g}")
-    unusual = [
-        f"{k}={values[k]}"
-        for k, usual in _USUAL.items()
-        if k in values and values[k] != usual
-    ]
+    known = ((k, usual) for k, usual in _USUAL.items() if k in values)
+    unusual = [f"{k}={values[k]}" for k, usual in known if values[k] != usual]
     return " ".join(filter(None, [*kinds, *unusual, read]))
 
 

@@ -117,15 +117,10 @@ class SiliconReport(Displayed):
             f"{counts.count(v)} {v}" for v in ("confirmed", "contradicted", "undecided")
         )
         columns = {"about": TEXT, "verdict": WORD, "fits": TEXT, "elements": NUMBER}
-        table = new_table(
-            f"neuronjax checked on a {self.chip}: {verdicts}",
-            columns,
-            (
-                (f.question, f.verdict, _fits(f), f"{f.elements:,}")
-                for f in self.findings
-                if f.elements
-            ),
-        )
+        known = [f for f in self.findings if f.elements]
+        rows = ((f.question, f.verdict, _fits(f), f"{f.elements:,}") for f in known)
+        title = f"neuronjax checked on a {self.chip}: {verdicts}"
+        table = new_table(title, columns, rows)
         return Group(table, *(Text(line) for line in self._below()))
 
     def _below(self) -> Iterator[str]:
@@ -187,11 +182,8 @@ def check_silicon(folder: str | Path) -> SiliconReport:
 
 def answered(question: Question, found: SiliconResults) -> SiliconFinding:
     """Return the finding on a question, from its probes that have results."""
-    parts = [
-        _Part.of(question, found.cases[name])
-        for name in question.probes
-        if name in found.cases
-    ]
+    known = [name for name in question.probes if name in found.cases]
+    parts = [_Part.of(question, found.cases[name]) for name in known]
     names = tuple(dict.fromkeys(name for part in parts for name in part.agree))
     elements = sum(part.elements for part in parts)
     fits = tuple(n for n in names if elements and all(p.fits(n) for p in parts))
