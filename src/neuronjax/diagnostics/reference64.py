@@ -383,11 +383,9 @@ def _stable_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
 
 #: Class of an instruction -> the operations for which it has a rule.
 _TABLES: dict[type, Mapping[str, Any]] = {
-    TensorTensor: BINARY,
-    TensorScalar: BINARY,
+    **dict.fromkeys((TensorTensor, TensorScalar), BINARY),
     Activation: UNARY,
-    TensorReduce: REDUCTIONS,
-    TensorTensorScan: REDUCTIONS,
+    **dict.fromkeys((TensorReduce, TensorTensorScan), REDUCTIONS),
     Pool: _POOLS,
     LocalScatter: SCATTERS,
 }
