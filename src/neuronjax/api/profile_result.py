@@ -93,15 +93,13 @@ class Profile(Displayed):
     def notes(self) -> tuple[str, ...]:
         """The assumptions about loops and branches, the cost of casts to 16 bits, and
         the HBM that `donate_argnums` would save."""
-        casts = (
-            ()
-            if self._program is None
-            else cast_notes(self.timeline, self.policy, self.core)
-        )
+        if self._program is None:
+            return self.timeline.notes
+        casts = cast_notes(self.timeline, self.policy, self.core)
         return (*self.timeline.notes, *casts, *self._donation_notes())
 
     def _donation_notes(self) -> Iterator[str]:
-        saved = 0 if self._program is None else donation_saves(self.memory)
+        saved = donation_saves(self.memory)
         if saved > _WORTH_A_NOTE * capacity_bytes(self.core):
             left = binary(self.memory.hbm.bytes - saved)
             yield (
