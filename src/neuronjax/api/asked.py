@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,12 +22,14 @@ from neuronjax.api.calls import asked_about
 from neuronjax.api.jit import Emulated, jit
 from neuronjax.api.load import read_saved
 from neuronjax.api.lowered import Compiled, Lowered
+from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.kernel_limits import is_kernel
 from neuronjax.errors import InvalidProgramError, UnsupportedError
 from neuronjax.execution import stages
 from neuronjax.execution.captured import CapturedProgram
 from neuronjax.execution.transformations import is_key, split_complex
 from neuronjax.hardware import Target, resolve_target
+from neuronjax.ir.program import Program
 from neuronjax.policy import Policy
 from neuronjax.policy.scopes import active_policy
 from neuronjax.policy.values import PRESETS
@@ -262,6 +264,12 @@ def check_real(captured: CapturedProgram, what: str) -> None:
             op=captured.emulation.name,
             remedy="take real and imaginary parts as separate arguments",
         )
+
+
+def read_program(code: bytes, names: Sequence[str]) -> Program:
+    """Return the program of a portable artifact, with its arguments' names."""
+    program = read_artifact(code).program
+    return replace(program, argument_names=tuple(names))
 
 
 def output_names(captured: CapturedProgram) -> list[str]:

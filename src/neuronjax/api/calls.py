@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -115,12 +115,11 @@ def path_name(
     return "/".join(parts)
 
 
-class Named:
+class Named(NamedTuple):
     """Some arguments of a function, each by its position and by its name."""
 
-    def __init__(self, numbers: tuple[int, ...], names: tuple[str, ...]) -> None:
-        self.numbers = numbers
-        self.names = names
+    numbers: tuple[int, ...]
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, signature: inspect.Signature | None, numbers: Any, names: Any) -> Named:
@@ -130,11 +129,8 @@ class Named:
         if signature is None:
             return cls(given_numbers, given_names)
         parameters = list(signature.parameters.values())
-        positional = [
-            p.name
-            for p in parameters
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
+        usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        positional = [p.name for p in parameters if p.kind <= usual]
         count = len(positional)
         chosen = {n + count if n < 0 else n for n in given_numbers}
         chosen |= {i for i, p in enumerate(positional) if p in given_names}

@@ -128,9 +128,7 @@ def collective_bench(
     devices = _devices(ranks, machine, lnc)
     name, itemsize = element(dtype)
     time_of = _timer(op, machine, devices, algorithm, lnc)
-    records = [
-        _record(time_of(size), size, size // itemsize, name) for size in _sizes(sizes)
-    ]
+    records = [_record(time_of(n), n, n // itemsize, name) for n in _sizes(sizes)]
     return CollectiveBench(
         op=op,
         target=machine.name,

@@ -19,9 +19,9 @@ from neuronjax.api.asked import (
     arrays_of,
     check_real,
     output_names,
+    read_program,
     shared_setting,
 )
-from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.compare import (
     REFERENCES,
     Setting,
@@ -144,9 +144,7 @@ def compare(
             differ, without `target` or `policy`; a saved program with other arguments.
     """
     reference = _resolved(reference)
-    static: dict[str, Any] = dict(
-        static_argnums=static_argnums, static_argnames=static_argnames
-    )
+    static: Any = dict(static_argnums=static_argnums, static_argnames=static_argnames)
     if against is not None:
         if reference != "float64" or baseline is not None:
             raise InvalidProgramError(
@@ -190,7 +188,7 @@ def _compared(
     policy, program = asked.policy, captured.program
     if program.holds_complex():
         program = real_program(program, sdk=policy.sdk)
-    setting = _setting(with_own_callees(program), asked, rounding_seed)
+    setting = setting_of(asked, with_own_callees(program), np.uint32(rounding_seed))
     return compare_sides(
         setting,
         setting.emulated(policy),
@@ -207,11 +205,12 @@ def _compared(
     )
 
 
-def _setting(program: Program, asked: Asked, rounding_seed: int) -> Setting:
+def setting_of(asked: Asked, program: Program, call_index: Any = None) -> Setting:
+    """Return the setting in which the program of `asked` is run op by op."""
     return Setting(
         program=program,
         target=asked.target,
-        call_index=np.uint32(rounding_seed),  # type: ignore[arg-type]
+        call_index=call_index,
         amax_history=asked.amax_history,
     )
 
@@ -231,7 +230,7 @@ def _edited(
         check_real(captured, "comparing two programs with complex numbers")
         return EditedProgram(
             name=asked.name,
-            setting=_setting(captured.program, asked, rounding_seed),
+            setting=setting_of(asked, captured.program, np.uint32(rounding_seed)),
             arrays=arrays_of(captured),
             outputs=output_names(captured),
         )
@@ -244,7 +243,8 @@ def _edited(
                 if len(captured.outputs) != len(after.outputs):
                     # A program may have been saved without the state of modules.
                     captured = asked.captured(*args, _alone=True, **kwargs)
-                captured = _read_back(captured)
+                program = read_program(captured.portable(), captured.emulation.names)
+                captured = dataclasses.replace(captured, program=program)
                 after = _with_arguments(after, captured)
             else:
                 after = other.captured(*args, **kwargs)
@@ -253,12 +253,6 @@ def _edited(
                 return compare_programs(*pair, policy, tolerance, label(policy))
 
     return compared
-
-
-def _read_back(captured: CapturedProgram) -> CapturedProgram:
-    saved = read_artifact(captured.portable()).program
-    saved = dataclasses.replace(saved, argument_names=captured.emulation.names)
-    return dataclasses.replace(captured, program=saved)
 
 
 def _with_arguments(saved: CapturedProgram, like: CapturedProgram) -> CapturedProgram:

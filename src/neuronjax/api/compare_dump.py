@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_names
-from neuronjax.diagnostics.compare import Setting
+from neuronjax.api.compare import setting_of
 from neuronjax.diagnostics.dumps.comparing import DumpWalk
 from neuronjax.diagnostics.dumps.dump_result import DumpComparison
 from neuronjax.diagnostics.dumps.matching import matched, named_values
@@ -82,10 +82,7 @@ def compare_dump(
         program = captured.program
         values = named_values(program, output_names(captured))
         matches, unmatched = matched(tensors, values, names or {})
-        setting = Setting(
-            program=program, target=asked.target, amax_history=asked.amax_history
-        )
-        side = setting.emulated(asked.policy)
+        side = setting_of(asked, program).emulated(asked.policy)
         walk = DumpWalk(program, side, model, matches, samples)
         with captured.outside():
             found = walk.run(arrays_of(captured))

@@ -400,13 +400,9 @@ def _all_reduce_seconds(
     if target.instances > 1 and whole and in_order:
         groups, nodes = _groups(within, shards), target.instances
         return time_over_nodes("all_reduce", size, groups, nodes, target).seconds
+    groups, place = _groups(copies, shards), Placement.of(target, lnc=lnc, cores=cores)
     return collective_time(
-        "all_reduce",
-        size,
-        _groups(copies, shards),
-        target,
-        placement=Placement.of(target, lnc=lnc, cores=cores),
-        lnc=lnc,
+        "all_reduce", size, groups, target, placement=place, lnc=lnc
     ).seconds
 
 

@@ -303,9 +303,8 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
         why = "too many modules, or modules that no Rule can select"
         return f"{said}; a mixture of both was not tried ({why})"
     if mixed is None or not least < wide.total_seconds:
-        return (
-            f"{said}; using one for some modules, the other for the rest, is no faster"
-        )
+        mixing = "using one for some modules, the other for the rest"
+        return f"{said}; {mixing}, is no faster"
     code = " ".join(f"policy={policy_code(mixed)}".split()).replace("( ", "(")
     return f"{said}; a mixture is predicted to take {seconds(least)}, with {code}"
 

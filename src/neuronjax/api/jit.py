@@ -143,7 +143,6 @@ class Emulated(Stateful):
             for name, value in options.items()
             if value is not None or name not in _SHARDINGS
         }
-        self._stochastic = calls.may_round_stochastically(self.policy)
         collect = options["collect"]
         self._collect = None if collect is None else Collect.of(collect)
         self._signature = calls.signature_of(function)
@@ -200,7 +199,10 @@ class Emulated(Stateful):
             stages.stage("compiling")
         self._unmade.append(True)
         try:
-            context = self._state.context(self._next_index(args, kwargs))
+            policy = active_policy() or self.policy
+            stochastic = calls.may_round_stochastically(policy)
+            index = self._state.next_index(stochastic, args, kwargs)
+            context = self._state.context(index)
             # `__call__` has already replaced repeated variables.
             around, args, kwargs = self._whole(self.__wrapped__, args, kwargs)
             with around.outside():
@@ -351,13 +353,6 @@ class Emulated(Stateful):
 
         return CallEntry(self._state, compile, run, self._as_scope, leaves, under)
 
-    def _next_index(self, args: tuple, kwargs: dict) -> Any:
-        active = active_policy()
-        stochastic = (
-            calls.may_round_stochastically(active) if active else self._stochastic
-        )
-        return self._state.next_index(stochastic, args, kwargs)
-
     def _emulate(
         self, _context: CallContext, _around: MeshContext, /, *args: Any, **kwargs: Any
     ) -> Any:
@@ -368,9 +363,7 @@ class Emulated(Stateful):
         context, around = _context, _around
         stages.start(f"{self._name} on {self.target.name}", self)
         emulation, leaves, out_tree = self._bind(self._step, args, kwargs, around)
-        collector = (
-            None if self._collect is None else Collector(self._collect, self._setting)
-        )
+        collector = self._collect and Collector(self._collect, self._setting)
         emulation = dataclasses.replace(emulation, collector=collector)
         emulation, leaves = emulation.closed(leaves)
         outcome = emulation(context, leaves)
@@ -454,9 +447,7 @@ class Emulated(Stateful):
 
     def _donated(self, captured: CapturedProgram) -> frozenset[int]:
         given = self.named("donate")
-        named = (
-            calls.argument_name(self._signature, number) for number in given.numbers
-        )
+        named = (calls.argument_name(self._signature, n) for n in given.numbers)
         chosen = {*given.names, *named}
         heads = (name.partition("/")[0] for name in captured.program.argument_names)
         return frozenset(n for n, head in enumerate(heads) if head in chosen)

@@ -236,9 +236,8 @@ def _checked(job: _Job, candidate: TracedCandidate) -> dict[str, Any]:
     found["times"], unpriced = _times(job, candidate)
     found["limits"] += unpriced
     if job.case is not None:
-        found["hazards"] += tuple(
-            checking.ignored_arguments(job.case, job.seeds, candidate)
-        )
+        ignored = checking.ignored_arguments(job.case, job.seeds, candidate)
+        found["hazards"] += tuple(ignored)
         wanted = running.with_unknown(program, job.seeds)
         allow = functools.partial(_allow, job.case, job, found)
         found["seeds"], failed = running.seeds(

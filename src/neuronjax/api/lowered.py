@@ -207,19 +207,16 @@ class Lowered(_Readable):
     def _compiled(self) -> Compiled:
         return self.compile()
 
-    @property
-    def _is_stochastic(self) -> bool:
-        instructions = self.captured.instructions
-        return may_round_stochastically(self.policy) or instructions.stochastic
-
     @boundary
     def compile(self) -> Compiled:
         """Compile the program for the host."""
         state = self.entry.state
         index, history = state.call_index, state.amax_history
-        if index is None and self._is_stochastic:
+        program = self.captured.instructions
+        is_stochastic = may_round_stochastically(self.policy) or program.stochastic
+        if index is None and is_stochastic:
             index = jax.ShapeDtypeStruct((), jnp.uint32)
-        if history is None and self.captured.instructions.amax_slots:
+        if history is None and program.amax_slots:
             history = jax.eval_shape(self.init_amax_history)
         takes = CallContext(index, history)
         with stages.watching(f"{self.name} on {self.target.name}", "compiling"):

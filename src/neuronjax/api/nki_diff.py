@@ -89,11 +89,9 @@ class NkiDiff(Displayed):
                 text.append(f"\n{c.remedy}", style="not bold dim")
             rows.append((place(c.location), Text(c.how, style=_STYLES[c.how]), text))
         count = sum(c.how == "lost" for c in self.changes)
-        words = (
-            f"changes: {len(rows)}; lost: {count}"
-            if rows
-            else "nothing that the kernel uses differs"
-        )
+        words = "nothing that the kernel uses differs"
+        if rows:
+            words = f"changes: {len(rows)}; lost: {count}"
         return Group(new_table(title, columns, rows), Text(words))
 
     def __repr__(self) -> str:
@@ -160,11 +158,5 @@ def _change(m: ReleaseMeeting, start: Release, end: Release) -> NkiChange | None
     how: How = "gained" if before else "changed"
     if d.effect == "order" or (after and d.effect == "lost"):
         how = "lost"
-    return NkiChange(
-        location=m.location,
-        name=m.name,
-        how=how,
-        what=d.what,
-        remedy=d.remedy,
-        source=d.source,
-    )
+    words = {name: getattr(d, name) for name in ("what", "remedy", "source")}
+    return NkiChange(location=m.location, name=m.name, how=how, **words)

@@ -287,9 +287,7 @@ def _modules(arguments: Any) -> list[tuple[tuple, Any]]:
         arguments,
         is_leaf=lambda x: isinstance(x, nnx.Pytree | nnx.Variable | nnx.State),
     )
-    return [
-        (p, node) for p, node in found if isinstance(node, nnx.Pytree | nnx.Variable)
-    ]
+    return [(p, x) for p, x in found if isinstance(x, nnx.Pytree | nnx.Variable)]
 
 
 def holds_modules(arguments: Any) -> bool:

@@ -132,9 +132,7 @@ def _scaled(
     sizes = {leaf.shape[0] * factor for leaf in leaves if jnp.ndim(leaf)}
     if not sizes or any(size != int(size) or size < 1 for size in sizes):
         return None
-    other = [
-        jax.tree.map(scaled, arg) if i in batch else arg for i, arg in enumerate(args)
-    ]
+    other = [jax.tree.map(scaled, x) if i in batch else x for i, x in enumerate(args)]
     try:
         return asked.captured(*other, **kwargs).instructions
     except (TypeError, ValueError, NeuronJaxError):

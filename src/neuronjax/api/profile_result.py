@@ -93,15 +93,13 @@ class Profile(Displayed):
     def notes(self) -> tuple[str, ...]:
         """The assumptions about loops and branches, the cost of casts to 16 bits, and
         the HBM that `donate_argnums` would save."""
-        casts = (
-            ()
-            if self._program is None
-            else cast_notes(self.timeline, self.policy, self.core)
-        )
+        if self._program is None:
+            return self.timeline.notes
+        casts = cast_notes(self.timeline, self.policy, self.core)
         return (*self.timeline.notes, *casts, *self._donation_notes())
 
     def _donation_notes(self) -> Iterator[str]:
-        saved = 0 if self._program is None else donation_saves(self.memory)
+        saved = donation_saves(self.memory)
         if saved > _WORTH_A_NOTE * capacity_bytes(self.core):
             left = binary(self.memory.hbm.bytes - saved)
             yield (
@@ -131,9 +129,8 @@ class Profile(Displayed):
         """The uncertainty of `total_seconds`, from the most similar measured programs.
 
         None for a program that takes no time."""
-        return confidence(
-            self.timeline, self.core, "program" if self._program else "kernel"
-        )
+        kind = "program" if self._program else "kernel"
+        return confidence(self.timeline, self.core, kind)
 
     @property
     def instruction_counts(self) -> dict[Queue, int]:
@@ -167,9 +164,8 @@ class Profile(Displayed):
         """Return time and bytes by queue: the engines, "dma" and "cc"."""
         events = self.timeline.events
         found = {q: usages.usage(e for e in events if e.queue == q) for q in QUEUES}
-        return UsageGroups(
-            "engine", {q: used for q, used in found.items() if used.seconds}
-        )
+        used = {queue: each for queue, each in found.items() if each.seconds}
+        return UsageGroups("engine", used)
 
     @property
     def lowered(self) -> Lowered:
@@ -279,9 +275,6 @@ class Profile(Displayed):
             "target": self.target.name,
             "lnc": self.core.lnc,
             "policy": self.policy.name,
-            "bound": self.bound,
-            "busiest": self.busiest,
-            "notes": self.notes,
-            "metrics": self.metrics,
+            **{n: getattr(self, n) for n in ("bound", "busiest", "notes", "metrics")},
             **{g: {key: u.as_dict() for key, u in used[g].items()} for g in groups},
         }

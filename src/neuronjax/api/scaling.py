@@ -330,9 +330,7 @@ def _tensor(job: _Workload, layout: _DeviceLayout) -> float:
         return 0.0
     size = _activations(job, layout)
     used = min(layout.per_node, layout.devices)
-    groups = [
-        tuple(range(first, first + job.tensor)) for first in range(0, used, job.tensor)
-    ]
+    groups = [tuple(range(n, n + job.tensor)) for n in range(0, used, job.tensor)]
     each = collective_time("all_reduce", size, groups, job.target).seconds
     return 4 * job.layers / job.pipeline * job.microbatches * each
 

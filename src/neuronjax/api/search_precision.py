@@ -176,7 +176,8 @@ def search_precision(
         args, kwargs = tied(((*asked.first, *args), kwargs))
         with SearchProgress(shown=progress) as bar:
             earlier = Compilations.so_far()
-            judged = job.judged(args, kwargs)
+            data = job.batches, job.holdout, job.variations
+            judged = JudgedBatches.of((args, kwargs), *data)
             timing = dict(lnc=lnc, trips=trips)
             program = SearchedProgram.of(job.asked, (args, kwargs), timing)
             if evaluate is None and isinstance(outputs, str):
@@ -236,11 +237,6 @@ class _Measured:
     holdout: tuple[tuple, ...]
     variations: int
     compiled: bool
-
-    def judged(self, args: tuple, kwargs: dict) -> JudgedBatches:
-        return JudgedBatches.of(
-            (args, kwargs), self.batches, self.holdout, self.variations
-        )
 
     def trials(
         self,

@@ -346,15 +346,10 @@ class Study(Displayed):
 
     def table(self, metric: str | None = None, *, last: int | None = None) -> Table:
         """Return the figures of `final` as a Rich table."""
-        return final_table(
-            self.final(metric, last=last),
-            self.verdicts(metric, last=last),
-            self._metric(metric),
-            self.baseline,
-            self.confidence,
-            self.settings,
-            self.seen,
-        )
+        figures = self.final(metric, last=last)
+        verdicts = self.verdicts(metric, last=last)
+        about = self.baseline, self.confidence, self.settings, self.seen
+        return final_table(figures, verdicts, self._metric(metric), *about)
 
     def plot(
         self, metric: str | None = None, *, band: str = "ci95", smooth: int = 1

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from neuronjax.api.asked import Askable, Asked, arrays_of, check_real, output_names
-from neuronjax.diagnostics.compare import Setting
+from neuronjax.api.compare import setting_of
 from neuronjax.diagnostics.legal.results import LegalResults, legal_output
 from neuronjax.diagnostics.legal.walk import LegalWalk
 from neuronjax.diagnostics.tolerance.drawn import Draw, sharpened
@@ -75,22 +75,14 @@ def tolerance(
     def bounded(*args: Any, **kwargs: Any) -> LegalResults:
         captured = asked.captured(*args, **kwargs)
         check_real(captured, "bounds of complex numbers")
-        setting = Setting(
-            program=captured.program,
-            target=asked.target,
-            amax_history=asked.amax_history,
-        )
-        side = setting.emulated(asked.policy)
+        side = setting_of(asked, captured.program).emulated(asked.policy)
         walk = LegalWalk(side, model)
         with captured.outside():
             inputs = arrays_of(captured)
             results = walk.run(inputs)
-            triples = zip(
-                results, output_names(captured), captured.outputs, strict=True
-            )
-            found = [
-                legal_output(held, name, of.dtype, model) for held, name, of in triples
-            ]
+            names, types = output_names(captured), captured.outputs
+            triples = zip(results, names, types, strict=True)
+            found = [legal_output(h, name, x.dtype, model) for h, name, x in triples]
 
             def run(draw: Draw) -> Iterable[tuple[int, Any]]:
                 results = LegalWalk(side, model, draw=draw).run(inputs)
@@ -99,18 +91,14 @@ def tolerance(
             bounds = {n: output.tolerance for n, output in enumerate(found)}
             bounds = sharpened(bounds, run, samples, failure)
         kept = ", ".join(sorted(walk.kept_in_float32))
-        notes = (
-            (f"the reference computes these ops in FP32 too: {kept}",) if kept else ()
-        )
+        outputs = (replace(x, tolerance=bounds[n]) for n, x in enumerate(found))
+        note = f"the reference computes these ops in FP32 too: {kept}"
         return LegalResults(
             **asked.words,
-            outputs=tuple(
-                dataclasses.replace(output, tolerance=bounds[n])
-                for n, output in enumerate(found)
-            ),
+            outputs=tuple(outputs),
             failure=failure,
             tree=captured.out_tree,
-            notes=notes,
+            notes=(note,) if kept else (),
         )
 
     return bounded

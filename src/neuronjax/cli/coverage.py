@@ -114,9 +114,10 @@ def _absent(title: str, rows: Sequence[Operation]) -> Table:
 
 
 def _kernel_operations(text: str, *, missing: bool, as_json: bool) -> None:
-    from neuronjax.report.nki_operations import select_kernel_operations
+    from neuronjax.report.nki_operations import kernel_operations
 
-    chosen = list(select_kernel_operations(text, missing=missing))
+    found = [o for o in kernel_operations() if text in o.name]
+    chosen = [o for o in found if o.missing or not missing]
     if as_json:
         print_json([operation.as_dict() for operation in chosen])
         return

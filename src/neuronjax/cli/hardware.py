@@ -64,9 +64,7 @@ def _device(target: hardware.Target, index: int) -> dict[str, Any]:
     cores = target.logical_cores() // target.chips
     return {
         "neuron_device": index,
-        "bdf": None,
-        "cpu_affinity": None,
-        "numa_node": None,
+        **dict.fromkeys(("bdf", "cpu_affinity", "numa_node")),
         "connected_to": neighbours(target.topology, index),
         "nc_count": cores,
         "logical_neuroncore_config": target.lnc_default,

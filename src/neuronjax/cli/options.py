@@ -87,10 +87,9 @@ def options_of(
                     remedy=error.remedy and in_options(error.remedy, flags),
                 ) from error
 
-        before = [
-            p for p in own.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
-        ]
-        after = [p for p in own.parameters.values() if p.kind is p.KEYWORD_ONLY]
+        every = own.parameters.values()
+        before = [p for p in every if p.kind is p.POSITIONAL_OR_KEYWORD]
+        after = [p for p in every if p.kind is p.KEYWORD_ONLY]
         offered = [_parameter(verb, *each) for each in chosen.items()]
         signature = own.replace(parameters=[*before, *offered, *after])
         vars(called)["__signature__"] = signature

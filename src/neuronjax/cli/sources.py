@@ -323,12 +323,9 @@ def with_values(
     """
     generator = np.random.default_rng(seed)
     if inputs is None:
-        return [
-            jnp.asarray(
-                draw(x, generator) if isinstance(x, jax.ShapeDtypeStruct) else x
-            )
-            for x in types
-        ]
+        kind = jax.ShapeDtypeStruct
+        drawn = (draw(x, generator) if isinstance(x, kind) else x for x in types)
+        return [*map(jnp.asarray, drawn)]
     given = read_npz(inputs, "give an .npz file, as np.savez writes it")
     if "output/0" in given:  # the arrays of a golden file
         kept = stored_inputs(read(inputs.with_suffix("")))

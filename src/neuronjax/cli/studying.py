@@ -18,20 +18,16 @@ from neuronjax.cli.options import Offer, options_of
 from neuronjax.cli.sources import FunctionSource, find, program
 from neuronjax.errors import InvalidProgramError
 
-_USUAL = "train"
-
 
 def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
     """Return two policies for "native,bf16", one for "bf16,rounding=stochastic"."""
-    return [
-        policy
-        for text in given
-        for policy in (
-            [replace(nj.Policy.resolve(text), name=text)]
-            if "=" in text
-            else text.split(",")
-        )
-    ]
+    policies: list[str | nj.Policy] = []
+    for text in given:
+        if "=" in text:
+            policies.append(replace(nj.Policy.resolve(text), name=text))
+        else:
+            policies += text.split(",")
+    return policies
 
 
 _POLICIES = Offer(
@@ -121,7 +117,7 @@ def study(
     check_folders([output])
     if cache:
         nj.keep_compiled()
-    train = find(source if ":" in source else f"{source}:{_USUAL}")
+    train = find(source if ":" in source else f"{source}:train")
     if not isinstance(train, FunctionSource):
         raise InvalidProgramError(
             f"{source} is a saved program, not a training loop",

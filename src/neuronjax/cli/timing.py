@@ -247,9 +247,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
         for row in known
         if (interval := row["interval_seconds"])
     ]
-    failed += [
-        escape(f"{row['target']}: {row['error']}") for row in found if "error" in row
-    ]
+    failed += [escape(f"{r['target']}: {r['error']}") for r in found if "error" in r]
     rows.caption = "\n".join(failed) or None
     return rows
 
@@ -284,9 +282,8 @@ def constants(
         )
     assumed = sum(constant.is_assumption for constant in chosen)
     title = f"The time model: {len(chosen)} figures, {assumed} of them assumptions"
-    application.show(
-        constants_table(title, chosen), lambda: [*map(vars, chosen)], as_json
-    )
+    shown = constants_table(title, chosen)
+    application.show(shown, lambda: [*map(vars, chosen)], as_json)
 
 
 def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
@@ -305,7 +302,6 @@ def constants_table(title: str, chosen: Sequence[Constant]) -> Table:
         value = seconds(constant.value) if constant.unit == "s" else value
         mark = [("ASSUMPTION", "yellow"), ": "] if constant.is_assumption else []
         fitted = f" (fitted to {constant.fitted_to})" if constant.fitted_to else ""
-        rows.add_row(
-            constant.name, value, Text.assemble(*mark, constant.source, fitted)
-        )
+        source = Text.assemble(*mark, constant.source, fitted)
+        rows.add_row(constant.name, value, source)
     return rows

@@ -109,9 +109,8 @@ def track(
         figures = ([f"{record[name]:.3g}" for name in _SHOWN] for record in records)
         names = ([record["commit"][:10], record["policy"]] for record in records)
         rows = (a + b for a, b in zip(names, figures, strict=True))
-        Console().print(
-            application.table(f"{source}: errors against float64", columns, rows)
-        )
+        title = f"{source}: errors against float64"
+        Console().print(application.table(title, columns, rows))
     print("".join(f"{line}\n" for line in refusals), end="", file=sys.stderr)
     raise typer.Exit(1 if refusals else 0)
 

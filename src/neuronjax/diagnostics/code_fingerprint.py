@@ -106,10 +106,7 @@ class _CodeWriter:
     _KINDS: tuple[tuple[Any, Callable[..., Iterator[str]]], ...] = (
         (types.FunctionType, _function),
         (types.MethodType, lambda self, m: map(self.of, (m.__func__, m.__self__))),
-        (
-            functools.partial,
-            lambda self, p: map(self.of, (p.func, p.args, p.keywords)),
-        ),
+        (functools.partial, lambda self, p: map(self.of, (p.func, p.args, p.keywords))),
         (types.ModuleType, lambda self, module: iter([module.__name__])),
         (type, _class),
         ((np.ndarray, np.generic, jax.Array), _array),

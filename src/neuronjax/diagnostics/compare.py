@@ -105,10 +105,7 @@ class Setting:
     def _lower(self, policy: Policy, obeys_scopes: bool) -> tuple:
         stages.stage("lowering")
         return lower_by_op(
-            self.program,
-            target=self.target,
-            policy=policy,
-            obeys_scopes=obeys_scopes,
+            self.program, target=self.target, policy=policy, obeys_scopes=obeys_scopes
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
@@ -193,9 +190,7 @@ class ErrorRecorder:
     def __call__(
         self, path: OpPath, iterations: tuple[int, ...], found: Compared
     ) -> None:
-        sums = self._sums.get(path)
-        if sums is None:
-            sums = self._sums[path] = _Sums(number=len(self._sums))
+        sums = self._sums.setdefault(path, _Sums(number=len(self._sums)))
         sums.add(iterations, found)
         errors, limit = found.accumulation, self._tolerance
         if limit is None or self.first is not None or errors is None:
@@ -280,14 +275,8 @@ def _explanation(
                 diverged = errors is not None and exceeds(errors, path, tolerance)
                 raise _ReachedError
 
-        walk = ParallelWalk(
-            reference,
-            actual,
-            heard,
-            isolates=False,
-            replaced=frozenset(chosen),
-            stage="explaining",
-        )
+        how: Any = {"replaced": frozenset(chosen), "stage": "explaining"}
+        walk = ParallelWalk(reference, actual, heard, isolates=False, **how)
         with contextlib.suppress(_ReachedError):
             walk.run(arguments)
         return not diverged
@@ -318,14 +307,11 @@ def compare_sides(
     start = time.perf_counter()
     recorder = ErrorRecorder(tolerance)
     witness = None if results is None else _witness(setting.program, actual)
-    ParallelWalk(
-        reference,
-        actual,
-        recorder,
-        baseline=baseline,
-        witness=witness,
-        stage=f"comparing with {names['reference']}",
-    ).run(arguments)
+    stage = f"comparing with {names['reference']}"
+    walk = ParallelWalk(
+        reference, actual, recorder, baseline, witness=witness, stage=stage
+    )
+    walk.run(arguments)
     stages.stage("judging")
     records, found, causes, figures = recorder.records(), None, (), ()
     if witness is not None and results is not None:
@@ -383,15 +369,9 @@ def _drawn(
 ) -> Sequence[Seen]:
     """Return the results of `reference` on data perturbed with seed `number`."""
     kept = Witness(witness.contractions)
+    how: Any = {"stage": f"drawing data {number}", "draw": number, "is_again": True}
     walk = ParallelWalk(
-        reference,
-        reference,
-        lambda *_: None,
-        isolates=False,
-        witness=kept,
-        stage=f"drawing data {number}",
-        draw=number,
-        is_again=True,
+        reference, reference, lambda *_: None, isolates=False, witness=kept, **how
     )
     walk.run(arguments)
     return kept.results

@@ -235,8 +235,7 @@ class Comparison(Displayed):
                 "results": [*self.results],
                 "notes": list(self.notes),
                 "ops": self.records,
-            },
-            lambda _: None,
+            }
         )
 
     def summary(self) -> dict[str, Scalar]:
@@ -307,51 +306,35 @@ class Comparison(Displayed):
             nothing = f"no op has a {limit}" if self.tolerance else "no bit differs"
             return [Text(f"no divergence: {nothing}", style="green")]
         lines = [
-            Text(f"first divergence ({limit}): {first}", style="bold red"),
-            Text(
-                f"  relative L2 {short(first.errors.relative_l2)}, "
-                f"{first.errors.differing} of {first.errors.elements} elements"
-            ),
+            f"  relative L2 {short(first.errors.relative_l2)}, "
+            f"{first.errors.differing} of {first.errors.elements} elements"
         ]
         for n, cause in enumerate(first.causes[:_SHOWN_CAUSES]):
             how = "  explained by" if n == 0 else "           and"
-            lines.append(
-                Text(
-                    f"{how} op {cause.number}, {cause.short_op}, {cause.label}, "
-                    f"{cause.line}"
-                )
-            )
+            what = f"{cause.short_op}, {cause.label}, {cause.line}"
+            lines.append(f"{how} op {cause.number}, {what}")
         hidden = len(first.causes) - _SHOWN_CAUSES
         if hidden > 0:
-            lines.append(
-                Text(
-                    f"           and {hidden} more, see report.first_divergence.causes"
-                )
-            )
+            more = f"{hidden} more, see report.first_divergence.causes"
+            lines.append(f"           and {more}")
         if not first.causes:
-            lines.append(Text("  no set of ops explains the divergence"))
-        return lines
+            lines.append("  no set of ops explains the divergence")
+        head = Text(f"first divergence ({limit}): {first}", style="bold red")
+        return [head, *map(Text, lines)]
 
     def _outliers(self) -> Iterator[Text]:
         first = self.first_divergence
         named = () if first is None else (first.record, *first.causes)
         worth = _WORTH_A_LINE * (self.tolerance or 0.0)
-        found = [
-            r
-            for r in self.outliers()
-            if r not in named and r.isolation.relative_l2 > worth
-        ]
+        worse = [r for r in self.outliers() if r.isolation.relative_l2 > worth]
+        found = [r for r in worse if r not in named]
         for r in found[:_SHOWN_OUTLIERS]:
+            what = f"op {r.number}, {r.short_op}, {r.label}, {r.line}"
             error = short(r.isolation.relative_l2)
-            yield Text(
-                f"outlier of its kind: op {r.number}, {r.short_op}, {r.label}, "
-                f"{r.line}: relative L2 {error}",
-                style="yellow",
-            )
-        if len(found) > _SHOWN_OUTLIERS:
-            yield Text(
-                f"  and {len(found) - _SHOWN_OUTLIERS} more, see report.outliers()"
-            )
+            text = f"outlier of its kind: {what}: relative L2 {error}"
+            yield Text(text, style="yellow")
+        if (hidden := len(found) - _SHOWN_OUTLIERS) > 0:
+            yield Text(f"  and {hidden} more, see report.outliers()")
 
 
 # -- results ---------------------------------------------------------------------------

@@ -127,14 +127,6 @@ def _value(op: Op, name: str, facts: Sequence[Fact]) -> np.ndarray | None:
         return np.asarray(rule(op, *operands))
 
 
-def _iota(op: Op) -> np.ndarray:
-    type = op.results[0].type
-    axis = op.attributes["iota_dimension"]
-    shape = [1] * len(type.shape)
-    shape[axis] = type.shape[axis]
-    return np.broadcast_to(np.arange(type.shape[axis]).reshape(shape), type.shape)
-
-
 def _broadcast(op: Op, x: np.ndarray) -> np.ndarray:
     shape = op.results[0].type.shape
     spread = [1] * len(shape)
@@ -167,7 +159,9 @@ def _remainder_value(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 _PLAIN = "abs add and maximum minimum multiply negate or sign subtract".split()
 _VALUES: Mapping[str, Value] = {
     **{name: lambda op, *x, f=FUNCTIONS[name]: f(*x) for name in _PLAIN},
-    "iota": _iota,
+    "iota": lambda op: np.indices(op.results[0].type.shape)[
+        op.attributes["iota_dimension"]
+    ],
     "broadcast_in_dim": _broadcast,
     "reshape": lambda op, x: x.reshape(op.results[0].type.shape),
     "transpose": lambda op, x: x.transpose(op.attributes["permutation"]),
@@ -228,13 +222,10 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[..., Fact]:
 
 
 def _compared(op: Op, facts: Sequence[Fact]) -> Fact:
-    a, b = facts
     direction = op.attributes["comparison_direction"]
     if not is_integer(op.operands[0].type.dtype) or direction in ("EQ", "NE"):
         return Fact(0, 1)
-    compare = comparison(direction)
-    corners = [compare(x, y) for x in _pair(a) for y in _pair(b)]
-    return Fact(min(corners), max(corners))
+    return _corners(comparison(direction))(op, facts)
 
 
 def _remainder(op: Op, facts: Sequence[Fact]) -> Fact:

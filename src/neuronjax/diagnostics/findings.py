@@ -130,10 +130,9 @@ class PortabilityReport(Displayed):
         )
 
     def __repr__(self) -> str:
-        counts = _counted(self) or "nothing found"
-        return (
-            f"<neuronjax.PortabilityReport {self.program} on {self.target}, {counts}>"
-        )
+        found = _counted(self) or "nothing found"
+        where = f"{self.program} on {self.target}"
+        return f"<neuronjax.PortabilityReport {where}, {found}>"
 
 
 def cited_keys(source: str) -> set[str]:

@@ -61,9 +61,8 @@ def profiler(
     def profiled(*args: Any, **kwargs: Any) -> Made:
         program = chosen.trace(*args, **kwargs)
         machine = resolve_target(program.target)
-        schedule = schedule_kernel(
-            program, machine, lnc=options["lnc"], trips=options["trips"]
-        )
+        timing = {name: options[name] for name in ("lnc", "trips")}
+        schedule = schedule_kernel(program, machine, **timing)
         roofs(schedule.core, options["peak"])  # raises for an unknown peak
         if "PSUM" in schedule.found.short:
             from neuronjax.nki.limits.addresses import peak_bytes
@@ -101,17 +100,10 @@ def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change
     found = [
         *_line(schedule, timeline),
         _transfers(schedule),
-        _bound(schedule, "spills", what, seconds),
+        Change("spills", what, seconds, schedule.total_seconds, "bound"),
         overlap(timeline),
     ]
     return tuple(gaining(found))
-
-
-def _bound(schedule: KernelSchedule, kind: str, what: str, seconds: float) -> Change:
-    before = schedule.total_seconds
-    return Change(
-        kind=kind, what=what, seconds=seconds, before_seconds=before, basis="bound"
-    )
 
 
 def _free(p: KernelPrice) -> KernelPrice:
@@ -143,14 +135,11 @@ def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
     _, number, _ = found
     op = timeline.instructions[number]
     where = f"{op.location.file}:{op.location.line}"
-    entries = {
-        n
-        for n, i in enumerate(schedule.stream.entries)
-        if i.name == op.name and i.location == where
-    }
+    every = enumerate(schedule.stream.entries)
+    entries = {n for n, i in every if (i.name, i.location) == (op.name, where)}
     seconds = what_if(schedule, lambda n, p: _free(p) if n in entries else p)
     what = f"without {op.name} at {where.rpartition('/')[2]}"
-    yield _bound(schedule, "line", what, seconds)
+    yield Change("line", what, seconds, schedule.total_seconds, "bound")
 
 
 def _transfers(schedule: KernelSchedule) -> Change:
@@ -161,4 +150,4 @@ def _transfers(schedule: KernelSchedule) -> Change:
 
     seconds = what_if(schedule, _once(at_once))
     what = "fewer, larger DMA transfers, so that their start takes no time"
-    return _bound(schedule, "transfers", what, seconds)
+    return Change("transfers", what, seconds, schedule.total_seconds, "bound")

@@ -57,7 +57,7 @@ class Subject:
     with_batch: Callable[[float], InstructionProgram | None] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Change:
     """One change and its predicted effect.
 
@@ -118,12 +118,8 @@ def gaining(found: Iterable[Change]) -> list[Change]:
 
 def changes(subject: Subject) -> tuple[Change, ...]:
     """Return the best change of each kind, largest gain first; omit tiny gains."""
-    found = [
-        *_precisions(subject),
-        *_cores(subject),
-        overlap(subject.timeline),
-        *_batches(subject),
-    ]
+    found = [*_precisions(subject), *_cores(subject), overlap(subject.timeline)]
+    found += _batches(subject)
     best: dict[str, Change] = {}
     for change in gaining(found):
         best.setdefault(change.kind, change)
@@ -133,10 +129,7 @@ def changes(subject: Subject) -> tuple[Change, ...]:
 def _change(
     subject: Subject, kind: str, what: str, seconds: float, basis: Basis = "re-priced"
 ) -> Change:
-    before = subject.timeline.total_seconds
-    return Change(
-        kind=kind, what=what, seconds=seconds, before_seconds=before, basis=basis
-    )
+    return Change(kind, what, seconds, subject.timeline.total_seconds, basis)
 
 
 def _precisions(subject: Subject) -> Iterator[Change]:
@@ -179,13 +172,9 @@ def overlap(timeline: Timeline) -> Change:
     """Return the change in which the busiest queue never waits. Its time is that
     queue's busy time, plus the program's start and end, in which no queue works."""
     longest: Queue = max(QUEUES, key=timeline.busy_seconds)
-    return Change(
-        kind="overlap",
-        what=f"overlap all queues, so that {QUEUE_TITLES[longest]} never waits",
-        seconds=timeline.busy_seconds(longest) + timeline.around_seconds,
-        before_seconds=timeline.total_seconds,
-        basis="bound",
-    )
+    what = f"overlap all queues, so that {QUEUE_TITLES[longest]} never waits"
+    seconds = timeline.busy_seconds(longest) + timeline.around_seconds
+    return Change("overlap", what, seconds, timeline.total_seconds, "bound")
 
 
 def _batches(subject: Subject) -> Iterator[Change]:

@@ -37,20 +37,17 @@ def trip_count(op: Op, initial: Sequence[Fact], functions: Functions) -> int | N
     `initial` are facts of the while's operands; `functions` are those of the program,
     since the body may call one to compute the counter."""
     condition = op.regions[0]
-    kept = {
-        condition.arguments[i]: fact
-        for i, fact in enumerate(initial)
-        if invariant(op, i)
-    }
+    arguments = condition.arguments
+    kept = {arguments[i]: fact for i, fact in enumerate(initial) if invariant(op, i)}
     comparison = _producer(condition, condition.results[0])
     if comparison is None or comparison.name != "stablehlo.compare":
         return None
     direction: str = comparison.attributes["comparison_direction"]
     a, b = comparison.operands
     for counter, bound, flipped in ((a, b, False), (b, a, True)):
-        if counter not in condition.arguments:
+        if counter not in arguments:
             continue
-        carry = condition.arguments.index(counter)
+        carry = arguments.index(counter)
         limit, first = _constant(condition, bound, kept), initial[carry].scalar
         step = _step(op, carry, initial, functions)
         if limit is None or first is None or not step:

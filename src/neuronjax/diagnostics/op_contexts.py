@@ -83,10 +83,6 @@ class OpContext:
     def fact(self, value: Value) -> Fact:
         return _known(self.facts, value)
 
-    def fact_of_result(self) -> Fact:
-        """Return the fact of the op's only result."""
-        return evaluate(self.op, [self.fact(v) for v in self.op.operands])[0]
-
     def producer(self, value: Value, *through: str) -> Op | None:
         """Return the op that computes `value`; None for an argument. An op named in
         `through` is replaced by the op that computes its first operand."""

@@ -143,7 +143,4 @@ def steps_of(dtype: Any) -> Mapping[Told, float]:
     if np.dtype(dtype).kind in "iub":
         return {Told.STEP: 1.0}
     info: Any = ml_dtypes.finfo(dtype)
-    return {
-        Told.STEP: 2.0 ** int(info.minexp),
-        Told.PRECISION: 2.0 ** int(info.nmant),
-    }
+    return {Told.STEP: 2.0 ** int(info.minexp), Told.PRECISION: 2.0 ** int(info.nmant)}

@@ -111,8 +111,11 @@ class ParallelWalk(OpWalk):
         for lane in lanes:
             enter = lane.side.executor.enter
             lane.take([enter(a) for a in arguments], lane.side.program.main.arguments)
-        if self._lanes.perturbed is not None:
-            self._perturb(self._lanes.perturbed)
+        if (lane := self._lanes.perturbed) is not None:
+            for view in self.reference.program.main.arguments:
+                if unit := unit_of(view.type.dtype):
+                    array = np.asarray(lane.arrays[view.number])
+                    lane.arrays[view.number] = perturbed(array, unit, self._draw)
         with remembering():
             self.main(lanes)
         results = self.actual.program.main.results
@@ -124,13 +127,6 @@ class ParallelWalk(OpWalk):
             )
             self._witness.ended([*seen])
         return self._lanes.actual.read(results)
-
-    def _perturb(self, lane: Lane) -> None:
-        for view in self.reference.program.main.arguments:
-            unit = unit_of(view.type.dtype)
-            if unit:
-                array = np.asarray(lane.arrays[view.number])
-                lane.arrays[view.number] = perturbed(array, unit, self._draw)
 
     # -- methods of OpWalk -------------------------------------------------------------
 
@@ -168,11 +164,8 @@ class ParallelWalk(OpWalk):
             return
         pair = np.asarray([by_name["actual"]]), np.asarray([by_name["reference"]])
         error = _NONE if pair[0] == pair[1] else errors_of(*pair)
-        self.heard(
-            OpPath(self.calls, op),
-            self.position.iterations,
-            Compared(isolation=_NONE, accumulation=error, device=lanes[0].device),
-        )
+        found = Compared(isolation=_NONE, accumulation=error, device=lanes[0].device)
+        self.heard(OpPath(self.calls, op), self.position.iterations, found)
 
     def cut(self, value: Any, part: tuple[slice, ...]) -> Any:
         if isinstance(value, Substituted):
@@ -198,9 +191,7 @@ class ParallelWalk(OpWalk):
         rows: dict[str, list[Lane]] = {}
         for lane in lanes:
             rows.setdefault(lane.name, []).append(lane)
-        repeats = not self._replaced and all(
-            bundle.repeats(path.op, lanes) for bundle in bundles
-        )
+        repeats = not self._replaced and all(b.repeats(path.op, lanes) for b in bundles)
         moves = not self._replaced and all(b.moves(spans, lanes) for b in bundles)
         for name, row in rows.items():
             if (repeats or moves) and name in ("rounded", "isolated"):
@@ -292,7 +283,7 @@ class ParallelWalk(OpWalk):
     def _once(self, side: Side, i: Instruction, operands: Any, key: RoundingKey) -> Any:
         executor, joins = side.executor, side.joins(i)
         called = self.position.iterations if isinstance(i, HostCall) else ()
-        what = (executor.identity(i, key, self.position), called)
+        what = (executor.identity(i, key), called)
         arrays = [x for own in operands for x in own] if joins else operands
         run = executor.exchange if joins else executor.execute
         make = functools.partial(run, i, operands, key, self.position)
@@ -306,11 +297,8 @@ class ParallelWalk(OpWalk):
             return False
         known = views[self.actual]
         reads = [known[v].buffer.number for v in op.operands if v in known]
-        return path in self._replaced or any(
-            isinstance(lane.arrays.get(number), Substituted)
-            for lane in row
-            for number in reads
-        )
+        arrays = (lane.arrays.get(number) for lane in row for number in reads)
+        return path in self._replaced or any(isinstance(x, Substituted) for x in arrays)
 
     def _substitute(
         self, row: Lanes, path: OpPath, spans: Spans, views: Views, keys: Keys
@@ -324,12 +312,8 @@ class ParallelWalk(OpWalk):
         for lane in row:
             given = {value: lane.arrays[at[value]] for value in op.operands}
             narrow.append({value: enter(declared(x)) for value, x in given.items()})
-            wide.append(
-                {
-                    value: x.wide if isinstance(x, Substituted) else narrow[-1][value]
-                    for value, x in given.items()
-                }
-            )
+            held = {v: x.wide for v, x in given.items() if isinstance(x, Substituted)}
+            wide.append(narrow[-1] | held)
         expected = self._referred(row, op, wide, spans, views, keys)
         rounded = expected
         if not is_replaced:

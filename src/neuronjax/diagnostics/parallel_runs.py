@@ -95,10 +95,8 @@ class Split(NamedTuple):
 
 
 def _split(block: Block, lowered: LoweredRegion) -> Split:
-    starts = (0, *lowered.ends)
-    parts = [
-        block.instructions[a:b] for a, b in zip(starts, lowered.ends, strict=False)
-    ]
+    ends = zip((0, *lowered.ends), lowered.ends, strict=False)
+    parts = [block.instructions[a:b] for a, b in ends]
     last: dict[int, int] = {b.number: 0 for b in block.arguments}
     for n, part in enumerate(parts):
         for i in part:

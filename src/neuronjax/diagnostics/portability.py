@@ -45,12 +45,8 @@ def examine(
         InvalidProgramError: the chip does not have the policy's LNC.
     """
     version = sdk or policy.sdk
-    settings = Settings(
-        program=program,
-        target=target,
-        policy=policy,
-        sdk=tuple(map(int, version.split("."))),
-    )
+    numbers = tuple(map(int, version.split(".")))
+    settings = Settings(program=program, target=target, policy=policy, sdk=numbers)
     notes = visit(settings, _notes)
     count = sum(note.count for note in notes if note.rule == _COUNT)
     occurrences = [note for note in notes if note.rule != _COUNT]

@@ -118,9 +118,8 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     key, pattern = _KINDS[by]
     keys = {op: key(op) or None for op in ops}
     # "block" precedes "block/mlp", since the last rule that matches an op counts.
-    names = sorted(
-        filter(None, dict.fromkeys(keys.values())), key=lambda n: n.count("/")
-    )
+    found = filter(None, dict.fromkeys(keys.values()))
+    names = sorted(found, key=lambda name: name.count("/"))
     readable = {name: {by: pattern(name)} for name in names}
     if all(_owner(op, readable) == keys[op] for op in ops):
         return _owned(ops, readable)
@@ -176,11 +175,8 @@ def _owned(ops: Mapping[HeardOp, int], named: Selection) -> Groups:
     counts: Counter[str | None] = Counter()
     for op, count in ops.items():
         counts[_owner(op, named)] += count
-    groups = [
-        OpGroup(name=name, selectors=selectors, ops=counts[name])
-        for name, selectors in named.items()
-        if name in counts
-    ]
+    known = ((name, chosen) for name, chosen in named.items() if name in counts)
+    groups = [OpGroup(name=n, selectors=s, ops=counts[n]) for n, s in known]
     if None in counts:
         groups.insert(0, OpGroup(name=REST, selectors=None, ops=counts[None]))
     kept = [g.selectors for g in groups if g.selectors is not None]

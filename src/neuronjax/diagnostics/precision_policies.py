@@ -84,14 +84,11 @@ class Candidates:
     def differing(self) -> tuple[str, ...]:
         """Return the fields in which any two candidates differ."""
         first = self.policies[0]
+        names = (field.name for field in dataclasses.fields(first) if field.compare)
         return tuple(
-            field.name
-            for field in dataclasses.fields(first)
-            if field.compare
-            and any(
-                getattr(p, field.name) != getattr(first, field.name)
-                for p in self.policies
-            )
+            n
+            for n in names
+            if any(getattr(p, n) != getattr(first, n) for p in self.policies)
         )
 
     def can_change(self, op: str) -> bool:

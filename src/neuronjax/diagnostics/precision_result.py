@@ -213,9 +213,8 @@ class PrecisionSearch(Displayed):
             f"{in_words(self.compile_seconds)}",
         ]
         if self.speedup < 1:
-            lines.append(
-                'predicted slower than the baseline; objective="time" avoids this'
-            )
+            slower = "predicted slower than the baseline"
+            lines.append(f'{slower}; objective="time" avoids this')
         lines += self._better_uniform()
         return Text("\n".join([*lines, ""]))
 
@@ -257,12 +256,8 @@ class PrecisionSearch(Displayed):
 
     def steps_table(self) -> Table:
         """Return a table of the steps to the policy, and of steps undone later."""
-        path = self._path
-        told = [
-            n
-            for n, d in enumerate(self.decisions)
-            if n in path or d.stage == "held out"
-        ]
+        path, every = self._path, enumerate(self.decisions)
+        told = [n for n, d in every if n in path or d.stage == "held out"]
         columns = {"#": RIGHT, "step": PLAIN, "group": TEXT, "to": WORD}
         return new_table(
             "Step by step, from the baseline",

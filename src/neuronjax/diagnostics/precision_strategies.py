@@ -126,7 +126,9 @@ class Search:
                 )
             why = "where it begins"
             self._decide("baseline", self._everything, self.state, "kept", why)
-            self._uniform()
+            for assignment in self._useful_uniform():
+                if self._keeps("uniform", self._everything, assignment):
+                    break
             for candidate in range(goal.candidates):
                 if goal.strategy == "greedy":
                     self._greedy(candidate)
@@ -139,11 +141,6 @@ class Search:
         return self.state
 
     # -- the beginning -----------------------------------------------------------------
-
-    def _uniform(self) -> None:
-        for assignment in self._useful_uniform():
-            if self._keeps("uniform", self._everything, assignment):
-                return
 
     def _useful_uniform(self) -> list[Assignment]:
         uniform = [self.goal.uniform(c) for c in range(self.goal.baseline)]

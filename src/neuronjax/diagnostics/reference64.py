@@ -93,11 +93,9 @@ class Reference64:
         self.first_key = self._emulator.first_key
         self.stochastic = False
 
-    def identity(
-        self, i: Instruction, key: RoundingKey, position: Position
-    ) -> Hashable:
+    def identity(self, i: Instruction, key: RoundingKey) -> Hashable:
         """Return the key of `Emulator.identity`, marked "float64" if `i` has floats."""
-        identity = self._emulator.identity(i, key, position)
+        identity = self._emulator.identity(i, key)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
     def execute(
@@ -202,6 +200,7 @@ _FUNCTIONS: dict[type[Instruction], Callable[[Any, Arrays], np.ndarray]] = {
     Select: lambda i, x: np.where(*x),
     ReducePrecision: lambda i, x: x[0],
     Memset: lambda i, x: i.value,
+    NcMatmul: lambda i, x: products(i.dimensions, *x).reshape(i.results[0].type.shape),
     DmaCopy: moved,
     Im2col: moved,
 }
@@ -246,11 +245,6 @@ def _(i: TensorTensorScan, x: Arrays) -> Sequence[Any]:
     ordered = np.flip(x[0], i.axis) if i.reverse else x[0]
     out = REDUCTIONS[i.op].accumulate(ordered, axis=i.axis)
     return (np.flip(out, i.axis) if i.reverse else out,)
-
-
-@_double.register
-def _(i: NcMatmul, x: Arrays) -> Sequence[Any]:
-    return (products(i.dimensions, *x).reshape(i.results[0].type.shape),)
 
 
 def products(d: DotDimensions, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
@@ -356,27 +350,16 @@ _POOLS: dict[str, Callable[..., Any]] = {
 
 def _pool(i: Pool, operand: Any, init: Any) -> Any:
     w = i.window
-    return lax.reduce_window(
-        operand,
-        init,
-        _POOLS[i.op],
-        w.sizes,
-        w.strides,
-        w.padding,
-        w.base_dilations,
-        w.window_dilations,
-    )
+    sizes = w.sizes, w.strides, w.padding, w.base_dilations, w.window_dilations
+    return lax.reduce_window(operand, init, _POOLS[i.op], *sizes)
 
 
 @_double.register
 def _(i: Sort, x: Arrays) -> Sequence[Any]:
     """Sort stably by the keys, which come first, and reorder the other operands."""
-    order = np.broadcast_to(
-        np.arange(x[0].shape[i.dimension]).reshape(
-            [-1 if n == i.dimension else 1 for n in range(x[0].ndim)]
-        ),
-        x[0].shape,
-    )
+    shape, axis = x[0].shape, i.dimension
+    sizes = [-1 if n == axis else 1 for n in range(len(shape))]
+    order = np.broadcast_to(np.arange(shape[axis]).reshape(sizes), shape)
     for key, descending in reversed([*zip(x, i.descending, strict=False)]):
         along = np.take_along_axis(key, order, i.dimension)
         step = _stable_order(along, i.dimension, descending)
@@ -400,11 +383,9 @@ def _stable_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
 
 #: Class of an instruction -> the operations for which it has a rule.
 _TABLES: dict[type, Mapping[str, Any]] = {
-    TensorTensor: BINARY,
-    TensorScalar: BINARY,
+    **dict.fromkeys((TensorTensor, TensorScalar), BINARY),
     Activation: UNARY,
-    TensorReduce: REDUCTIONS,
-    TensorTensorScan: REDUCTIONS,
+    **dict.fromkeys((TensorReduce, TensorTensorScan), REDUCTIONS),
     Pool: _POOLS,
     LocalScatter: SCATTERS,
 }

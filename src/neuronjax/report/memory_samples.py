@@ -43,17 +43,13 @@ def _stages(
             name: layer[place] for name, layer in hbm.temporaries.items()
         }
         held = Counter(around) + Counter(own)
-        if _is_called(unit) and unit.inner[0].units:
+        has_inner = bool(unit.inner) and bool(unit.inner[0].units)
+        if has_inner and isinstance(unit.region.steps[0].instruction, Call | Spmd):
             inner = nested_peak_of(unit.inner[0])
             held["workspace"] -= inner.bytes  # the inner units replace the call's peak
             yield from _stages(unit.inner[0], inner, held)
         else:
             yield MemoryStage(unit, held)
-
-
-def _is_called(unit: Unit) -> bool:
-    steps = unit.region.steps
-    return bool(unit.inner) and isinstance(steps[0].instruction, Call | Spmd)
 
 
 def stage_edges(

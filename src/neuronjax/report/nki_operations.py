@@ -127,12 +127,3 @@ def _named(group: Group, kind: Kind, names: str) -> Iterator[KernelOperation]:
     for name in names.split():
         exists = hasattr(_PACKAGES[group], name)
         yield KernelOperation(name=name, group=group, kind=kind, front_end=exists)
-
-
-def select_kernel_operations(
-    text: str, *, missing: bool = False
-) -> Iterator[KernelOperation]:
-    """Yield rows whose name contains a text; `missing` keeps only unsupported ones."""
-    for row in kernel_operations():
-        if text in row.name and (row.missing or not missing):
-            yield row

@@ -58,12 +58,8 @@ class Operation:
 
     def dtypes(self, target: Target) -> tuple[str, ...]:
         """Return those dtypes of the target's engines that `uses` covers."""
-        names = dict.fromkeys(
-            name
-            for engine in target.core.engines
-            for name in engine.dtypes
-            if name not in EMULATOR_ONLY_DTYPES
-        )
+        every = (name for engine in target.core.engines for name in engine.dtypes)
+        names = dict.fromkeys(n for n in every if n not in EMULATOR_ONLY_DTYPES)
         held = [name for name in names if _kind(name) in self.uses]
         return (*held, "complex64") if "complex" in self.uses else tuple(held)
 

@@ -85,11 +85,8 @@ def _limits(errors: Sequence[float]) -> tuple[float, float]:
 
 
 def _finite(ops: Sequence[Row], kind: str) -> list[tuple[int, float]]:
-    found = [
-        (row["number"], row[f"{kind}_relative_l2"])
-        for row in ops
-        if row[f"{kind}_differing"]
-    ]
+    differing = [row for row in ops if row[f"{kind}_differing"]]
+    found = [(row["number"], row[f"{kind}_relative_l2"]) for row in differing]
     return [(number, error) for number, error in found if 0 < error < math.inf]
 
 

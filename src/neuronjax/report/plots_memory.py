@@ -62,7 +62,8 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
         colour = CATEGORY_COLOURS[category]
         axes.stairs(top, edges, baseline=base, fill=True, color=colour, label=label)
         base = top
-    limit, peak = capacity_bytes(core) / size, base.max(initial=1e-12)
+    capacity = capacity_bytes(core)
+    limit, peak = capacity / size, base.max(initial=1e-12)
     least = base.min(initial=peak)
     axes.set_ylabel(name)
     if _is_near(limit, peak):
@@ -75,10 +76,8 @@ def draw_hbm(axes: Axes, timeline: Timeline, memory: MemoryPlan, core: Core) -> 
         axes.set_ylim(0, _FOR_LEGEND * peak)
     if held:
         axes.legend(loc="upper left", fontsize=SMALL, ncols=2)
-    fits = "of" if memory.hbm.bytes <= capacity_bytes(core) else "do not fit in"
-    plain(
-        axes, f"HBM: {binary(memory.hbm.bytes)} {fits} {binary(capacity_bytes(core))}"
-    )
+    fits = "of" if memory.hbm.bytes <= capacity else "do not fit in"
+    plain(axes, f"HBM: {binary(memory.hbm.bytes)} {fits} {binary(capacity)}")
 
 
 def _is_near(limit: float, most: float) -> bool:

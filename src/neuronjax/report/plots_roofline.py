@@ -269,10 +269,8 @@ def _legend(axes: Axes, placed: Sequence[_Mark]) -> None:
     queues = [(COLOURS[q], name) for q, name in QUEUE_TITLES.items() if q in present]
     looks = [("o", colour, colour, name) for colour, name in queues]
     looks += [("o", FAINT, FAINT, "matmul"), ("o", "none", FAINT, "other op")]
-    if ">" in shapes:
-        looks.append((">", "none", FAINT, "no HBM traffic"))
-    if "v" in shapes:
-        looks.append(("v", "none", FAINT, "below the axis"))
+    outside = ((">", "no HBM traffic"), ("v", "below the axis"))
+    looks += [(s, "none", FAINT, text) for s, text in outside if s in shapes]
     names = "marker", "markerfacecolor", "markeredgecolor", "label"
     axes.legend(
         handles=[Line2D([], [], ls="", **dict(zip(names, look))) for look in looks],

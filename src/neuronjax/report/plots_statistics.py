@@ -55,28 +55,19 @@ def draw_statistics(figure: Figure, statistics: Statistics) -> None:
     below.set_xlabel("result, in program order")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     below.set_xlim(-1, max(len(records), 1))
-    named = {
-        name: handle
-        for axes in (above, below)
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    legends = (axes.get_legend_handles_labels() for axes in (above, below))
+    named = {name: h for each in legends for h, name in zip(*each, strict=True)}
     figure.legend(named.values(), named.keys(), loc="outside lower left", ncols=3)
     figure.draw_without_rendering()
     _name_worst(below, records, lost)
 
 
 def _draw_sizes(axes: Axes, statistics: Statistics, records: Sequence[Record]) -> None:
-    shown = [
-        (n, record["amax"])
-        for n, record in enumerate(records)
-        if record["amax"] is not None and 0 < record["amax"] < math.inf
-    ]
-    limits = [
-        (n, element_format(probe).max_finite)
-        for n, probe in enumerate(statistics.sites)
-        if probe.kind != "integer" and probe.blocked is None
-    ]
-    limits = [(n, limit) for n, limit in limits if limit < _WIDE]
+    sizes = enumerate(record["amax"] for record in records)
+    shown = [(n, size) for n, size in sizes if size is not None and 0 < size < math.inf]
+    sites = [(n, p) for n, p in enumerate(statistics.sites) if p.kind != "integer"]
+    held = ((n, element_format(p).max_finite) for n, p in sites if p.blocked is None)
+    limits = [(n, limit) for n, limit in held if limit < _WIDE]
     axes.set_yscale("log")
     axes.scatter(*_columns(shown), s=12, color=_AMAX, linewidths=0, label="largest")
     if limits:

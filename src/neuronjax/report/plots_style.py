@@ -133,9 +133,8 @@ def axis_floor(
     the values below the gap have at most a tenth of the weight. It is then the first
     value above the gap, so that outliers do not stretch a logarithmic axis."""
     weights = [1.0] * len(values) if weights is None else weights
-    pairs = sorted(
-        (v, w) for v, w in zip(values, weights, strict=True) if 0 < v < math.inf
-    )
+    every = zip(values, weights, strict=True)
+    pairs = sorted((v, w) for v, w in every if 0 < v < math.inf)
     whole = sum(w for _, w in pairs)
     floor, below = pairs[0][0], 0.0
     for (value, weight), (above, _) in itertools.pairwise(pairs):

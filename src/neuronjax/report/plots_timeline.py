@@ -243,11 +243,10 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
             continue
         is_op = event.instruction >= 0 and not isinstance(event.source, Transfer)
         name = event.name.lower().replace("_", " ")
+        if is_op:
+            name = op_name(timeline.instructions[event.instruction])
         run = Run(
-            name=op_name(timeline.instructions[event.instruction]) if is_op else name,
-            start=event.start_seconds,
-            end=event.end_seconds,
-            busy=event.queue_seconds,
+            name, event.start_seconds, event.end_seconds, busy=event.queue_seconds
         )
         last = runs[-1] if runs else None
         if last and last.name == run.name and run.start - last.end < _JOINED * total:
@@ -255,12 +254,8 @@ def _named_runs(timeline: Timeline, queue: Queue) -> Iterator[Run]:
             runs[-1] = last._replace(end=end, events=last.events + 1, busy=busy)
         elif last is None or run.start >= last.end:
             runs.append(run)
-    return (
-        run
-        for run in runs
-        if run.end - run.start > _NAMED_SHARE * total
-        and run.busy > _FILLED * (run.end - run.start)
-    )
+    long = (run for run in runs if run.end - run.start > _NAMED_SHARE * total)
+    return (run for run in long if run.busy > _FILLED * (run.end - run.start))
 
 
 def _fullest(timeline: Timeline, queue: Queue, run: Run) -> Run:

@@ -65,8 +65,7 @@ def event_rows(timeline: Timeline) -> Iterator[dict[str, Any]]:
         }
         for instruction, fused in pairs
     ]
-    nobody = {"op": "", "fused_ops": "", "source_location": ""}
-    nobody |= {"module": "", "phase": ""}
+    nobody: Any = dict.fromkeys("op fused_ops source_location module phase".split(), "")
     for event in timeline.events:
         named = names[event.instruction] if event.instruction >= 0 else nobody
         yield {**_when(event), **named, **_what(event)}

@@ -94,22 +94,15 @@ def _block(block: Block, depth: int) -> Iterator[Row]:
 
 def _told(i: Instruction) -> str:
     """Return operation, unusual attributes and operands of an instruction as text."""
-    values = {
-        **i.attributes(),
-        "rounding": i.rounding,
-        "overflow": i.overflow,
-        "write_format": i.write_format,
-    }
+    writing = {n: getattr(i, n) for n in ("rounding", "overflow", "write_format")}
+    values = {**i.attributes(), **writing}
     kinds = [str(values[k]) for k in _KINDS if isinstance(values.get(k), str)]
     read = " ".join(f"%{view.buffer.number}" for view in i.operands)
     value = values.get("value")
     if isinstance(value, np.ndarray) and value.size == 1:
         kinds.append(f"{value.item():.6g}")
-    unusual = [
-        f"{k}={values[k]}"
-        for k, usual in _USUAL.items()
-        if k in values and values[k] != usual
-    ]
+    known = ((k, usual) for k, usual in _USUAL.items() if k in values)
+    unusual = [f"{k}={values[k]}" for k, usual in known if values[k] != usual]
     return " ".join(filter(None, [*kinds, *unusual, read]))
 
 

@@ -140,11 +140,8 @@ class StudyProgress(WorkBars):
     The expected number of steps is that of the previous run."""
 
     def __init__(self, runs: int, *, done: int = 0, shown: bool = True) -> None:
-        super().__init__(
-            "{task.description:<22}",
-            "{task.fields[status]:<12}",
-            shown=shown and done < runs,
-        )
+        before, after = "{task.description:<22}", "{task.fields[status]:<12}"
+        super().__init__(before, after, shown=shown and done < runs)
         stored = f"{done} stored" if done else ""
         self._runs = self._add("runs", total=runs, completed=done, status=stored)
         self._run = self._add("", total=None, visible=False)
@@ -186,12 +183,8 @@ class SearchProgress(WorkBars):
     The bar has no total, since a search seldom uses its budget."""
 
     def __init__(self, *, shown: bool) -> None:
-        super().__init__(
-            "programs run",
-            "{task.fields[status]}",
-            shown=shown,
-            counted=TextColumn("{task.completed:.0f}"),
-        )
+        after, runs = "{task.fields[status]}", TextColumn("{task.completed:.0f}")
+        super().__init__("programs run", after, shown=shown, counted=runs)
         self._runs = self._add("", total=None)
 
     def heard(self, runs: int, error: float, seconds: float) -> None:

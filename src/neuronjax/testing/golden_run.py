@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from neuronjax.api.asked import Asked
+from neuronjax.api.asked import Asked, read_program
 from neuronjax.api.jit import NATIVE_JIT
-from neuronjax.capture.artifacts import read_artifact
 from neuronjax.diagnostics.edits.changed_attributes import CONSTANT
 from neuronjax.execution import interpreter, transformations
 from neuronjax.execution.inputs_outputs import CallContext
@@ -81,12 +80,6 @@ def _input(path: str, leaf: Any, seed: int, number: int) -> tuple[np.ndarray, Le
     return array, Leaf.of(path, array)
 
 
-def read_program(code: bytes, names: Sequence[str]) -> Program:
-    """Return the program of a portable artifact, with its arguments' names."""
-    program = read_artifact(code).program
-    return dataclasses.replace(program, argument_names=tuple(names))
-
-
 def run(
     program: Program,
     target: str,
@@ -97,7 +90,7 @@ def run(
     """Return a program's flat results; an amax history comes last."""
     names, machine = program.argument_names, resolve_target(target)
     emulation = transformations.Emulation(
-        function=_no_function, names=names, target=machine, policy=policy
+        function=lambda *_: [], names=names, target=machine, policy=policy
     )
     instructions = emulation.lower(program)
 
@@ -117,10 +110,6 @@ def run(
         return [*transformations.join_complex(results.results, program), *extra]
 
     return [np.asarray(x) for x in NATIVE_JIT(traced)(*map(jnp.asarray, inputs))]
-
-
-def _no_function(*leaves: Any) -> list[Any]:
-    raise AssertionError("a stored program is not captured")
 
 
 def x64() -> bool:

@@ -51,9 +51,7 @@ def match(
     if len(then) != len(now):
         sides = ("without", then, now), ("with", now, then)
         lists = ((word, [p for p in a if p not in b]) for word, a, b in sides)
-        names = "; ".join(
-            f"{word} {', '.join(paths)}" for word, paths in lists if paths
-        )
+        names = "; ".join(f"{how} {', '.join(paths)}" for how, paths in lists if paths)
         counts = f"{len(now)}, expected {len(then)}: {names}"
         return LeafMatch(differences=(LeafDifference(path=what, what=counts),))
     orders = []
@@ -62,9 +60,8 @@ def match(
         pairs = ((then[i], now[n]) for n, i in enumerate(order))
         renamed = tuple(f"{old} -> {new}" for old, new in pairs if old != new)
         ordered = sorted(leaves, key=lambda leaf: leaf.badness, reverse=True)
-        orders.append(
-            LeafMatch(differences=tuple(ordered), order=order, renamed=renamed)
-        )
+        found = LeafMatch(differences=tuple(ordered), order=order, renamed=renamed)
+        orders.append(found)
     return min(orders, key=lambda each: len(each.differences))
 
 

@@ -27,10 +27,9 @@ def moved_versions(
     then: Mapping[str, str], now: Mapping[str, str], names: Sequence[str] = ()
 ) -> list[str]:
     """Return changes such as "jax 0.10.2 -> 0.12.0" of `names`, or of all packages."""
+    known = (n for n in names or then if n in then)
     return [
-        f"{name} {then[name]} -> {now[name]}"
-        for name in names or then
-        if name in then and now.get(name, then[name]) != then[name]
+        f"{n} {then[n]} -> {now[n]}" for n in known if now.get(n, then[n]) != then[n]
     ]
 
 

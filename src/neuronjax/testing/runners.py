@@ -116,11 +116,9 @@ class Neuronjax:
         algorithm: str,
     ) -> np.ndarray:
         """Return the sum over ranks in the given order."""
-        plan = FoldPlan(
-            algorithm,
-            tuple(Stage(width, hop) for width, hop in stages),
-            tuple(tuple(int(r) for r in row) for row in order),
-        )
+        hops = tuple(Stage(width, hop) for width, hop in stages)
+        rows = tuple(tuple(int(rank) for rank in row) for row in order)
+        plan = FoldPlan(algorithm, hops, rows)
         ranks, size = x.shape
         length = -(-size // plan.chunks)
         padded = np.pad(x, ((0, 0), (0, length * plan.chunks - size)))

@@ -43,9 +43,8 @@ class Corpus:
 
     def heldout_batches(self, *, count: int, size: int, length: int) -> np.ndarray:
         """Return windows spread over the held-out text, [count, size, length + 1]."""
-        starts = np.linspace(0, len(self.heldout) - length - 1, count * size).astype(
-            int
-        )
+        last = len(self.heldout) - length - 1
+        starts = np.linspace(0, last, count * size).astype(int)
         windows = self.heldout[starts[:, None] + np.arange(length + 1)]
         return windows.reshape(count, size, length + 1)
 

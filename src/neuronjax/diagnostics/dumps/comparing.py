@@ -199,8 +199,4 @@ class _Behind:
 
 
 def _place(path: OpPath) -> OpPlace:
-    return OpPlace(
-        op=path.op.name.rpartition(".")[2],
-        module=path.location.label,
-        source=path.source,
-    )
+    return OpPlace(path.op.name.rpartition(".")[2], path.location.label, path.source)

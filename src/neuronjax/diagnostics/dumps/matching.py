@@ -60,11 +60,10 @@ def named_values(program: Program, outputs: Sequence[str]) -> list[NamedValue]:
     value of this name; or by the op alone if the program has no modules. The last value
     that a module computes also has the name of the module."""
     body = program.entry.body
+    pairs = zip(body.arguments, program.argument_names, strict=True)
     found = [
         NamedValue(((), value), None, [name or f"argument {n}"])
-        for n, (value, name) in enumerate(
-            zip(body.arguments, program.argument_names, strict=True)
-        )
+        for n, (value, name) in enumerate(pairs)
     ]
     made = list(_made(program, body, ()))
     known = {value.key: value for value in made}
@@ -145,9 +144,7 @@ def matched(
         InvalidProgramError: `given` names a missing tensor or value, or pairs different
             shapes.
     """
-    pairs = {
-        t: (_given(t, name, tensors, values), "given") for t, name in given.items()
-    }
+    pairs = {t: (_given(t, n, tensors, values), "given") for t, n in given.items()}
     reasons: dict[str, str] = {}
     for tensor, array in tensors.items():
         if tensor in pairs:
@@ -200,9 +197,8 @@ def _given(
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    return ", ".join(
-        difflib.get_close_matches(name, known, cutoff=0.3) or known[:_SHOWN]
-    )
+    near = difflib.get_close_matches(name, known, cutoff=0.3)
+    return ", ".join(near or known[:_SHOWN])
 
 
 def _listed(values: Sequence[NamedValue]) -> str:

@@ -63,14 +63,13 @@ class Edit:
 
     def __str__(self) -> str:
         what = f": {self.what}" if self.what else ""
-        if self.before is None or self.after is None:
+        before, after = self.before, self.after
+        if before is None or after is None:
             return f"{self.op}{what}"
-        if self.before.op == self.after.op:
-            moved = (
-                "" if self.before.line == self.after.line else f" ({self.before.line})"
-            )
-            return f"{self.after}{moved}{what}"
-        return f"{self.before.op} -> {self.after}{what}"
+        if before.op == after.op:
+            moved = "" if before.line == after.line else f" ({before.line})"
+            return f"{after}{moved}{what}"
+        return f"{before.op} -> {after}{what}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,15 +181,10 @@ class ProgramComparison(Displayed):
 
     def table(self) -> Table:
         """Return a table of the outputs."""
+        figures = ("differing", "elements", "largest ulp", "relative L2")
         return new_table(
             "outputs",
-            {
-                "output": TEXT,
-                "differing": NUMBER,
-                "elements": NUMBER,
-                "largest ulp": NUMBER,
-                "relative L2": NUMBER,
-            },
+            {"output": TEXT} | dict.fromkeys(figures, NUMBER),
             map(_row, self.outputs),
             width=WIDTH,
             min_width=None,

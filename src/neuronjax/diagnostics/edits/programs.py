@@ -108,19 +108,18 @@ def edits_between(before: Program, after: Program) -> tuple[Edit, ...]:
     return tuple(_Describing(aligned(flat(before), flat(after)), {}).edits())
 
 
+@dataclass(frozen=True)
 class _Describing:
     """A description of aligned programs and compared values, as reports show it."""
 
-    def __init__(
-        self, alignment: Alignment, found: Mapping[FlatOp | None, ComparedValue]
-    ) -> None:
-        self._alignment, self._found = alignment, found
+    alignment: Alignment
+    found: Mapping[FlatOp | None, ComparedValue]
 
     def edits(self) -> list[Edit]:
         """Return the edits in the order of the second program, removed ops last."""
-        pairs = [p for p in self._alignment.pairs if p.how != "same"]
-        edited = self._edits(pairs, self._alignment.added)
-        removed = self._edits(removed=self._alignment.removed)
+        pairs = [p for p in self.alignment.pairs if p.how != "same"]
+        edited = self._edits(pairs, self.alignment.added)
+        removed = self._edits(removed=self.alignment.removed)
         order = operator.attrgetter("op.number")
         return sorted(edited, key=order) + sorted(removed, key=order)
 
@@ -130,9 +129,9 @@ class _Describing:
         added: Iterable[FlatOp] = (),
         removed: Iterable[FlatOp] = (),
     ) -> list[Edit]:
-        programs, edits = self._alignment, []
+        programs, edits = self.alignment, []
         for pair in pairs:
-            match = self._found.get(pair.after)
+            match = self.found.get(pair.after)
             edit = Edit(
                 kind=pair.how,
                 before=_described(pair.before, programs.before),
@@ -154,8 +153,8 @@ class _Describing:
         if pair.how != "rewired":
             return ""
         sides = (
-            (self._alignment.before, pair.before),
-            (self._alignment.after, pair.after),
+            (self.alignment.before, pair.before),
+            (self.alignment.after, pair.after),
         )
         texts = [[_read_text(v, p) for v in o.op.operands] for p, o in sides]
         pairs = zip(*texts, strict=True)
@@ -165,7 +164,7 @@ class _Describing:
         """Return the first op that computes and differs or, without one, the first op
         that moves numbers and differs; None if no op differs. `paths` name the second
         program's results."""
-        off = [match for match in self._found.values() if match.differs]
+        off = [match for match in self.found.values() if match.differs]
         if not off:
             return None
         computing = [match for match in off if match.after.name not in MOVING]
@@ -173,11 +172,11 @@ class _Describing:
         before, after = match.before.root.op, match.after.root.op
         _, left, right, device = match.beside
         index = _farthest(left, right)
-        known = [m for m in self._found.values() if not m.differs]
+        known = [m for m in self.found.values() if not m.differs]
         equal = {m.after.op: m.before.op for m in known}
         way, ends = _behind(match.after, equal)
         way_before, _ = _behind(match.before, equal.values())
-        programs = self._alignment
+        programs = self.alignment
         because = self._edits(
             [p for p in programs.pairs if p.how != "same" and p.after in way],
             [op for op in programs.added if op in way],

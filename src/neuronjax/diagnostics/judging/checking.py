@@ -69,12 +69,8 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
     reached = _reached(sources, {a.storage for a in program.results})
-    outputs = {a.storage for i in program.body.walk() for a in i.outputs}
-    return tuple(
-        n
-        for n, storage in enumerate(program.arguments)
-        if storage not in reached and storage not in outputs
-    )
+    reached |= {a.storage for i in program.body.walk() for a in i.outputs}
+    return tuple(n for n, s in enumerate(program.arguments) if s not in reached)
 
 
 def _collect(

@@ -82,7 +82,8 @@ class Guard:
             if event == "open":
                 self._opened(root, *args[:3])
             elif event == "import" and args[1]:
-                self._library(root, str(args[1]))
+                if os.path.realpath(str(args[1])).startswith(root):
+                    self._refuse(f"loads the library {args[1]}")
             elif event in _CHANGES:
                 self._changed(root, event, args)
             elif what := _refused(event):
@@ -106,10 +107,6 @@ class Guard:
             self._refuse(f"writes {name}")
         if writes and name.removeprefix(root) in self.sealed and not self.finished:
             self._refuse("writes what only the judge may write")
-
-    def _library(self, root: str, path: str) -> None:
-        if os.path.realpath(path).startswith(root):
-            self._refuse(f"loads the library {path}")
 
     def _changed(self, root: str, event: str, args: Sequence[Any]) -> None:
         for path in args[:2]:

@@ -87,16 +87,10 @@ def _judged(
 def _is_same(wrong: np.ndarray, right: np.ndarray) -> bool:
     step = 2.0**-23 if wrong.dtype.itemsize > 2 else 2.0**-7
     a, b = wrong.reshape(-1), right.reshape(-1)
-    return all(
-        np.isclose(
-            a[block].astype(np.float64),
-            b[block].astype(np.float64),
-            rtol=step,
-            atol=0.0,
-            equal_nan=True,
-        ).all()
-        for block in flat_blocks(a.size)
-    )
+    how: Any = {"rtol": step, "atol": 0.0, "equal_nan": True}
+    parts = ((a[block], b[block]) for block in flat_blocks(a.size))
+    wide = ([x.astype(np.float64) for x in pair] for pair in parts)
+    return all(np.isclose(x, y, **how).all() for x, y in wide)
 
 
 def _idle(inputs: Sequence[Any], right: Results) -> Iterator[tuple[str, Results]]:

@@ -34,7 +34,9 @@ def problems(
     candidate in the file `path`, and for its trace `program` if it was traced."""
     found: dict[str, list[Problem]] = {"limits": [], "hazards": [], "advice": []}
     try:
-        meetings = list(_meetings(path, program))
+        meetings = [*met_by_uses(uses_of_file(path), str(path))]
+        if program is not None:
+            meetings += met_by_instructions(program.body.walk(), older=program.older)
     except InvalidProgramError as error:
         found["limits"].append(Problem.of_error(RULE, error, str(path)))
         meetings = []
@@ -42,11 +44,8 @@ def problems(
         kind, problem = _judged(m, release)
         if problem is not None and problem not in found[kind]:
             found[kind].append(problem)
-    return {
-        "limits": tuple(found["limits"]),
-        "hazards": tuple(found["hazards"]),
-        "advice": tuple(_counted(found["advice"])),
-    }
+    found["advice"] = [*_counted(found["advice"])]
+    return {kind: tuple(same) for kind, same in found.items()}
 
 
 def reported(
@@ -73,12 +72,6 @@ def _counted(problems: list[Problem]) -> Iterator[Problem]:
     first = {(p.rule, p.message): p for p in reversed(problems)}
     for key in lines:
         yield replace(first[key], count=lines[key])
-
-
-def _meetings(path: Path, program: KernelProgram | None) -> Iterator[ReleaseMeeting]:
-    yield from met_by_uses(uses_of_file(path), str(path))
-    if program is not None:
-        yield from met_by_instructions(program.body.walk(), older=program.older)
 
 
 def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:

@@ -100,13 +100,8 @@ def run_child(
 def _environment() -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     package = str(Path(__file__).parents[3])  # src, or site-packages
-    own = {
-        "PYTHONPATH": package,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "JAX_PLATFORMS": "cpu",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
+    ones = ("PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    own = {"PYTHONPATH": package, "JAX_PLATFORMS": "cpu"} | dict.fromkeys(ones, "1")
     return passed | own
 
 

@@ -79,14 +79,8 @@ def _traced(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
             op=f"nki.{name}",
             remedy="return tensors of the kernel",
         )
-    status = {
-        "what": "",
-        "kernel": name,
-        "arguments": types_of,
-        "results": results,
-        "dtypes": list(traced.dtypes),
-    }
-    return status, program
+    types = {"arguments": types_of, "results": results, "dtypes": list(traced.dtypes)}
+    return {"what": "", "kernel": name, **types}, program
 
 
 def _module(path: Path) -> types.ModuleType:

@@ -95,25 +95,18 @@ def _elsewhere(
     candidate: TracedCandidate, runs: Sequence[ValuesRun], seconds: float, line: str
 ) -> Iterator[Any]:
     program, tree, dtypes = candidate.kernel.stored
-    text, arrays = values_file.stored(
-        {
-            "results": types_file.described(tree),
-            "dtypes": list(dtypes),
-            "runs": [[list(run.arguments), list(run.memory)] for run in runs],
-        }
-    )
+    asked = [[list(run.arguments), list(run.memory)] for run in runs]
+    results, names = types_file.described(tree), list(dtypes)
+    given = {"results": results, "dtypes": names, "runs": asked}
+    text, arrays = values_file.stored(given)
     wanted = (values_child.DONE, values_child.DONE_ARRAYS)
-    ended = run_child(
-        values_child.__name__,
-        {},
-        wanted,
-        Limits(seconds=seconds),
-        {
-            values_child.PROGRAM: write_program(program),
-            values_child.GIVEN: text,
-            values_child.GIVEN_ARRAYS: arrays,
-        },
-    )
+    files = {
+        values_child.PROGRAM: write_program(program),
+        values_child.GIVEN: text,
+        values_child.GIVEN_ARRAYS: arrays,
+    }
+    limits = Limits(seconds=seconds)
+    ended = run_child(values_child.__name__, {}, wanted, limits, files)
     if not all(name in ended.files for name in wanted):
         raise _unfinished(ended, program.name, line)
     found = values_file.read(*(ended.files[name] for name in wanted))

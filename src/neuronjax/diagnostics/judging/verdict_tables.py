@@ -34,11 +34,12 @@ def page(word: str, verdict: Mapping[str, Any]) -> Group:
     if verdict["seeds"]:
         parts.append(_seeds(verdict))
     if verdict["times"] is not None:
-        columns = {"": NAME, "value": TEXT}
-        parts.append(
-            new_table("Predicted", columns, _figures(verdict), show_header=False)
-        )
-        parts.append(_changes(verdict["times"]))
+        columns, figures = {"": NAME, "value": TEXT}, _figures(verdict)
+        parts.append(new_table("Predicted", columns, figures, show_header=False))
+        changes = verdict["times"]["changes"]
+        rows = ((f"{c['saves_ms']:.3g} ms", c["what"]) for c in changes)
+        columns = {"saves at most": NUMBER, "if": TEXT}
+        parts.append(new_table("What would save most", columns, rows))
     parts.append(Text(f"judged in {seconds(verdict['judging_seconds'])}", style="dim"))
     return Group(*parts)
 
@@ -114,9 +115,3 @@ def _figures(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     labels = verdict["fidelity"].items()
     counted = ", ".join(f"{count:,} {label}" for label, count in labels)
     yield "instructions", f"{times['instructions']:,}; {counted}"
-
-
-def _changes(times: Mapping[str, Any]) -> RenderableType:
-    rows = ((f"{c['saves_ms']:.3g} ms", c["what"]) for c in times["changes"])
-    columns = {"saves at most": NUMBER, "if": TEXT}
-    return new_table("What would save most", columns, rows)

@@ -98,9 +98,7 @@ def discrete(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 
 # -- functions of two operands ---------------------------------------------------------
 
-_EXACT_PRODUCT = ElementRule(
-    lambda f, x, r: (np.abs(x[1]), np.abs(x[0])), error="exact"
-)
+_EXACT_PRODUCT = ElementRule(lambda f, x, r: (np.abs(x[1]), np.abs(x[0])), "exact")
 
 
 def _multiplied(a: Held, b: Held) -> Array:
@@ -110,11 +108,8 @@ def _multiplied(a: Held, b: Held) -> Array:
 
 
 def _angles(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    square = np.maximum(
-        np.square(np.maximum(np.abs(x[0]) - r[0], 0))
-        + np.square(np.maximum(np.abs(x[1]) - r[1], 0)),
-        1e-38,
-    )
+    a, b = (np.maximum(np.abs(v) - s, 0) for v, s in zip(x, r, strict=True))
+    square = np.maximum(np.square(a) + np.square(b), 1e-38)
     return (np.abs(x[1]) + r[1]) / square, (np.abs(x[0]) + r[0]) / square
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,10 @@ def exchanged(
         raise no_rule(i, "a kernel with collectives")
     if are_joint:
         x = [[correlated(held) for held in own] for own in x]
-    if not isinstance(i, Reduction):
-        columns = [_moved(i, k, x, at) for k in range(len(i.results))]
-    elif is_float(i.results[0].type.dtype):
-        columns = [_reduced(i, k, x, at) for k in range(len(i.results))]
-    else:
-        columns = [_of_discrete(i, k, x, at) for k in range(len(i.results))]
+    rule: Callable[..., list[Held]] = _moved
+    if isinstance(i, Reduction):
+        rule = _reduced if is_float(i.results[0].type.dtype) else _of_discrete
+    columns = [rule(i, k, x, at) for k in range(len(i.results))]
     return [[*own] for own in zip(*columns, strict=True)]
 
 

@@ -91,10 +91,10 @@ def _place(
 ) -> list[Held] | None:
     """Return `results` with errors if `i` acts as `argmax` or `argmin`; else None."""
     whole, [axis] = key.tracked(at.model), i.axes
-    ways = ((largest, place_of(np.argmax, 1)), (smallest, place_of(np.argmin, -1)))
-    for extreme, place in ways:
+    ways = ((largest, np.argmax, 1), (smallest, np.argmin, -1))
+    for extreme, *way in ways:
         first = extreme(whole, axis)
-        index = place(whole, axis)
+        index = place_of(*way, whole, axis)
         plain = index.value if isinstance(index, Tracked) else index
         if not np.array_equal(first.value, results[0], equal_nan=True):
             continue

@@ -247,17 +247,10 @@ class LegalResults(Displayed):
 
     def table(self) -> Table:
         """Return a table with the error bounds and the power of every output."""
+        figures = ("rms", "median", "largest", "unknown", "power")
         return new_table(
             f"{self.name} on {self.setting}:\nmedian and largest error bounds",
-            {
-                "output": TEXT,
-                "type": WORD,
-                "rms": NUMBER,
-                "median": NUMBER,
-                "largest": NUMBER,
-                "unknown": NUMBER,
-                "power": NUMBER,
-            },
+            {"output": TEXT, "type": WORD} | dict.fromkeys(figures, NUMBER),
             (_row(o) for o in self.outputs),
             caption="power: an output fails if all elements have this relative error",
             width=80,
@@ -267,10 +260,7 @@ class LegalResults(Displayed):
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON value with figures of every output, without the arrays."""
         return {
-            "name": self.name,
-            "target": self.target,
-            "policy": self.policy,
-            "failure": self.failure,
+            **{n: getattr(self, n) for n in ("name", "target", "policy", "failure")},
             "outputs": [_figures(o) for o in self.outputs],
             "notes": list(self.notes),
         }

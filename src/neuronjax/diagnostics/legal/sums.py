@@ -52,9 +52,8 @@ def _(i: TensorReduce, x: Sequence[Held], at: Executors) -> list[Held]:
         return of_discrete(i, x, at)
     whole, start = x[0].tracked(at.model), x[1]
     if not whole.size and i.op in ("maximum", "minimum"):
-        reduced = exact(
-            np.broadcast_to(start.values, i.results[0].type.shape), at.model
-        )
+        neutral = np.broadcast_to(start.values, i.results[0].type.shape)
+        reduced = exact(neutral, at.model)
     else:
         reduced = folded(i.op, whole, tuple(i.axes))
     if i.op != "add" or np.any(start.values != 0) or not start.is_exact:
@@ -124,8 +123,12 @@ def _running_product(x: Tracked, axis: int) -> Tracked:
 # -- contractions ----------------------------------------------------------------------
 
 
-def _contracted(i: NcMatmul | NcMatmulMx, lhs: Tracked, rhs: Tracked) -> Tracked:
-    d = i.dimensions
+@legal.register(NcMatmul)
+@legal.register(NcMatmulMx)
+def _(i: NcMatmul | NcMatmulMx, x: Sequence[Held], at: Executors) -> list[Held]:
+    if not is_float(i.results[0].type.dtype):
+        return of_discrete(i, x, at)
+    d, (lhs, rhs) = i.dimensions, (h.tracked(at.model) for h in x[:2])
     a = matrix(lhs, d.lhs_batch, d.lhs_contract, k_last=True)
     b = matrix(rhs, d.rhs_batch, d.rhs_contract, k_last=False)
     product, shape = matmul(a, b), i.results[0].type.shape
@@ -135,15 +138,7 @@ def _contracted(i: NcMatmul | NcMatmulMx, lhs: Tracked, rhs: Tracked) -> Tracked
         left, right = (np.square(x.value, dtype=np.float32) for x in (a, b))
         walk = np.sqrt(np.square(product.value) + left @ right)
         product = product.wider(psum.unit * math.sqrt(tiles / 3) * walk)
-    return moved(lambda v: v.reshape(shape), product)
-
-
-@legal.register
-def _(i: NcMatmul, x: Sequence[Held], at: Executors) -> list[Held]:
-    if not is_float(i.results[0].type.dtype):
-        return of_discrete(i, x, at)
-    product = _contracted(i, x[0].tracked(at.model), x[1].tracked(at.model))
-    return [written(product, i)]
+    return [written(moved(lambda v: v.reshape(shape), product), i)]
 
 
 @legal.register
@@ -167,12 +162,6 @@ def _(i: QuantizeMx, x: Sequence[Held], at: Executors) -> list[Held]:
     loss = half if i.rounding == "stochastic" else half * UNIFORM
     loss = loss + clipped
     return [Held(whole.wider(np.nan_to_num(loss, nan=np.inf)), shape), plain]
-
-
-@legal.register
-def _(i: NcMatmulMx, x: Sequence[Held], at: Executors) -> list[Held]:
-    product = _contracted(i, x[0].tracked(at.model), x[1].tracked(at.model))
-    return [written(product, i)]
 
 
 # -- windows and scatters --------------------------------------------------------------

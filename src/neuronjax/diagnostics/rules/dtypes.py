@@ -121,9 +121,7 @@ integers narrower than 8 bits are not supported
 )
 
 # The results of these ops come from ops inside them, which are checked instead.
-_HANDED_ON = frozenset(
-    {"func.call", "stablehlo.composite", "stablehlo.case", "stablehlo.if"}
-)
+_HANDED_ON = ("func.call", "stablehlo.composite", "stablehlo.case", "stablehlo.if")
 _INT32 = (-(2**31), 2**31 - 1)
 _UINT32 = (0, 2**32 - 1)
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from neuronjax.diagnostics.facts import Fact, is_integer
+from neuronjax.diagnostics.facts import Fact, evaluate, is_integer
 from neuronjax.diagnostics.op_contexts import OpContext
 from neuronjax.diagnostics.rule import Answer, Verdict, read_rules
 from neuronjax.diagnostics.rules.control import combiner_of
@@ -35,7 +35,7 @@ def _arithmetic(context: OpContext) -> Answer:
     if not _number(result.type) or context.in_generator or _is_index_wrap(context):
         return None
     facts = [context.fact(v) for v in context.op.operands]
-    if all(map(_small, [*facts, context.fact_of_result()])):
+    if all(map(_small, [*facts, *evaluate(context.op, facts)])):
         return None
     large = [f for f in facts if f.value is not None and not _small(f)]
     if large:
@@ -81,11 +81,6 @@ def _collective(context: OpContext) -> Answer:
     type = context.op.results[0].type
     sums = combiner_of(context.op.regions[0]) in ("add", "multiply")
     return sums and _number(type) and str(type.dtype)
-
-
-def _shift(context: OpContext) -> Answer:
-    dtype = context.op.results[0].type.dtype
-    return dtype.itemsize != 4 and str(dtype)
 
 
 _FIXED_DIVISION = (2, 30)
@@ -175,7 +170,9 @@ effect
         "integer-dot": lambda c: all(_number(v.type) for v in c.op.operands),
         "integer-scatter": _scatter,
         "integer-collective": _collective,
-        "arithmetic-shift": _shift,
+        "arithmetic-shift": lambda c: (
+            (dtype := c.op.results[0].type.dtype).itemsize != 4 and str(dtype)
+        ),
         "integer-division": _division,
         "float-to-int": _float_to_int,
     },

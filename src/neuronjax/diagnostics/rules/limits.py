@@ -18,9 +18,7 @@ from neuronjax.ir.instruction_set import DotDimensions
 MOST_INSTRUCTIONS = 5_000_000
 
 _ROWS, _COLUMNS = 128, 512  # partitions, elements in a partition [A2: matmul tiles]
-_FREE = frozenset(
-    {"func.call", "stablehlo.composite", "stablehlo.constant", "stablehlo.while"}
-)
+_FREE = ("func.call", "stablehlo.composite", "stablehlo.constant", "stablehlo.while")
 
 
 def instructions(context: OpContext) -> int:

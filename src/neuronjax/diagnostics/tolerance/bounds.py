@@ -112,9 +112,7 @@ def error_bounds(
 
     leaves, tree = jax.tree.flatten(run(None))
     with np.errstate(all="ignore"):
-        tolerances = {
-            n: tolerance_of(as_tracked(x, model)) for n, x in enumerate(leaves)
-        }
+        tolerances = dict(enumerate(tolerance_of(as_tracked(x, model)) for x in leaves))
     how = {"usual": usual, "ways": _OTHER_WAYS, "is_batched": True}
     tolerances = sharpened(tolerances, values, samples, failure, **how)
     return jax.tree.unflatten(tree, [tolerances[n] for n in range(len(leaves))])

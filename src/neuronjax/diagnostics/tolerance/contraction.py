@@ -76,9 +76,8 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
     if a.is_batch:
         model.draw.need_room(math.prod(shape))
         one = _stacked(a.of_run(0), b.of_run(0), model.alone, dtype)
-        runs = np.matmul(
-            *(np.moveaxis(unpacked(x.value), -1, 0).copy() for x in (a, b))
-        )
+        pair = (np.moveaxis(unpacked(x.value), -1, 0).copy() for x in (a, b))
+        runs = np.matmul(*pair)
         return one.in_runs(np.moveaxis(runs, 0, -1), model)
     kept, loose = _parted(a.shared, -1)
     kept_right, loose_right = _parted(b.shared, -2)

@@ -154,16 +154,11 @@ class Spread:
         # Where a number may jump, a correct run may be as far off as a sampled run.
         elements = np.maximum(quantile * np.maximum(scale, floor), self._largest)
         norm = quantile * math.sqrt(self._norm / self.count)
-        narrow = np.where(
-            np.isfinite(found.value), np.minimum(found.bound, elements), found.bound
-        )
+        least = np.minimum(found.bound, elements)
+        narrow = np.where(np.isfinite(found.value), least, found.bound)
         is_whole = np.isfinite(found.bound).all()  # else `l2_bound` omits elements
-        return Tolerance(
-            found.value,
-            narrow.astype(found.bound.dtype),
-            min(found.l2_bound, norm) if is_whole else norm,
-            runs=self.count,
-        )
+        l2 = min(found.l2_bound, norm) if is_whole else norm
+        return Tolerance(found.value, narrow.astype(found.bound.dtype), l2, self.count)
 
 
 def is_wide(found: Tolerance) -> bool:

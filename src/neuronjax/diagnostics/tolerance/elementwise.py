@@ -102,11 +102,9 @@ def _grown(r: np.ndarray) -> np.ndarray:
 
 
 _ONE = ElementRule(lambda f, x, r: (1.0,), error="exact")
-_TWO = ElementRule(lambda f, x, r: (1.0, 1.0))
 
 RULES: dict[Any, ElementRule] = {
-    np.add: _TWO,
-    np.subtract: _TWO,
+    **dict.fromkeys((np.add, np.subtract), ElementRule(lambda f, x, r: (1.0, 1.0))),
     np.multiply: ElementRule(
         lambda f, x, r: (np.abs(x[1]) + r[1], np.abs(x[0])), is_curved=True
     ),
@@ -116,10 +114,7 @@ RULES: dict[Any, ElementRule] = {
     np.minimum: ElementRule(_smaller, error="exact", is_curved=True),
     np.fmax: ElementRule(_larger, error="exact", is_curved=True),
     np.fmin: ElementRule(_smaller, error="exact", is_curved=True),
-    np.negative: _ONE,
-    np.positive: _ONE,
-    np.absolute: _ONE,
-    np.fabs: _ONE,
+    **dict.fromkeys((np.negative, np.positive, np.absolute, np.fabs), _ONE),
     np.square: _function("stored", lambda f, x, r: 2 * np.abs(x) + r),
     np.sqrt: ElementRule(_rooted, error="sqrt", is_curved=True),
     np.reciprocal: _function("reciprocal", lambda f, x, r: np.abs(f) / _low(x, r)),
@@ -198,10 +193,6 @@ class _Operand:
     array: Tracked
     shared: Sequence[Shared] = ()
 
-    @property
-    def is_correlated(self) -> bool:
-        return self.array.has_joint or bool(self.shared)
-
     def of(self, block: Any, dtype: Any) -> ErrorParts:
         """Return `block`, with values in `dtype` and shared errors in `joint`."""
         value, own, joint = self.array.part(block)
@@ -279,7 +270,7 @@ def elementwise(function: Any, rule: ElementRule, *inputs: Any) -> Tracked:
         return outcome.in_runs(np.asarray(value, carrier), model)
     operands, terms, loose = _split(function, inputs, given, shape)
     has_own = error != 0.0 or any(o.array.has_own for o in operands)
-    has_joint = bool(loose) or any(o.is_correlated for o in operands)
+    has_joint = bool(loose) or any(o.array.has_joint or o.shared for o in operands)
 
     def compute(block: Any) -> ErrorParts:
         value, own, joint = step.taken([o.of(block, carrier) for o in operands])
@@ -331,9 +322,8 @@ class _Step:
         values = tuple(p.value for p in x)
         f = self.function(*values)
         size = np.abs(f)
-        fresh: Any = self.error * (
-            np.maximum(size, 1) if self.rule.is_absolute else size
-        )
+        scale = np.maximum(size, 1) if self.rule.is_absolute else size
+        fresh: Any = self.error * scale
         if self.error:
             fresh += self.stored.smallest
         is_large = not np.max(size, initial=0.0) <= self.stored.largest

@@ -16,13 +16,8 @@ from neuronjax.diagnostics.tolerance.model import ErrorModel
 from neuronjax.diagnostics.tolerance.tracked import Tracked, as_tracked
 
 _MAKERS = (
-    np.zeros,
-    np.ones,
-    np.empty,
-    np.full,
-    np.asarray,
-    np.array,
-    np.ascontiguousarray,
+    *(np.zeros, np.ones, np.empty, np.full),
+    *(np.asarray, np.array, np.ascontiguousarray),
 )
 
 

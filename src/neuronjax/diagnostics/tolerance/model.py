@@ -52,9 +52,7 @@ SILICON: Mapping[str, float] = MappingProxyType(
 
 #: Relative errors for the emulator: two ULPs of FP32, one ULP for `reciprocal`. Errors
 #: of the emulator (`numerics/elementary.MAX_ULP`), of NumPy and of XLA are smaller.
-EMULATED: Mapping[str, float] = MappingProxyType(
-    {"reciprocal": 1.2e-7, "other": 2.4e-7}
-)
+EMULATED = MappingProxyType({"reciprocal": 1.2e-7, "other": 2.4e-7})
 
 FUNCTIONS = {"silicon": SILICON, "emulated": EMULATED}
 

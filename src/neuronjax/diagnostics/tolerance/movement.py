@@ -31,13 +31,10 @@ _OF_MANY = (np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column
 _TO_MANY = (np.split, np.array_split, np.hsplit, np.vsplit)
 
 
-def _of_one(function: Any) -> Any:
-    def rule(x: Tracked, *args: Any, **named: Any) -> Tracked:
-        result = moved(lambda v: function(v, *args, **named), x)
-        result.is_rearranged = function in _REARRANGED
-        return result
-
-    return rule
+def _of_one(function: Any, x: Tracked, *args: Any, **named: Any) -> Tracked:
+    result = moved(lambda v: function(v, *args, **named), x)
+    result.is_rearranged = function in _REARRANGED
+    return result
 
 
 def joined(function: Any, arrays: Any, **named: Any) -> Tracked:
@@ -61,12 +58,9 @@ def moved_errors(move: Any, parts: Sequence[Tracked]) -> Iterator[Any]:
         yield None if all(e is None for e in errors) else move(whole)
 
 
-def _pieces(function: Any) -> Any:
-    def rule(x: Tracked, *args: Any, **named: Any) -> list[Tracked]:
-        each = range(len(function(x.value, *args, **named)))
-        return [moved(lambda v, i=i: function(v, *args, **named)[i], x) for i in each]
-
-    return rule
+def _pieces(function: Any, x: Tracked, *args: Any, **named: Any) -> list[Tracked]:
+    each = range(len(function(x.value, *args, **named)))
+    return [moved(lambda v, i=i: function(v, *args, **named)[i], x) for i in each]
 
 
 @run_by_run
@@ -93,13 +87,13 @@ def _along(x: Tracked, indices: Any, axis: int) -> Tracked:
 
 
 for _function in _OF_ONE:
-    FUNCTIONS[_function] = _of_one(_function)
+    FUNCTIONS[_function] = functools.partial(_of_one, _function)
 for _function in _OF_MANY:
     FUNCTIONS[_function] = lambda arrays, *args, _function=_function, **named: joined(
         _function, arrays, **(named | (dict(axis=args[0]) if args else {}))
     )
 for _function in _TO_MANY:
-    FUNCTIONS[_function] = _pieces(_function)
+    FUNCTIONS[_function] = functools.partial(_pieces, _function)
 FUNCTIONS[np.pad] = _padded
 FUNCTIONS[np.take_along_axis] = _along
 FUNCTIONS[np.shape] = lambda x: x.shape
@@ -107,14 +101,11 @@ FUNCTIONS[np.ndim] = lambda x: x.ndim
 FUNCTIONS[np.size] = lambda x, axis=None: x.size if axis is None else x.shape[axis]
 
 
-def _filled(function: Any) -> Any:
-    def rule(x: Tracked, *args: Any, **named: Any) -> Tracked:
-        named.pop("dtype", None)
-        like = np.broadcast_to(np.zeros((), x.dtype), x.shape)
-        return as_tracked(function(like, *args, **named), x.model)
-
-    return rule
+def _filled(function: Any, x: Tracked, *args: Any, **named: Any) -> Tracked:
+    named.pop("dtype", None)
+    like = np.broadcast_to(np.zeros((), x.dtype), x.shape)
+    return as_tracked(function(like, *args, **named), x.model)
 
 
 for _function in (np.zeros_like, np.ones_like, np.full_like, np.empty_like):
-    FUNCTIONS[_function] = _filled(_function)
+    FUNCTIONS[_function] = functools.partial(_filled, _function)

@@ -6,6 +6,7 @@ A sum of n terms has the error of a sum of n products (`contraction.py`), with t
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -153,30 +154,28 @@ def variance(
     return result
 
 
-def extreme(function: Any, sign: int) -> Any:
-    """Return the rule of `np.max` (`sign` 1) or `np.min` (-1): the error is the largest
-    error of the elements that may be the extreme."""
+@run_by_run
+def extreme(
+    function: Any, sign: int, x: Tracked, axis: Axis = None, keepdims: bool = False
+) -> Any:
+    """Return `numpy.max` (`sign` 1) or `numpy.min` (-1): the error is the largest error
+    of the elements that may be the extreme."""
+    lines = _lines(x.passed(), axis)
+    if x.is_exact:
+        value, joint = function(lines.value, axis=-1), None
+    else:
+        shape = lines.shape[:-1]
+        value, joint = new_values(shape), np.empty(shape, np.float32)
 
-    @run_by_run
-    def rule(x: Tracked, axis: Axis = None, keepdims: bool = False) -> Any:
-        lines = _lines(x.passed(), axis)
-        if x.is_exact:
-            value, joint = function(lines.value, axis=-1), None
-        else:
-            shape = lines.shape[:-1]
-            value, joint = new_values(shape), np.empty(shape, np.float32)
+        def look(block: Any) -> None:
+            part = lines.part(block)
+            value[block] = function(part.value, axis=-1)
+            scale = part.scale(lines.shared, block)
+            joint[block] = _candidates(sign * part.value, scale, x.model.spread)
 
-            def look(block: Any) -> None:
-                part = lines.part(block)
-                value[block] = function(part.value, axis=-1)
-                scale = part.scale(lines.shared, block)
-                joint[block] = _candidates(sign * part.value, scale, x.model.spread)
-
-            over_blocks(look, shape, max(1, BLOCK_ELEMENTS // count(x, axis)))
-        result = Tracked(np.asarray(value), x.model, x.dtype, None, joint)
-        return _kept(result, x.ndim, axis, keepdims)
-
-    return rule
+        over_blocks(look, shape, max(1, BLOCK_ELEMENTS // count(x, axis)))
+    result = Tracked(np.asarray(value), x.model, x.dtype, None, joint)
+    return _kept(result, x.ndim, axis, keepdims)
 
 
 def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
@@ -186,21 +185,17 @@ def _candidates(v: np.ndarray, scale: np.ndarray, spread: float) -> np.ndarray:
     return np.max(np.where(v + reach >= least, scale, 0.0), axis=-1)
 
 
-def place_of(function: Any, sign: int) -> Any:
-    """Return the rule of `argmax` (`sign` 1) or `argmin` (-1): the result may be
-    wrong if several elements may be the extreme."""
-
-    @run_by_run
-    def rule(x: Tracked, axis: int | None = None) -> Any:
-        value = function(x.value, axis=axis)
-        scale = np.broadcast_to(np.asarray(x.scale()), x.shape)
-        v, reach = sign * _last(x.value, axis), x.model.spread * _last(scale, axis)
-        least = np.max(v - reach, axis=-1, keepdims=True)
-        doubt = np.sum(v + reach >= least, axis=-1) > 1
-        doubt &= np.max(reach, axis=-1) > 0
-        return doubtful(np.asarray(value), doubt, x.model)
-
-    return rule
+@run_by_run
+def place_of(function: Any, sign: int, x: Tracked, axis: int | None = None) -> Any:
+    """Return `numpy.argmax` (`sign` 1) or `numpy.argmin` (-1): the result may be wrong
+    if several elements may be the extreme."""
+    value = function(x.value, axis=axis)
+    scale = np.broadcast_to(np.asarray(x.scale()), x.shape)
+    v, reach = sign * _last(x.value, axis), x.model.spread * _last(scale, axis)
+    least = np.max(v - reach, axis=-1, keepdims=True)
+    doubt = np.sum(v + reach >= least, axis=-1) > 1
+    doubt &= np.max(reach, axis=-1) > 0
+    return doubtful(np.asarray(value), doubt, x.model)
 
 
 def worst_along(x: Tracked, axis: int) -> np.ndarray:
@@ -254,15 +249,16 @@ def _reduced(rule: Any) -> Any:
     return lambda x, axis=0, keepdims=False: rule(x, axis, keepdims=keepdims)
 
 
-largest, smallest = extreme(np.max, 1), extreme(np.min, -1)
+largest = functools.partial(extreme, np.max, 1)
+smallest = functools.partial(extreme, np.min, -1)
 FUNCTIONS[np.sum] = total
 FUNCTIONS[np.mean] = mean
 FUNCTIONS[np.var] = variance
 FUNCTIONS[np.std] = lambda x, *args, **named: np.sqrt(np.var(x, *args, **named))
 FUNCTIONS[np.max] = FUNCTIONS[np.amax] = largest
 FUNCTIONS[np.min] = FUNCTIONS[np.amin] = smallest
-FUNCTIONS[np.argmax] = place_of(np.argmax, 1)
-FUNCTIONS[np.argmin] = place_of(np.argmin, -1)
+FUNCTIONS[np.argmax] = functools.partial(place_of, np.argmax, 1)
+FUNCTIONS[np.argmin] = functools.partial(place_of, np.argmin, -1)
 FUNCTIONS[np.sort] = ordered
 FUNCTIONS[np.argsort] = places_in_order
 FUNCTIONS[np.cumsum] = running

@@ -5,6 +5,7 @@ A result may be wrong where a step is within the error bound of an operand.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -86,24 +87,13 @@ def _logical(function: Any, *x: Any) -> Any:
     return _certain(value, np.asarray(doubt) > 0, model)
 
 
-for _ufunc in (
-    np.less,
-    np.less_equal,
-    np.greater,
-    np.greater_equal,
-    np.equal,
-    np.not_equal,
-):
-    UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _compared(_ufunc, *x)
-for _ufunc in (
-    np.logical_and,
-    np.logical_or,
-    np.logical_not,
-    np.logical_xor,
-    np.bitwise_and,
-    np.bitwise_or,
-    np.invert,
-):
-    UFUNCS[_ufunc, "__call__"] = lambda *x, _ufunc=_ufunc: _logical(_ufunc, *x)
+_OF_UFUNCS = {
+    _compared: "less less_equal greater greater_equal equal not_equal",
+    _logical: "logical_and logical_or logical_not logical_xor bitwise_and bitwise_or "
+    "invert",
+}
+for _rule, _names in _OF_UFUNCS.items():
+    for _ufunc in (getattr(np, name) for name in _names.split()):
+        UFUNCS[_ufunc, "__call__"] = functools.partial(_rule, _ufunc)
 for _ufunc in (np.isnan, np.isinf, np.isfinite):
     UFUNCS[_ufunc, "__call__"] = run_by_run(lambda x, _ufunc=_ufunc: _ufunc(x.value))

@@ -378,9 +378,8 @@ def doubtful(
 
 def declared(*operands: Any) -> np.dtype:
     """Return the float dtype of a result of `operands`; only float arrays affect it."""
-    dtypes = [
-        x.dtype for x in operands if isinstance(x, Tracked | np.ndarray | np.generic)
-    ]
+    arrays = Tracked | np.ndarray | np.generic
+    dtypes = [x.dtype for x in operands if isinstance(x, arrays)]
     floats = [d for d in dtypes if d.kind not in "iub"]
     try:
         return np.result_type(*floats) if floats else np.dtype(np.float32)

@@ -50,11 +50,8 @@ def _archive() -> Mapping[str, bytes]:
 
 def kit_files() -> dict[str, bytes]:
     """Return the files of the kit by name; `kit.json` holds the version."""
-    return {
-        name.removeprefix(FOLDER): data
-        for name, data in _archive().items()
-        if name.startswith(FOLDER)
-    }
+    own = {n: data for n, data in _archive().items() if n.startswith(FOLDER)}
+    return {name.removeprefix(FOLDER): data for name, data in own.items()}
 
 
 @functools.cache

@@ -146,14 +146,10 @@ _CHANCES = {
 
 def others() -> Iterator[Question]:
     for engine in ("vector", "scalar"):
-        yield ask(
-            f"{WORDS[engine]}: stochastic rounding",
-            "stochastic rounding",
-            f"stochastic_{engine}",
-            each(_CHANCES, lambda p, c: np.append(p, p[8:].mean())),
-            observed=_share_raised,
-            agrees=_within_chance,
-        )
+        name, claim = f"{WORDS[engine]}: stochastic rounding", "stochastic rounding"
+        chances = each(_CHANCES, lambda p, c: np.append(p, p[8:].mean()))
+        how: Any = {"observed": _share_raised, "agrees": _within_chance}
+        yield ask(name, claim, f"stochastic_{engine}", chances, **how)
     rules = {str(rule): str(rule) for rule in LEGAL["mx_scale_rule"]}
     name, claim = "VectorE: scales of quantize_mx", "microscaling"
     alternatives = each(rules, _quantized)

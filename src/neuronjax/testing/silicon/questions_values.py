@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -78,13 +79,8 @@ def _specials() -> Iterator[Question]:
             {"the first": "yx", "the second": "xy"},
             lambda order, c, f=better: _kept(f, c[order[0]], c[order[1]]),
         )
-        yield ask(
-            f"{name} with NaN",
-            "NaNs",
-            probe,
-            alternatives,
-            where=lambda c: ~_both_zero(c),
-        )
+        numbers: Any = {"where": lambda c: ~_both_zero(c)}
+        yield ask(f"{name} with NaN", "NaNs", probe, alternatives, **numbers)
         zeros: dict[str, Answer] = {
             "-0 is below +0": lambda c, op=op: _of_zeros(op, c["x"], c["y"]),
             "the first": lambda c: c["x"],
@@ -97,20 +93,17 @@ def _specials() -> Iterator[Question]:
     )
     payloads["the first operand's"] = lambda c: _payload(c["x"], c["y"])
     payloads["the second operand's"] = lambda c: _payload(c["y"], c["x"])
-    yield ask(
-        "VectorE: bits of a NaN sum",
-        "NaNs",
-        "special_add",
-        payloads,
-        "",
-        where=lambda c: np.isnan(c["x"]) | np.isnan(c["y"]),
-        agrees=same_bits,
-    )
+    name, probe = "VectorE: bits of a NaN sum", "special_add"
+    yield ask(name, "NaNs", probe, payloads, "", where=_has_nan, agrees=same_bits)
 
 
 def _kept(better: np.ufunc, other: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """Return `other` where `better(other, kept)`; elsewhere, and at a NaN, `kept`."""
     return np.where(better(other, kept), other, kept)
+
+
+def _has_nan(case: ProbeCase) -> np.ndarray:
+    return np.isnan(case["x"]) | np.isnan(case["y"])
 
 
 def _both_zero(case: ProbeCase) -> np.ndarray:
@@ -157,23 +150,13 @@ def _transposed() -> Iterator[Question]:
         "by way of FP32": lambda c: _quiet(flushed(c["x"].T)),
         "times the identity": _through_identity,
     }
-    yield ask(
-        "VectorE: transposition",
-        _MOVED,
-        "transpose_vector",
-        alternatives,
-        agrees=same_bits,
-    )
-    asked = ask(
-        "TensorE: transposition",
-        _MOVED,
-        "transpose_tensor",
-        alternatives,
-        where=lambda c: ~(np.abs(c["x"].T) < F32(2.0**-90)),
-        agrees=same_bits,
-    )
+    name, probe = "VectorE: transposition", "transpose_vector"
+    yield ask(name, _MOVED, probe, alternatives, agrees=same_bits)
+    name, probe = "TensorE: transposition", "transpose_tensor"
     yield dataclasses.replace(
-        asked, ours=lambda case: list(alternatives)[2 * (case.chip == "trn1")]
+        ask(name, _MOVED, probe, alternatives, agrees=same_bits),
+        where=lambda c: ~(np.abs(c["x"].T) < F32(2.0**-90)),
+        ours=lambda case: list(alternatives)[2 * (case.chip == "trn1")],
     )
 
 

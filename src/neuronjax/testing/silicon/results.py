@@ -94,9 +94,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
             remedy="check the results with the neuronjax that wrote the kit, or run"
             " today's kit: neuronjax silicon-kit",
         )
-    if manifest.get("chip") not in CHIPS or not isinstance(
-        manifest.get("probes"), dict
-    ):
+    has_probes = isinstance(manifest.get("probes"), dict)
+    if manifest.get("chip") not in CHIPS or not has_probes:
         raise InvalidProgramError(
             f"{path} is of chip {manifest.get('chip')!r}",
             remedy=f"run it again with --chip, one of: {', '.join(CHIPS)}",

@@ -117,15 +117,10 @@ class SiliconReport(Displayed):
             f"{counts.count(v)} {v}" for v in ("confirmed", "contradicted", "undecided")
         )
         columns = {"about": TEXT, "verdict": WORD, "fits": TEXT, "elements": NUMBER}
-        table = new_table(
-            f"neuronjax checked on a {self.chip}: {verdicts}",
-            columns,
-            (
-                (f.question, f.verdict, _fits(f), f"{f.elements:,}")
-                for f in self.findings
-                if f.elements
-            ),
-        )
+        known = [f for f in self.findings if f.elements]
+        rows = ((f.question, f.verdict, _fits(f), f"{f.elements:,}") for f in known)
+        title = f"neuronjax checked on a {self.chip}: {verdicts}"
+        table = new_table(title, columns, rows)
         return Group(table, *(Text(line) for line in self._below()))
 
     def _below(self) -> Iterator[str]:
@@ -187,11 +182,8 @@ def check_silicon(folder: str | Path) -> SiliconReport:
 
 def answered(question: Question, found: SiliconResults) -> SiliconFinding:
     """Return the finding on a question, from its probes that have results."""
-    parts = [
-        _Part.of(question, found.cases[name])
-        for name in question.probes
-        if name in found.cases
-    ]
+    known = [name for name in question.probes if name in found.cases]
+    parts = [_Part.of(question, found.cases[name]) for name in known]
     names = tuple(dict.fromkeys(name for part in parts for name in part.agree))
     elements = sum(part.elements for part in parts)
     fits = tuple(n for n in names if elements and all(p.fits(n) for p in parts))
@@ -261,7 +253,10 @@ def _notes(cases: Mapping[str, ProbeCase]) -> Iterator[str]:
 def _revealed(case: ProbeCase) -> str:
     """Return the order of additions as text, from sums in which a huge pair cancels."""
     count = 128
-    sums = dict(zip(inputs.pairs(count), _pair_sums(case), strict=False))
+    found = case["out"].reshape(-1)
+    if case.probe != "vector_order":
+        found = case["out"][np.triu_indices(count, 1)]
+    sums = dict(zip(inputs.pairs(count), found, strict=False))
 
     def recorded(x: np.ndarray) -> np.floating:
         i, j = int(np.argmax(x)), int(np.argmin(x))
@@ -273,10 +268,3 @@ def _revealed(case: ProbeCase) -> str:
         return f"no order that adds two numbers at a time ({error.what})"
     # These sums do not show whether a sum is compensated.
     return str(dataclasses.replace(tree, is_compensated=False))
-
-
-def _pair_sums(case: ProbeCase) -> np.ndarray:
-    if case.probe == "vector_order":
-        return case["out"].reshape(-1)
-    rows, columns = np.triu_indices(128, 1)
-    return case["out"][rows, columns]
