@@ -127,6 +127,14 @@ def _value(op: Op, name: str, facts: Sequence[Fact]) -> np.ndarray | None:
         return np.asarray(rule(op, *operands))
 
 
+def _iota(op: Op) -> np.ndarray:
+    type = op.results[0].type
+    axis = op.attributes["iota_dimension"]
+    shape = [1] * len(type.shape)
+    shape[axis] = type.shape[axis]
+    return np.broadcast_to(np.arange(type.shape[axis]).reshape(shape), type.shape)
+
+
 def _broadcast(op: Op, x: np.ndarray) -> np.ndarray:
     shape = op.results[0].type.shape
     spread = [1] * len(shape)
@@ -159,9 +167,7 @@ def _remainder_value(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 _PLAIN = "abs add and maximum minimum multiply negate or sign subtract".split()
 _VALUES: Mapping[str, Value] = {
     **{name: lambda op, *x, f=FUNCTIONS[name]: f(*x) for name in _PLAIN},
-    "iota": lambda op: np.indices(op.results[0].type.shape)[
-        op.attributes["iota_dimension"]
-    ],
+    "iota": _iota,
     "broadcast_in_dim": _broadcast,
     "reshape": lambda op, x: x.reshape(op.results[0].type.shape),
     "transpose": lambda op, x: x.transpose(op.attributes["permutation"]),
