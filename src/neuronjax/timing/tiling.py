@@ -299,7 +299,8 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Return the row counts into which the load of an operand can be divided."""
+        """Return the numbers of rows for which the load of an operand from another
+        region can be divided among the row tiles."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:

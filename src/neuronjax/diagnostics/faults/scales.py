@@ -233,8 +233,8 @@ def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> b
 
 def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
     """Return the op at fault for the scale that `made` computes; None if the scale is
-    computed from a span (maximum minus minimum), since only a zero point is missing
-    then. `largest` is the largest scaled number."""
+    computed from a span (maximum minus minimum): such a scale is right, and only a zero
+    point is missing. `largest` is the largest scaled number."""
     steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
     for step in steps:
         if step.path.op.name in CLIPS and _replaces(flow, step):

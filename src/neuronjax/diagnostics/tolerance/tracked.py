@@ -158,7 +158,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return self.model.draw is not None and self.model.draw.count > 0
 
     def of_run(self, number: int) -> Tracked:
-        """Return an array of the numbers of run `number`, whose model has no `draw`."""
+        """Return the numbers of run `number`, as an array whose model has no `draw`."""
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
@@ -172,7 +172,8 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array, to be read whole once; `Pending` counts these calls."""
+        """Return this array, before one pass over all its elements. `Pending` overrides
+        this method to count the passes."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
