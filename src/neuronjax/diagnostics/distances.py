@@ -206,8 +206,6 @@ def _of_block(
 def _finite(
     a: np.ndarray, r: np.ndarray, found: dict[Distance | Broken, float]
 ) -> tuple[np.ndarray, ...]:
-    """Store the counts of Inf and NaN in `found`. Return `r` with zeros where `r` is
-    not finite; then `a`, `r` and `a - r` with zeros where `a` or `r` is not finite."""
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
     counted = {

@@ -49,7 +49,7 @@ _NONE = Errors()
 #: and FP16 is at least 2^13 times that of FP32, and tables show two digits.
 COARSE_CAST = 2.0**-11
 _FLOAT32 = 2.0**-24
-#: Lanes that take the reference's branches, and repeat loops as often as it does.
+#: Lanes that take the reference's branches, and repeat loops as often as the reference.
 _FED = frozenset({"rounded", "isolated", "perturbed"})
 
 

@@ -106,7 +106,7 @@ def fingerprint(path: OpPath) -> str:
 # -- pairs ----------------------------------------------------------------------------
 
 _Way = tuple[Callable[[FlatOp], Hashable], str]
-#: (key, how): ops with equal keys make an `AlignedPair` with this `how`.
+#: (key, how): two ops with equal `key(op)` make an `AlignedPair` with this `how`.
 _WAYS: tuple[_Way, ...] = (
     (lambda o: o.fingerprint, "same"),
     (lambda o: o.kind, "changed"),

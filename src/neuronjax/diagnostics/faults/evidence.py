@@ -184,8 +184,8 @@ class Flattened(NamedTuple):
 
 
 def flattened(operand: Seen, result: Seen) -> Flattened:
-    """Return the shares of numbers and channels that a rounding changes by 100 % or
-    more. An operand of 0.5 counts as 0, since code rounds x by `floor(x + 0.5)`."""
+    """Return what the rounding of `operand` to `result` changes by 100 % or more. The
+    number 0.5 counts as 0, since code rounds x by `floor(x + 0.5)`."""
     x = wide(operand.reference)
     counts = (x != 0) & (x != 0.5)
     changed = (np.abs(wide(result.reference) - x) >= np.abs(x)) & counts

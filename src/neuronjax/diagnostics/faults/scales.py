@@ -99,7 +99,7 @@ def _constant_factor(flow: Flow, trace: OpTrace) -> float:
 
 def is_quantile(flow: Flow, trace: OpTrace) -> bool:
     """Return whether a scale or range of the numbers of `trace` comes from sorted
-    numbers, as a percentile does: the program cuts the largest numbers off on purpose.
+    numbers, as a percentile does; then the largest numbers are cut off on purpose.
     """
     steps = (trace, *flow.near(trace, NEARBY))
     scales = (made for step in steps for made, _, _ in _factors(flow, step))

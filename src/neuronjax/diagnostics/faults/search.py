@@ -87,7 +87,7 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: Searches for ops that make numbers zero without a scale, by `Suspect.scale`.
+#: `Suspect.scale` -> the function that searches for an op of this kind.
 _UNSCALED = {"fill": fill, "maximum": one_maximum}
 _WEIGHS = FACTORS | BOUNDS | {f"stablehlo.{n}" for n in ("sqrt", "rsqrt", "cbrt")}
 #: A large addend of one value (an offset) costs digits if a sum's error exceeds this
@@ -328,8 +328,8 @@ class FaultSearch:
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the steps of an error's path `chain` that amplify the error, earliest
-        first. The last step does so most, by a factor f; others by sqrt(f) or more, or
-        by losing small numbers, which hardly changes the norm."""
+        first. The last returned step amplifies by a factor f; the others amplify by
+        sqrt(f) or more, or lose small numbers, which hardly changes the norm."""
         # An op that moves numbers is not at fault, even if it drops exact numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
@@ -665,7 +665,6 @@ class FaultSearch:
 
 
 def _loses_some(share: Share) -> bool:
-    """Return whether rounding makes numbers wrong that perturbed data leave right."""
     return share.lost > OF_DATA * share.data_lost
 
 

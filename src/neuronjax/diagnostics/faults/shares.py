@@ -109,7 +109,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # Lost elements get no floor: those that perturbed data lose too are noise.
+        # The floor is 0 for elements that the run loses: perturbed data may lose them.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])

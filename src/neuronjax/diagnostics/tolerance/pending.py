@@ -118,7 +118,7 @@ class Pending(Tracked):
 
 
 def _within(block: Any, piece: Any) -> Any:
-    """Return the index in the whole array of the part at index `piece` of `block`."""
+    """Return the index, in the whole array, of what `piece` indexes in `block`."""
     if block is ... or piece is ...:
         return piece if block is ... else block
     rest, places = list(piece), []

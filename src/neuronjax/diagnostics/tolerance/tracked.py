@@ -63,7 +63,7 @@ class Shared:
 
     Attributes:
         is_relative: whether the error is `scale` times the value, instead of `scale`.
-        scale: an array of the array's shape; its stride is 0 along axes of equal scale.
+        scale: has the shape of the array, and stride 0 along axes of equal scale.
         cause: the name of a function that makes the same error in every call, or
             "constants" if storing constants made the error; else "".
     """
