@@ -223,8 +223,7 @@ def _finite(
 def _different(
     actual: np.ndarray, reference: np.ndarray
 ) -> tuple[Distance, np.ndarray]:
-    """Return the `Distance` that counts differing elements, and their mask. Bits are
-    compared, or values if the dtypes differ. Two NaNs are equal."""
+    """Return the `Distance` that counts differing elements, and the mask of these."""
     if actual.dtype == reference.dtype:
         figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
     else:

@@ -28,7 +28,6 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
 
 Basis = Literal["re-priced", "bound"]
-#: A function that returns the timeline of instructions on a core.
 Price = Callable[[InstructionProgram, Core], Timeline]
 
 _PRECISIONS = ("bf16", "fp8", "mxfp8", "mxfp4")

@@ -338,7 +338,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # the buffer of another value
+                if at[value] not in written:  # an earlier value's buffer
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:

@@ -299,8 +299,7 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Return the numbers of rows for which the load of an operand from another
-        region can be divided among the row tiles."""
+        """Return the row counts by which a load from another region can be divided."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:

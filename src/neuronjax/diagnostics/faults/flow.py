@@ -402,8 +402,6 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
 
 
 def _is_unexplained(evidence: OpEvidence) -> bool:
-    """Return whether an op turns a much smaller error into an error above `HOPELESS`
-    that perturbed data do not explain."""
     share = evidence.result
     is_larger = amplification(evidence) >= OF_DATA
     return is_larger and share.error > max(HOPELESS, OF_DATA * share.data_error)

@@ -253,7 +253,7 @@ def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
         cut_off = math.hypot(*(b.cut_off * codes / b.limit for b in bounds))
         over = max(b.largest / b.limit for b in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
-    # Numbers may be scaled between bounds, so divide each cut_off by its result's norm.
+    # Numbers may be scaled between bounds, so divide each cut_off by the result's norm.
     parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
     own = _OF_FLOATS * unit_of(dtype)
     return math.hypot(own, *parts) > A_BIT * own

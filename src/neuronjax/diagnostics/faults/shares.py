@@ -179,7 +179,7 @@ def _is_lost(
 
 @functools.cache
 def settings_of(dtype: np.dtype) -> Mapping[Told, float]:
-    """Return the settings of `figures`: a dtype's range and the limit for `lost`."""
+    """Return the settings for `figures`: a dtype's range and the limit for `lost`."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf
     if dtype.name in FORMATS:

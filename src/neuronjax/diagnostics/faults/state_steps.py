@@ -182,8 +182,7 @@ def _square(x: np.ndarray) -> float:
 
 
 def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
-    """Return the L2 distance of the finite elements; if larger than `enough`, any
-    number above `enough`."""
+    """Return the L2 distance of finite elements; if above `enough`, any such number."""
     total = 0.0
     for x, y in blocks_of(before.reshape(-1), after.reshape(-1)):
         total += _square(y - wide(x))

@@ -115,7 +115,6 @@ def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
 
 
 def _calls(pattern: str, context: OpContext) -> bool:
-    """Return whether an op calls a JAX function whose name matches a pattern."""
     callee = str(context.op.attributes.get("callee", ""))
     return re.fullmatch(rf"_?{pattern}(_\d+)?", callee) is not None
 

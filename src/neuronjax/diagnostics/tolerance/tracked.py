@@ -172,8 +172,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array, before one pass over all its elements. `Pending` overrides
-        this method to count the passes."""
+        """Return this array for one pass over all elements; `Pending` counts passes."""
         return self
 
     def part(self, block: Any) -> ErrorParts:
