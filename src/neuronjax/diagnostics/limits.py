@@ -175,8 +175,8 @@ def _on(subject: Subject, core: Core, kind: str, what: str, basis: Basis) -> Cha
 
 
 def overlap(timeline: Timeline) -> Change:
-    """Return the change in which the busiest queue never waits. Its time is that
-    queue's busy time, plus the program's start and end, in which no queue works."""
+    """Return the change in which the busiest queue never waits: the program takes this
+    queue's busy time, plus its start and end, in which no queue works."""
     longest: Queue = max(QUEUES, key=timeline.busy_seconds)
     return Change(
         kind="overlap",

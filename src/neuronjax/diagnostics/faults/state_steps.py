@@ -64,7 +64,7 @@ class StateStep:
 
     @property
     def may_be_noise(self) -> bool:
-        """Return whether rounding the state explains less than the step's error."""
+        """Return whether the step's error exceeds what rounding the state explains."""
         return self.has_room or self.error > OF_DATA * self.format_error
 
     @property
