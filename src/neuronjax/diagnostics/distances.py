@@ -35,7 +35,7 @@ _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
 class Broken(IntEnum):
-    """Counts of elements with Inf or NaN. The sums of `Distance` leave them out.
+    """Counts of elements with Inf or NaN, which the sums of `Distance` leave out.
 
     `CHANGED` counts elements in which an Inf or NaN differs from the reference,
     `CEASED` elements that are finite in only one of the arrays. `KNOWN2` is the sum of

@@ -292,8 +292,8 @@ class Flow:
 
     def multiplies_again(self, chain: list[Step], unit: float) -> bool:
         """Return whether an error's path `chain` ends in a loop of linear ops that
-        multiplies a state by a matrix, whose rounding to 9 to 16 bits (roundoff `unit`)
-        makes the same error in every iteration."""
+        multiplies a state by a matrix: rounding the matrix to 9 to 16 bits (roundoff
+        `unit`) makes the same error in every iteration."""
         ops = [t.path.op for t, _ in chain]
         around = next(self.behind_step(*chain[-1]), None)
         if around is None or around.path.op not in ops or not SHORT < unit <= COARSE:

@@ -229,8 +229,8 @@ def _numbers(op: Op) -> list[Value]:
 
 def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
     """Return the op of `trace` as a `Bound`; None if it cuts nothing off. If `zero`,
-    numbers that become zero count as cut off. Of two operands, the operand nearer to
-    the result counts as bounded."""
+    numbers that become zero count as cut off too. Of two operands, the one that loses
+    less counts as bounded."""
     found = [
         (math.hypot(*evidence.cut_off[v][: 1 + zero]), n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
