@@ -243,7 +243,7 @@ def copies_of(target: Target, shards: int, devices: int | None, lnc: int | None)
         raise InvalidProgramError(
             f"{max(shards, used)} devices on {target.name}, which has {cores} logical "
             "NeuronCores",
-            remedy=f"use at most {cores} devices, or instances: '{target.name}:2'",
+            remedy=f"use at most {cores} devices, or two instances: '{target.name}:2'",
         )
     if used < shards or (devices is not None and used % shards):
         raise InvalidProgramError(

@@ -201,7 +201,7 @@ def labelled(
         on = ", ".join(dict.fromkeys(studied.values())) or "the host alone"
         raise InvalidProgramError(
             f"the cost on {', '.join(sorted(chips))} is unknown: {on} was emulated",
-            remedy="study a policy on that chip, target='trn2', or give instance=",
+            remedy=f"study a policy with target='{min(chips)}', or give instance=",
         )
     common = {f"{targets[x]}/" for x in found}
     prefix = common.pop() if len(common) == 1 else ""

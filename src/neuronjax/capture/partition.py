@@ -173,7 +173,7 @@ def _check_types(
             raise InvalidProgramError(
                 f"{name}, {whole.type}, cannot be cut into {list(tiling.counts)} equal "
                 "parts along its dimensions",
-                remedy="shard dimensions that the axes of the mesh divide, or pad them",
+                remedy="pad sharded dimensions to multiples of the mesh axes' sizes",
             )
 
 

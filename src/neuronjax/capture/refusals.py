@@ -178,7 +178,7 @@ _REFUSALS = (
     ),
     _Refusal(
         r"evenly divide|should be divisible by",
-        "shard dimensions that the axes of the mesh divide, or pad them",
+        "pad sharded dimensions to multiples of the mesh axes' sizes",
     ),
     _Refusal(
         r"specs passed to shard_map|device assignment .* of the mesh",

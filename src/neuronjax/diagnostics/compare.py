@@ -109,8 +109,8 @@ class Setting:
         )
 
     def side(self, reference: str | Policy, policy: Policy) -> Side:
-        """Return the program lowered for `reference`, with its executor. A word of
-        `REFERENCES` leaves settings that change no numbers as they are in `policy`."""
+        """Return the program lowered for `reference`, with its executor. For a word of
+        `REFERENCES`, settings that change no numbers are those of `policy`."""
         if reference in DOUBLES:
             return self.double(policy, rounds=reference == "float64_rounded")
         if reference == "float32":
@@ -243,7 +243,7 @@ class _ReachedError(Exception):
     """A signal that ends a run at the op of the first divergence."""
 
 
-#: With more causes than this, the diverged op is named if it amplifies errors.
+#: With more causes than this, a diverged op that amplifies errors is named instead.
 FEW_CAUSES = 3
 #: Largest relative error that counts as an ordinary rounding to FP32.
 ORDINARY = 2.0**-18

@@ -153,7 +153,7 @@ class Comparison(Displayed):
         return op_table(f"ops with an error {SORTS[sort]} ({count})", shown)
 
     def by_module(self) -> Records:
-        """Return errors by module and pass, largest `isolation_relative_l2` first."""
+        """Return a dict per module and pass, largest `isolation_relative_l2` first."""
         rows = _grouped(self.ops, "label", lambda r: r.label)
         worst = [self.ops[row["worst"]] for row in rows]
         parts = [{"module": r.module, "phase": r.phase} for r in worst]
@@ -161,7 +161,7 @@ class Comparison(Displayed):
         return Records(found, partial(group_table, rows))
 
     def by_source(self) -> Records:
-        """Return errors by source line, largest `isolation_relative_l2` first."""
+        """Return a dict per source line, largest `isolation_relative_l2` first."""
         rows = _grouped(self.ops, "source", lambda r: r.source)
         shown = [row | {"source": place(row["source"])} for row in rows]
         return Records(rows, partial(group_table, shown, "source", "line"))

@@ -35,7 +35,7 @@ _EXPONENT_FIELD = np.uint64(0x7FF0 << 48)
 
 
 class Broken(IntEnum):
-    """Counts of elements with Inf or NaN. The sums of `Distance` leave them out.
+    """Counts of elements with Inf or NaN, which the sums of `Distance` leave out.
 
     `CHANGED` counts elements in which an Inf or NaN differs from the reference,
     `CEASED` elements that are finite in only one of the arrays. `KNOWN2` is the sum of
@@ -202,8 +202,6 @@ def _of_block(
 def _finite(
     a: np.ndarray, r: np.ndarray, found: dict[Distance | Broken, float]
 ) -> tuple[np.ndarray, ...]:
-    """Store the counts of Inf and NaN in `found`. Return `r` with zeros where `r` is
-    not finite; then `a`, `r` and `a - r` with zeros where `a` or `r` is not finite."""
     finite, known = np.isfinite(a), np.isfinite(r)
     usable = finite & known
     counted = {
@@ -221,8 +219,7 @@ def _finite(
 def _different(
     actual: np.ndarray, reference: np.ndarray
 ) -> tuple[Distance, np.ndarray]:
-    """Return the `Distance` that counts differing elements, and their mask. Bits are
-    compared, or values if the dtypes differ. Two NaNs are equal."""
+    """Return the `Distance` that counts differing elements, and the mask of these."""
     if actual.dtype == reference.dtype:
         figure, differs = Distance.DIFFERENT_BITS, _bits(actual) != _bits(reference)
     else:

@@ -50,8 +50,7 @@ def stacked_operands(operands: Sequence[Sequence[Any]]) -> list[Any]:
 def by_device(
     i: Instruction, results: Sequence[Any], devices: int
 ) -> list[list[np.ndarray]]:
-    """Return a list of results per device, one object for all if all results are
-    equal."""
+    """Return a list of results per device, the same object if all lists are equal."""
     arrays = [np.asarray(x) for x in results]
     if isinstance(i, Collective) and is_same_for_all(i, devices):
         return [[x[0, ...] for x in arrays]] * devices

@@ -35,7 +35,7 @@ def smallest_set(
     `candidates` begin with the most suspicious. If a set passes `explains`, all sets
     that contain it are assumed to pass. Return () if the set of all candidates fails.
     """
-    left = itertools.count(MOST_TRIALS, -1)  # after these, every trial fails
+    left = itertools.count(MOST_TRIALS, -1)  # later trials fail
 
     def trial(chosen: Sequence[Hashable]) -> bool:
         return next(left) > 0 and explains(chosen)

@@ -47,8 +47,8 @@ def profiler(
     function takes the kernel's arguments, or ShapeDtypeStructs for arrays.
 
     Raises:
-        InvalidProgramError: `policy` is not None. The returned function raises it if
-            the kernel does not fit PSUM, like a run of the kernel.
+        InvalidProgramError: `policy` is not None; or, from the returned function, the
+            kernel does not fit PSUM, so that it cannot run.
     """
     if policy is not None:
         raise InvalidProgramError(

@@ -230,8 +230,8 @@ class LaneErrors:
     def seen(
         self, view: Callable[[Lane], Any], lanes: Lanes, value: Value | None = None
     ) -> Seen:
-        """Return the arrays of a value in `lanes`; `view` returns the value's view in a
-        lane. Pass `value` if an op has just computed it, to include its distances."""
+        """Return the arrays of a value in `lanes`, from the buffer of `view(lane)`.
+        Pass `value` if an op has just computed it, to include its distances."""
 
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:

@@ -28,7 +28,6 @@ from neuronjax.timing.timeline import Timeline
 from neuronjax.timing.work import QUEUES, Core, Queue
 
 Basis = Literal["re-priced", "bound"]
-#: A function that returns the timeline of instructions on a core.
 Price = Callable[[InstructionProgram, Core], Timeline]
 
 _PRECISIONS = ("bf16", "fp8", "mxfp8", "mxfp4")
@@ -169,8 +168,8 @@ def _on(subject: Subject, core: Core, kind: str, what: str, basis: Basis) -> Cha
 
 
 def overlap(timeline: Timeline) -> Change:
-    """Return the change in which the busiest queue never waits. Its time is that
-    queue's busy time, plus the program's start and end, in which no queue works."""
+    """Return the change in which the busiest queue never waits: the program takes this
+    queue's busy time, plus its start and end, in which no queue works."""
     longest: Queue = max(QUEUES, key=timeline.busy_seconds)
     what = f"overlap all queues, so that {QUEUE_TITLES[longest]} never waits"
     seconds = timeline.busy_seconds(longest) + timeline.around_seconds

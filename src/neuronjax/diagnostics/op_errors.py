@@ -37,7 +37,7 @@ class Errors:
             reference.
         max_ulp: largest error in ULPs; Inf if `nonfinite_changed` is not 0.
         sum_ulp, sum_error2, sum_reference2, sum_actual2, sum_product: sums over the
-            elements that are finite on both sides.
+            elements that are finite in both arrays.
     """
 
     elements: int = 0

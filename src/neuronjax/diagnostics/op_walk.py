@@ -49,7 +49,7 @@ _NONE = Errors()
 #: and FP16 is at least 2^13 times that of FP32, and tables show two digits.
 COARSE_CAST = 2.0**-11
 _FLOAT32 = 2.0**-24
-#: Lanes that take the reference's branches, and repeat loops as often as it does.
+#: Lanes that take the reference's branches, and repeat loops as often as the reference.
 _FED = frozenset({"rounded", "isolated", "perturbed"})
 
 
@@ -322,7 +322,7 @@ class ParallelWalk(OpWalk):
         written = {b.number for i in spans[actual].instructions for b in i.results}
         for lane, best, plain in zip(row, expected, rounded, strict=True):
             for n, value in enumerate(op.results):
-                if at[value] not in written:  # the buffer of another value
+                if at[value] not in written:  # an earlier value's buffer
                     continue
                 found = np.asarray(best[n])
                 if not is_replaced:

@@ -223,8 +223,7 @@ def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
 
 
 def _nodes(root: Node) -> list[tuple[Node, int]]:
-    """Return every subtree and its depth, left to right, parents first. Recursion would
-    be too deep for long sums."""
+    """Return every subtree and its depth, left to right, parents first."""
     found, waiting = [], [(root, 0)]
     while waiting:
         node, depth = waiting.pop()

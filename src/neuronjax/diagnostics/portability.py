@@ -134,8 +134,8 @@ def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
 def _lowering_findings(
     program: Program, target: Target, policy: Policy, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return the finding on what the emulator refuses, in a list; [] if there is none,
-    or if `found` has an error on that op."""
+    """Return a list with the finding on the op that the emulator refuses; [] if it
+    refuses none, or if `found` already has an error on this op."""
     try:
         lower(program, target=target, policy=policy)
     except NeuronJaxError as error:

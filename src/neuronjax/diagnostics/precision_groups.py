@@ -128,8 +128,8 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
 
 
 def _param(op: HeardOp) -> str | None:
-    """Return the last parameter path of the op, if possible with a "/", or None. The
-    last path belongs to the right operand: the weight in `x @ w`."""
+    """Return the last of the op's parameter paths, if possible with a "/"; None if it
+    has none. The last belongs to the right operand: the weight in `x @ w`."""
     inside = [path for path in op.params if "/" in path]
     return next(reversed(inside or op.params), None)
 

@@ -328,7 +328,8 @@ class PrecisionSearch(Displayed):
                 return
 
     def _refused(self, group: int) -> tuple[str, str]:
-        """Return the last cheaper candidate that a group did not get, and why."""
+        """Return (last cheaper candidate that a group did not get, why); else ("",
+        "")."""
         pairs = [*zip(self.decisions, self._became, strict=True)]
         for d, outcome in reversed(pairs):
             is_refused = outcome == "rejected" or outcome in _REFUSED_LATER

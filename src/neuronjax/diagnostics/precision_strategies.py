@@ -193,8 +193,7 @@ class Search:
         return [g for g, a in lowered.items() if self._is_worth("alone", (g,), a)]
 
     def _alone(self, candidate: int, groups: Sequence[int]) -> dict[int, float]:
-        """Try the candidate on each group alone. Return the measured error of each
-        group for which the goal allows it."""
+        """Try the candidate on each group alone; return errors that the goal allows."""
         found = {}
         for group in groups:
             assignment = self._with([group], candidate)
@@ -215,8 +214,7 @@ class Search:
     def _is_worth(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Return whether an assignment is worth a run; if not, record the reason. It is
-        worth a run if it is supported, new and, if time is the goal, faster."""
+        """Return whether an assignment is worth a run; if not, record the reason."""
         why = self._objection(assignment)
         if why:
             self._decide(stage, groups, assignment, "rejected", why)
@@ -236,7 +234,6 @@ class Search:
     def _keeps(
         self, stage: str, groups: tuple[int, ...], assignment: Assignment
     ) -> bool:
-        """Return whether an assignment is within the tolerance; keep or reject it."""
         is_within = self.goal.allows(self.trials.error(assignment))
         if is_within:
             self.state = assignment
@@ -298,8 +295,7 @@ class Search:
         self.state = baseline[1]
 
     def _holds(self, groups: tuple[int, ...], assignment: Assignment) -> bool:
-        """Set `state` to an assignment; return whether it is within the tolerance on
-        held-out batches."""
+        """Set `state` to `assignment`; return whether held-out batches allow it."""
         self.state = assignment
         error = self.trials.held_out_error(assignment)
         if error is None or error <= self.goal.tolerance:

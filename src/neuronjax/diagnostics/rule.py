@@ -32,7 +32,7 @@ class Verdict:
     at: Op | None = None
 
 
-#: If a predicate's rule applies, a `Verdict`, the detail of one, or True; else falsy.
+#: A `Verdict`, its `detail` or True if a rule applies; False, "" or None if not.
 Answer = Verdict | str | bool | None
 
 

@@ -222,7 +222,7 @@ _MOVEMENT = (
         "local_gather",
         "gpsimd",
         "dst, src_buffer, index, num_elem_per_idx=1, num_valid_indices=None, name=None",
-        "Gathers within groups of 16 partitions, by indices that each group shares.",
+        "Gathers within every partition, by indices that 16 partitions share.",
         out("dst", SBUF, text="of src_buffer's dtype", dtype_of="src_buffer"),
         tensor("src_buffer", SBUF, text="a multiple of 16 partitions"),
         tensor("index", SBUF, dtypes=("uint16",), text="read column by column"),

@@ -215,7 +215,7 @@ def _split(
         raise op.error(
             InvalidProgramError,
             f"{whole} split as {split} over {dict(mesh.axes)} is not {part} per device",
-            "shard dimensions that the axes divide, and use each axis once",
+            "use each axis once, on a dimension that is a multiple of the axis's size",
         )
     return split
 

@@ -161,7 +161,7 @@ def by_channel(
         counts = [len(inner) for inner in tensors]
         refuse(
             where,
-            f"lists of {counts} tensors for {len(rings)} channels",
-            "give one list with one tensor per channel",
+            f"{len(tensors)} lists, of {counts} tensors, for {len(rings)} channels",
+            "give one list per channel, with one tensor in each list",
         )
     return [inner[0] for inner in tensors]

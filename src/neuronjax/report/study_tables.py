@@ -74,8 +74,8 @@ def final_table(
             f"− {baseline}: the {metric} minus that of {baseline} with the same seed. "
             f"steps ×: the steps to the same {metric}, divided by those of {baseline}. "
             f"In both, ± is half of a {100 * confidence:.4g} % interval.",
-            f"A policy trains like {baseline} if no difference in the interval of "
-            f"− {baseline} is worse than the margin, {verdicts[baseline].margin:.2g}.",
+            f"A policy trains like {baseline} if no number in its interval under '− "
+            f"{baseline}' is worse than the margin, {verdicts[baseline].margin:.2g}.",
         ]
     still = [
         f"{row['machine']} with seed {', '.join(map(str, row['unmoved']))}"

@@ -82,7 +82,8 @@ PROGRAM_SECONDS = assumed(
 MATMUL_MINIMUM = Constant(
     64,
     "cycles",
-    "least time of a matmul: MM_INIT_LATENCY [A2]; less for few columns [V26]",
+    "least time of a matmul, MM_INIT_LATENCY [A2]; a stationary operand of fewer"
+    " columns lowers it to a cycle per column [V26]",
 )
 FAST_LOAD = Constant(
     4,
@@ -96,8 +97,8 @@ TILE_ROWS = Constant(
 PARALLEL_INPUT = assumed(
     256,
     "elements/cycle",
-    "tiles of the array run in parallel [ISA] if the rows of their moving operands fit"
-    " in its input, 2 x 128 [A2, A3, A4]; that this is the limit is not documented",
+    "input of the array, 2 x 128 [A2, A3, A4]: tiles run in parallel [ISA] if their"
+    " moving operands together have at most this many rows; no document says so",
 )
 ONE_ZERO = Constant(2, "ratio", "FP32 speedup per operand of only 0 and 1 [ISA]")
 FP32_TRANSPOSE_PASSES = Constant(
@@ -114,9 +115,10 @@ THROTTLE_LIMIT = Constant(
 THROTTLE_SINKING = assumed(
     0.25,
     "s/s",
-    "in each second of use below THROTTLE_LIMIT, the rise to full rate loses this"
-    " constant times (THROTTLE_LIMIT - use) seconds. Use is 0 in a pause, else the rate"
-    " times the share of the array's rows in use; no document says that rows matter",
+    "in each second in which use is below THROTTLE_LIMIT, the ramp to the full rate is"
+    " set back by this constant times (THROTTLE_LIMIT - use) seconds. Use is 0 in a"
+    " pause, else the rate times the share of the array's rows in use; no document says"
+    " that rows matter",
     fitted_to="trn2, eight kernels of bmm with products of 64 rows [KDA]",
 )
 

@@ -305,7 +305,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
     dense = prod(moving.type.shape[x] for x in d.rhs_contract)
     held = prod(values.type.shape) // max(1, batch * k)
     moved = prod(moving.type.shape) // max(1, batch * dense)
-    full = 4  # rows of a group in 4:16, of which a compressed row selects one [C3]
+    full = 4  # 4:16: each compressed row selects one of 4 moving rows [C3]
     c = Contraction(
         *(batch, held, moved, k, i.k_tile),
         column_cycles=column_cycles(core, "sparse", full),

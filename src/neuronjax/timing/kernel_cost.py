@@ -177,7 +177,8 @@ def with_held_tiles(
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)
-    #: By engine, the tile of each key of `_made_of`, the least recently used first.
+    #: Engine -> key that `_made_of` returned -> tile with these contents, the least
+    #: recently used first.
     by_engine: dict[str, dict[object, Storage]] = {}
     held_bytes: Counter[str] = Counter()
     same: dict[Storage, Storage] = {}

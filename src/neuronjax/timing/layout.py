@@ -72,11 +72,11 @@ def block_bytes(
     """Return the SBUF bytes of one row tile: the most bytes live at any of a region's
     steps.
 
-    Only one block of columns is live at a time of a matmul's result, of values computed
-    from it, and of operands that just one elementwise step reads; other values are live
-    in whole rows. An elementwise result overwrites an operand that nothing reads later;
-    a transposed operand needs separate memory. `turned` are the matmuls whose left
-    operand is transposed first."""
+    Whole rows of a value are live, but only one block of columns at a time if the value
+    is a matmul's result, is computed from such a result, or is an operand that just one
+    elementwise step reads. An elementwise result overwrites an operand that nothing
+    reads later; a transposed operand needs separate memory. `turned` are the matmuls
+    whose left operand is transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()

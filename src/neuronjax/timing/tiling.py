@@ -299,7 +299,7 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Return the row counts into which the load of an operand can be divided."""
+        """Return the row counts with which a region can load an operand in tiles."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:

@@ -385,7 +385,7 @@ def test_the_time_limit_is_kept(kit, tmp_path, monkeypatch):
         ({"format": "another"}, "not written by a silicon kit"),
         ({"kit": "0123456789abcdef"}, "silicon-kit"),
         ({"chip": "h100"}, "one of: trn1, trn2, trn3"),
-        ({"probes": []}, "of chip"),
+        ({"probes": []}, "damaged: its probes are no mapping"),
         ({"probes": {}}, "no usable result"),
     ],
 )

@@ -137,7 +137,7 @@ def matched(
     values: Sequence[NamedValue],
     given: Mapping[str, str],
 ) -> tuple[list[Match], list[Unmatched]]:
-    """Return matches (as given, by name, or by a unique shape and dtype), and the
+    """Return the matches (as given, by name, or by a unique shape and dtype), and the
     tensors without a match.
 
     Raises:

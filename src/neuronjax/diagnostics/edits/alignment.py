@@ -27,7 +27,7 @@ class FlatOp:
     """One op, reached by one path of calls.
 
     Attributes:
-        number: its index in the list of ops.
+        number: the index of the op in the list of ops.
         path: the op and the calls around it.
         fingerprint: equal for ops that compute the same function under the same name
             stack, whatever their operands and source lines are.
@@ -106,7 +106,7 @@ def fingerprint(path: OpPath) -> str:
 # -- pairs ----------------------------------------------------------------------------
 
 _Way = tuple[Callable[[FlatOp], Hashable], str]
-#: (key, how): ops with equal keys make an `AlignedPair` with this `how`.
+#: (key, how): two ops with equal `key(op)` make an `AlignedPair` with this `how`.
 _WAYS: tuple[_Way, ...] = (
     (lambda o: o.fingerprint, "same"),
     (lambda o: o.kind, "changed"),

@@ -29,7 +29,7 @@ _CONSTANT = "a constant"
 
 @dataclass
 class ComparedValue:
-    """The values of an op in all executions, compared with the corresponding values.
+    """The values of an op in all executions, compared with the values of the other run.
 
     Attributes:
         before, after: the first pair that differs; the first pair if all are equal.

@@ -41,8 +41,8 @@ class Edit:
         kind: "changed" (attributes, types of operands, or the module), "replaced" (by
             another op), "rewired" (the same op reads other values), "added" or
             "removed".
-        before: the op in f; None if it was added.
-        after: the op in g; None if it was removed.
+        before: the op in f; None if the op was added.
+        after: the op in g; None if the op was removed.
         differs: whether the values of the two ops differ; None if not compared.
         what: the change, "value 1e-05 -> 1e-06"; the value of a constant that was added
             or removed; or "".

@@ -161,9 +161,9 @@ class _Describing:
         return ", ".join(f"reads {a} -> {b}" for a, b in pairs if a != b)
 
     def first(self, paths: Mapping[RunValue, str]) -> FirstDifference | None:
-        """Return the first op that computes and differs or, without one, the first op
-        that moves numbers and differs; None if no op differs. `paths` name the second
-        program's results."""
+        """Return the difference of the first computing op that differs or, if all
+        computing ops are equal, of the first op that differs and moves numbers; None if
+        no op differs. `paths` names the second program's results."""
         off = [match for match in self.found.values() if match.differs]
         if not off:
             return None

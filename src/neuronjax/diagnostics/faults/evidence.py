@@ -26,8 +26,8 @@ class OpEvidence:
         result: the result with the largest error, compared with the float64 reference.
         operands: the float and integer operands, compared with the reference.
         own: the op's own rounding error: relative L2 error on the reference's operands.
-        absorbed: share of sums that equal one addend though the other addend is not
-            zero, and the root mean square of the addends that rounding drops.
+        absorbed: (share of sums that equal one addend though the other addend is not
+            zero, root mean square of the addends that rounding drops).
         wrapped: number of integers beyond the range of their type.
         misread: number of integers that change sign: -1 is 2**32 - 1 in uint32.
         rounds_whole: whether the op rounds whole numbers (257 is 256 in bfloat16).
@@ -184,8 +184,8 @@ class Flattened(NamedTuple):
 
 
 def flattened(operand: Seen, result: Seen) -> Flattened:
-    """Return the shares of numbers and channels that a rounding changes by 100 % or
-    more. An operand of 0.5 counts as 0, since code rounds x by `floor(x + 0.5)`."""
+    """Return what the rounding of `operand` to `result` changes by 100 % or more. The
+    number 0.5 counts as 0, since code rounds x by `floor(x + 0.5)`."""
     x = wide(operand.reference)
     counts = (x != 0) & (x != 0.5)
     changed = (np.abs(wide(result.reference) - x) >= np.abs(x)) & counts

@@ -22,7 +22,7 @@ class Fault(Mapping[str, Any]):
         shows: the first op whose error is too large; None if that is `record`.
         iteration: for each loop around the op, the iteration of the first large error.
         evidence: what was observed, in words and numbers.
-        remedy: what to try. An error in this text is what this op alone made with it.
+        remedy: what to try. An error in this text is that of this op alone in a trial.
         outputs: paths of the results that depend on the op.
     """
 

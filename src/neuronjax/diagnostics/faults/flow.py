@@ -159,8 +159,8 @@ class Flow:
         }
 
     def _beside_others(self, value: Value) -> list[Value]:
-        """Return the addends of the sum `value` with negligible errors (`LITTLE`);
-        empty if `value` is no sum."""
+        """Return the addends of the sum `value` whose errors are negligible (`LITTLE`);
+        [] if `value` is no sum."""
         trace = self.trace(value)
         if trace is None or trace.path.op.name not in ADDS:
             return []
@@ -247,11 +247,11 @@ class Flow:
 
     def owes_to_chance(self, value: Value, unit: float) -> bool:
         """Return whether the error of `value` is due to chance and not to an op. `unit`
-        is the roundoff of the coarsest format on which the value depends. Errors are
-        due to chance if a gradient that should be zero (of a bias before a softmax) is
-        rounding noise, if a few elements are noise, which an optimizer may enlarge, if
-        a float halfway between whole numbers is rounded up or down, or if, in 16 bits
-        or fewer, errors of many layers add up."""
+        is the roundoff of the coarsest format on which the value depends. Chance
+        explains rounding noise in place of a gradient of zero (as of a bias before a
+        softmax); noise in a few elements, which an optimizer may enlarge; a float
+        halfway between whole numbers that is rounded up instead of down; and, in 16
+        bits or fewer, the sum of the errors of many layers."""
         trace = self.maker(value)
         if trace is None:
             return False
@@ -292,8 +292,8 @@ class Flow:
 
     def multiplies_again(self, chain: list[Step], unit: float) -> bool:
         """Return whether an error's path `chain` ends in a loop of linear ops that
-        multiplies a state by a matrix, whose rounding to 9 to 16 bits (roundoff `unit`)
-        makes the same error in every iteration."""
+        multiplies a state by a matrix: rounding the matrix to 9 to 16 bits (roundoff
+        `unit`) makes the same error in every iteration."""
         ops = [t.path.op for t, _ in chain]
         around = next(self.behind_step(*chain[-1]), None)
         if around is None or around.path.op not in ops or not SHORT < unit <= COARSE:
@@ -387,9 +387,9 @@ def _is_noise(op: Op, evidence: OpEvidence) -> bool:
 def _is_ordinary(chain: list[Step], unit: float) -> bool:
     """Return whether the error of the first op of `chain` is ordinary in short formats.
 
-    It is not if any op before the last of `chain` enlarges an error below `HOPELESS` by
-    a factor of `COSTLY` or 1 / `unit`, or beyond what perturbed data explain; or if an
-    op casts to 8 bits and perturbed data do not explain the error.
+    The error is not ordinary if any op but the last of `chain` enlarges an error below
+    `HOPELESS` by a factor of `COSTLY` or of 1 / `unit`, or beyond what perturbed data
+    explain; or if an op casts to 8 bits and perturbed data do not explain the error.
     """
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     costly += [e for _, e in chain[:-1] if _is_unexplained(e)]
@@ -402,8 +402,6 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
 
 
 def _is_unexplained(evidence: OpEvidence) -> bool:
-    """Return whether an op turns a much smaller error into an error above `HOPELESS`
-    that perturbed data do not explain."""
     share = evidence.result
     is_larger = amplification(evidence) >= OF_DATA
     return is_larger and share.error > max(HOPELESS, OF_DATA * share.data_error)

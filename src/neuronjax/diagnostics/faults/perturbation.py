@@ -34,9 +34,9 @@ def unit_of(dtype: Any) -> float:
 
 
 def perturbed(x: np.ndarray, unit: float, draw: int = 0) -> np.ndarray:
-    """Return `x` (float64) with each number changed at random by at most `unit`, the
-    roundoff of a format, relative to it. `draw` selects the random numbers. Whole
-    numbers do not change if the format can also hold the halves between them."""
+    """Return `x` (float64) with a random relative change of each number, at most
+    `unit`, the roundoff of a format. `draw` selects the random numbers. Whole numbers
+    do not change if the format can also hold the halves between them."""
     if not unit or is_exact(x, 0.25 / unit):
         return x
     seed = np.uint64(draw * int(_FACTORS[1]) % 2**64)

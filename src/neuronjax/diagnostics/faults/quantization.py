@@ -52,7 +52,7 @@ FLATTENED = 0.4
 #: whole channels become zero: a quantizer may round an epsilon to zero.
 NEGLIGIBLE = 1 / 8
 NEARLY_ALL = 0.75
-#: The limit, like `FLATTENED`, for channels in which most numbers become zero.
+#: A quantizer that makes more than this share of channels mostly zero is at fault.
 DEAD = 1 / 16
 #: Zeros of a divisor b matter if norm(a / b) is this many times norm(a) / norm(b).
 BLOWN_UP = 10.0
@@ -159,7 +159,6 @@ def truncates_steps(flow: Flow, trace: OpTrace) -> bool:
 
 
 def _is_scaled_back(flow: Flow, op: Op) -> bool:
-    """Return whether the result of `op` is scaled and otherwise bounded or rounded."""
     through = ADDS | _SHOWS  # a zero point is subtracted, after a cast to float
     readers = [*flow.ahead(op, lambda r: r.name in through)]
     computing = [r for r in readers if r.name not in _SHOWS]
@@ -222,7 +221,7 @@ def _before(flow: Flow, graph: ValueSources, op: Op) -> Iterator[tuple[OpTrace, 
 
 
 def _numbers(op: Op) -> list[Value]:
-    """Return the operands of the size of the result; of a quotient, the dividend."""
+    """Return the operands as large as the result; of a quotient, only the dividend."""
     size = math.prod(op.results[0].type.shape)
     operands = op.operands[:1] if op.name == "stablehlo.divide" else op.operands
     return [v for v in operands if math.prod(v.type.shape) == size]
@@ -230,8 +229,8 @@ def _numbers(op: Op) -> list[Value]:
 
 def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
     """Return the op of `trace` as a `Bound`; None if it cuts nothing off. If `zero`,
-    numbers that become zero count as cut off. Of two operands, the operand nearer to
-    the result counts as bounded."""
+    numbers that become zero count as cut off too. Of two operands, the one that loses
+    less counts as bounded."""
     found = [
         (math.hypot(*evidence.cut_off[v][: 1 + zero]), n, v, evidence)
         for n, (v, evidence) in enumerate(trace.bounding.items())
@@ -254,7 +253,7 @@ def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
         cut_off = math.hypot(*(b.cut_off * codes / b.limit for b in bounds))
         over = max(b.largest / b.limit for b in bounds)
         return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
-    # Numbers may be scaled between bounds, so divide each cut_off by its result's norm.
+    # Numbers may be scaled between bounds, so divide each cut_off by the result's norm.
     parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
     own = _OF_FLOATS * unit_of(dtype)
     return math.hypot(own, *parts) > A_BIT * own

@@ -186,8 +186,8 @@ class OpTrace:
     @property
     def absorbs(self) -> bool:
         """Return whether rounding drops an addend of most sums, and these addends are
-        at least `PART` of the rounding error and of the result's error. (An epsilon or
-        the last terms of a converged series are less.)"""
+        at least `PART` of the rounding error and of the result's error. (An epsilon, or
+        the last terms of a converged series, make smaller parts.)"""
         error = min(self.worst.result.error, 1.0)
         is_part = self.left_out >= PART * self.rounded_away
         is_part &= self.left_behind >= PART * error
@@ -234,7 +234,7 @@ class Recorder(Witness):
     _states: dict[tuple[int, OpPath], Seen] = field(default_factory=dict)
     # The op that is being observed, and the iterations of the loops around it.
     _turn: tuple[OpPath, tuple[int, ...]] | None = None
-    # The first operand and result of that op on each device.
+    # The first operand and the first result of the op in `_turn`, on each device.
     _devices: list[tuple[Seen, Seen]] = field(default_factory=list)
 
     def saw(
@@ -322,8 +322,8 @@ class Recorder(Witness):
     def _wrapped(
         self, op: Op, operands: Sequence[Seen], result: Seen, device: int
     ) -> int:
-        """Return the number of results outside the range of their type. Add a select to
-        `takes_outside` if it takes such results of earlier ops or products of them."""
+        """Return the number of results outside the range of their type. Add `op` to
+        `takes_outside` if it selects such results of earlier ops."""
         which, outsiders = outside(op, operands, result), self._outside[device]
         count, kept = int(which.sum()), [*outsiders.values()]
         if any(takes(op, operands, *known) for known in kept):

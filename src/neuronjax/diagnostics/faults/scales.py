@@ -99,8 +99,7 @@ def _constant_factor(flow: Flow, trace: OpTrace) -> float:
 
 def is_quantile(flow: Flow, trace: OpTrace) -> bool:
     """Return whether a scale or range of the numbers of `trace` comes from sorted
-    numbers, as a percentile does: the program cuts the largest numbers off on purpose.
-    """
+    numbers, as a percentile does; then the largest numbers are cut off on purpose."""
     steps = (trace, *flow.near(trace, NEARBY))
     scales = (made for step in steps for made, _, _ in _factors(flow, step))
     behind = (t for made in scales for t in (made, *flow.near(made, NEARBY)))
@@ -127,7 +126,7 @@ def fill(flow: Flow, trace: OpTrace) -> OpTrace | None:
 def one_maximum(flow: Flow, trace: OpTrace) -> OpTrace | None:
     """Return the reduction along several axes that finds the maximum m of exp(x - m),
     if this exponential, or a policy's scaled cast of it for the matmul of `trace`,
-    makes numbers zero; else None. With a maximum for each row, each row has a 1."""
+    makes numbers zero; else None. With a maximum per row, each row would have a 1."""
     is_cast = trace.cast is not None and trace.cast.is_scaled
     made = [flow.maker(v) for v in trace.path.op.operands] if is_cast else [trace]
     for exponential in filter(None, made):
@@ -233,8 +232,8 @@ def _is_used_again(flow: Flow, made: OpTrace, near: OpTrace, cast: OpTrace) -> b
 
 def _blamed(flow: Flow, made: OpTrace, largest: float) -> OpTrace | None:
     """Return the op at fault for the scale that `made` computes; None if the scale is
-    computed from a span (maximum minus minimum), since only a zero point is missing
-    then. `largest` is the largest scaled number."""
+    computed from a span (maximum minus minimum): such a scale is right, and only a zero
+    point is missing. `largest` is the largest scaled number."""
     steps, statistics = [made, *flow.near(made, NEARBY)], _statistics(flow, made)
     for step in steps:
         if step.path.op.name in CLIPS and _replaces(flow, step):

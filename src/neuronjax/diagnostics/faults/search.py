@@ -87,7 +87,7 @@ from neuronjax.ir.value_sources import ValueSources
 #: Searches for a nearby cause go back by at most this many ops.
 NEARBY = 6
 _QUANTIZES = CLIPS | ROUNDS | {"stablehlo.convert"}
-#: Searches for ops that make numbers zero without a scale, by `Suspect.scale`.
+#: `Suspect.scale` -> the function that searches for an op of this kind.
 _UNSCALED = {"fill": fill, "maximum": one_maximum}
 _WEIGHS = FACTORS | BOUNDS | {f"stablehlo.{n}" for n in ("sqrt", "rsqrt", "cbrt")}
 #: A large addend of one value (an offset) costs digits if a sum's error exceeds this
@@ -95,7 +95,7 @@ _WEIGHS = FACTORS | BOUNDS | {f"stablehlo.{n}" for n in ("sqrt", "rsqrt", "cbrt"
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by a larger factor is listed even for small errors.
 TWO_DIGITS = 100.0
-#: Functions (angles and the logarithm) that a number near 1 does not determine well.
+#: Functions whose result loses digits if an operand near 1 is rounded.
 _LOG = "stablehlo.log"
 NEAR_ONE = frozenset(("chlo.acos", "chlo.asin", _LOG))
 #: A periodic function loses few digits of an operand up to this magnitude.
@@ -233,7 +233,7 @@ class FaultSearch:
         traced = [s for m, trace in shown for s in self._traced_back(trace, m[2])]
         yield from sorted(traced, key=lambda s: _is_dwarfed(s, traced))
         yield from late
-        # If an update was wrong before its addition, the cause was yielded above.
+        # If a step was wrong before its addition, `traced` has the cause.
         for suspects in lost:
             yield from suspects
         if not shown:
@@ -328,8 +328,8 @@ class FaultSearch:
 
     def _amplifying(self, chain: list[Step]) -> list[Step]:
         """Return the steps of an error's path `chain` that amplify the error, earliest
-        first. The last step does so most, by a factor f; others by sqrt(f) or more, or
-        by losing small numbers, which hardly changes the norm."""
+        first. The last returned step amplifies by a factor f; the others amplify by
+        sqrt(f) or more, or lose small numbers, which hardly changes the norm."""
         # An op that moves numbers is not at fault, even if it drops exact numbers.
         chain = [step for step in chain if computes(step[0])] or chain
         times = [amplification(seen) for _, seen in chain]
@@ -471,7 +471,6 @@ class FaultSearch:
         of = {"trace": found[0], "amplifier": shows, "bounding": seen, "scaled": trace}
         both = [replace(suspect, scale=word, **of), suspect]
         loses = cuts or word in _UNSCALED or seen.result.nothing > 0
-        # In 16 bits, gradients have only the scale of the loss.
         result = trace.path.op.results[0]
         is_half = trace.path.op.name == "stablehlo.convert" and not is_short(result)
         is_first = found[1] and loses and not is_half
@@ -538,8 +537,7 @@ class FaultSearch:
                 yield Suspect(trace, "makes", results, is_running=True)
 
     def _is_late(self, sum_: OpTrace, shown: Sequence[tuple[Moment, OpTrace]]) -> bool:
-        """Return whether Inf, NaN or zeros were made before addends left `sum_`
-        unchanged."""
+        """Return whether ops made Inf, NaN or zeros before `sum_` lost addends."""
         if sum_.moment is None:
             return False
         before = (t for moment, t in shown if moment[0] < sum_.moment[0])
@@ -598,7 +596,7 @@ class FaultSearch:
             on = self._on(trace)
             counts = is_integer(self._flow, trace.path.op)
             results = on if counts else tuple(n for n in on if n in wrong)
-            if results:  # the first rounding on which `trace` depends is at fault
+            if results:
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)
@@ -665,7 +663,6 @@ class FaultSearch:
 
 
 def _loses_some(share: Share) -> bool:
-    """Return whether rounding makes numbers wrong that perturbed data leave right."""
     return share.lost > OF_DATA * share.data_lost
 
 

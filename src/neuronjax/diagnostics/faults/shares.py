@@ -109,7 +109,7 @@ def share_of(x: Seen, unit: float, excused: float = 0.0) -> Share:
     if error > excused or lost > MOST_LOST:
         data_error = root_mean_square([ratio(p, x.reference) for p in x.perturbed])
     if lost > MOST_LOST:
-        # Lost elements get no floor: those that perturbed data lose too are noise.
+        # The floor is 0 for elements that the run loses: perturbed data may lose them.
         least = np.where(_is_lost(x.actual, x.reference, floor, limit), 0.0, floor)
         moved = (_is_lost(p, x.reference, least, limit) for p in x.perturbed)
         data_lost = root_mean_square([float(np.mean(m)) for m in moved])
@@ -179,7 +179,7 @@ def _is_lost(
 
 @functools.cache
 def settings_of(dtype: np.dtype) -> Mapping[Told, float]:
-    """Return the settings of `figures`: a dtype's range and the limit for `lost`."""
+    """Return the settings for `figures`: a dtype's range and the limit for `lost`."""
     lost = LOST_WHOLE if dtype.kind in "iu" else LOST
     smallest, largest = 0.0, math.inf
     if dtype.name in FORMATS:

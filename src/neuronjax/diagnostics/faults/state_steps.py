@@ -64,7 +64,7 @@ class StateStep:
 
     @property
     def may_be_noise(self) -> bool:
-        """Return whether rounding the state explains less than the step's error."""
+        """Return whether the step's error exceeds what rounding the state explains."""
         return self.has_room or self.error > OF_DATA * self.format_error
 
     @property
@@ -79,9 +79,10 @@ class StateStep:
 class StateSteps:
     """The arguments of main that may be states.
 
-    A result is the next value of an argument if sums and scalings by about one lead
-    from the argument to the result, and if argument and result are close or the result
-    adds to an argument with the same name (a parameter may begin at zero).
+    A result is the next value of an argument under two conditions. Only sums, and
+    scalings by about one, lead from the argument to the result. And the two are close,
+    or the result is the argument plus or minus a term and has the argument's path in
+    its pytree, such as "mlp/w" (a parameter that begins at zero is not close).
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class StateSteps:
         self._norms: dict[int, float] = {}
 
     def is_incremented(self, value: Value) -> bool:
-        """Return whether `value` adds something to an argument with the same name."""
+        """Return whether `value` is the argument of the same path plus a term."""
         return any(self._increments(value, entry) for entry in self._values)
 
     def lost_step(
@@ -181,8 +182,7 @@ def _square(x: np.ndarray) -> float:
 
 
 def _distance(before: np.ndarray, after: np.ndarray, enough: float) -> float:
-    """Return the L2 distance of the finite elements; if larger than `enough`, any
-    number above `enough`."""
+    """Return the L2 distance of finite elements; if above `enough`, any such number."""
     total = 0.0
     for x, y in blocks_of(before.reshape(-1), after.reshape(-1)):
         total += _square(y - wide(x))

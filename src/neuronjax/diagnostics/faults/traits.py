@@ -29,7 +29,7 @@ _PERIODIC = frozenset(
 
 
 def buries(trace: OpTrace, evidence: OpEvidence) -> float:
-    """Return a sum's rounding error relative to its smallest addend; 0 if no sum."""
+    """Return a sum's rounding error divided by its least addend; 0 for other ops."""
     if trace.path.op.name not in _SUMS:
         return 0.0
     addends = [s.norm for s in evidence.operands.values() if s.norm]

@@ -45,7 +45,7 @@ class Execution:
 
     def error(self, dtype: Any) -> float:
         """Return the relative L2 error of `rounded` or, if larger and above `FEW`, the
-        share of numbers far off; Inf if one is finite only in `rounded` or `result`."""
+        share of numbers far off; Inf if a number is finite in one array only."""
         made = self.rounded(dtype)
         if (np.isfinite(made) != np.isfinite(self.result)).any():
             return math.inf

@@ -86,7 +86,7 @@ class FaultVerdict:
         return tuple(lines.values())
 
     def amplifies(self, record: OpRecord) -> bool:
-        """Return whether an op amplifies the errors of other ops."""
+        """Return whether `record` is of a fault that amplifies other ops' errors."""
         return any(f.record is record and f.role == "amplifies" for f in self.faults)
 
     def as_dict(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _scattered(op: Op, x: Sequence[np.ndarray], result: Seen) -> np.ndarray:
 def wrapped_over_devices(op: Op, x: Sequence[Seen], results: Sequence[Seen]) -> int:
     """Return how many elements of sums over devices wrap around or saturate. Devices
     with equal results count as one group. A group is skipped if elements within the
-    range are off by more than FP32 rounds: an operand of the group is then missing."""
+    range are off by more than FP32 rounding: an operand of the group is missing."""
     dtype = np.dtype(results[0].dtype)
     is_sum = op.name == "stablehlo.all_reduce" and _of_region(op) is np.add
     if not (is_sum and dtype.kind in "iu") or is_word(dtype):

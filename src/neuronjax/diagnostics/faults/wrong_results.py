@@ -67,9 +67,9 @@ def wrong_results(
 
     `units` has the roundoff of the coarsest format on which each value depends. Given
     this roundoff, `is_chance` returns whether the error of a value is due to chance,
-    and `is_costly`, whether one op enlarged a small error. `is_choice` returns
-    whether a whole number is an index or order and not a quantity; `increments`,
-    whether a result adds something to an argument with the same name; and `hands_on`,
+    and `is_costly`, whether one op enlarged a small error. `is_choice` returns whether
+    a whole number is an index or order and not a quantity; `increments`, whether a
+    result is the argument of the same path plus a term; and `hands_on`,
     whether sums and scalings lead from an argument to a result.
     """
     coarsest = [units.get(value, 0.0) for value in main.results]

@@ -65,7 +65,7 @@ def ignored_arguments(
 
 def _unreached(program: KernelProgram) -> tuple[int, ...]:
     """Return positions of arguments that `program` does not write, and on which no
-    result depends. Since the order of instructions is ignored, some are not found."""
+    result depends; not all, since the order of instructions is ignored."""
     sources: dict[Place, set[Place]] = defaultdict(set)
     _collect(program.body, sources, frozenset())
     reached = _reached(sources, {a.storage for a in program.results})
@@ -76,8 +76,9 @@ def _unreached(program: KernelProgram) -> tuple[int, ...]:
 def _collect(
     block: KernelBlock, sources: dict[Place, set[Place]], around: frozenset[Place]
 ) -> None:
-    """Add to `sources` what the storages and registers that `block` writes depend on.
-    All depend on the registers `around`, which decide how often `block` runs."""
+    """Add to `sources`, for each place that an instruction in `block` writes, the
+    places that it reads, and the registers `around`, which decide how often `block`
+    runs."""
     for item in block.items:
         if isinstance(item, KernelInstruction):
             read = {p for o in (*item.inputs, *item.outputs) for p in _read(o)} | around

@@ -253,8 +253,6 @@ def _plain(x: Any) -> Any:
 
 
 def _without_last(args: Any, number: int, axis: int | None) -> Any:
-    """Return `args` with zeros for the last elements along `axis` (None: of the flat
-    array) of operand `number`; None if there are fewer than two elements."""
     x = np.array(args[number])
     if (x.size if axis is None else x.shape[axis]) < 2:
         return None

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGES = ("builtins", "numpy", "numpy.testing", "numpy.random", "neuronjax")
-#: The name of the candidate's module.
 CANDIDATE = "candidate"
 Held = dict[tuple[str, str], Any]
 

@@ -56,7 +56,8 @@ class Ended:
         return self.how.startswith(_LATE)
 
     def described(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in the file `name`; None if either does not exist."""
+        """Return the JSON object in the file `name`; None if there is no such
+        object."""
         try:
             return json_object(self.files[name])
         except (KeyError, ValueError):

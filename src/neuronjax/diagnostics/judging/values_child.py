@@ -24,7 +24,7 @@ DONE, DONE_ARRAYS = "values.json", "values.npz"
 
 
 def values(program: bytes, given: dict[str, Any]) -> dict[str, Any]:
-    """Return {"done": results of runs up to an error, "failed": its fields or None}."""
+    """Return {"done": results before any error, "failed": error fields or None}."""
     tree = types_file.read(given["results"])
     traced = TracedKernel(read_program(program), tree, tuple(given["dtypes"]))
     stored = StoredKernel(traced)

@@ -117,7 +117,7 @@ _ATAN2 = ElementRule(_angles, error="atan", is_absolute=True, is_curved=True)
 
 
 def _left_over(f: np.ndarray, x: Any, r: Any) -> tuple[Any, ...]:
-    """Return the slope of the remainder of `x[0]` by `x[1]` in each operand. It is Inf
+    """Return the slopes of the remainder of `x[0]` by `x[1]`, one per operand; Inf
     where errors up to `r` may make the remainder jump."""
     low, high = (np.trunc((np.abs(x[0]) + s * r[0]) / np.abs(x[1])) for s in (-1, 1))
     jumps = np.where(low != high, np.inf, 1.0)
@@ -292,7 +292,7 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 _RELATIVE = ("cbrt", "cosh")
 
 
-#: Distances from the argument to the end of a chord, over the argument's largest error.
+#: Distances of the ends of chords from the argument, in units of its largest error.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 

@@ -160,8 +160,8 @@ def format_of(i: Instruction, number: int = 0) -> Roundoff:
 
 
 def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """Return `x`, the result `number` of `i` in FP32, with the error of rounding to the
-    format of this result."""
+    """Return result `number` of `i`: `x`, computed in FP32, with the error of rounding
+    to the result's format."""
     shape = i.results[number].type.shape
     assert isinstance(x, Tracked)
     result, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")

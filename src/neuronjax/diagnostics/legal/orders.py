@@ -64,7 +64,7 @@ def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
     values, indices = in_float64(i, [x[0].values], at)
     worst = worst_along(x[0].tracked(at.model), -1)
     kept = Tracked(values, at.model, np.float32, None, worst[..., : i.k])
-    # Number k + 1 may be as large as number k, so all numbers are compared.
+    # Sort all numbers, since number k + 1 may be as large as number k.
     whole = -np.sort(-x[0].values, axis=-1)
     places = neighbours(whole, at.model.spread * worst, -1)[..., : i.k]
     dtype = i.results[1].type.dtype

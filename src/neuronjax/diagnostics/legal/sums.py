@@ -172,8 +172,8 @@ _Fold = Callable[..., np.ndarray]
 def _added_up(
     fold: _Fold, parts: Sequence[Tracked], counts: Any, model: ErrorModel
 ) -> Tracked:
-    """Return the sums that `fold` computes of elements of `parts`, with errors. `fold`
-    takes an array per part; `counts` is the number of terms in each sum."""
+    """Return the sums of elements of `parts`, with errors. `fold` computes the sums
+    from one array per part; `counts` is the number of terms in each sum."""
     value = fold(*(p.value for p in parts))
     squares = fold(*(np.square(p.value) for p in parts))
     sizes = fold(*(np.abs(p.value) for p in parts))

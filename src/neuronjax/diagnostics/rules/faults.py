@@ -126,7 +126,7 @@ def _guarded(context: OpContext, value: Value) -> set[str]:
 
 
 def _decay(context: OpContext) -> Answer:
-    """Find `b * m + (1 - b) * g` where b is rounded to 1."""
+    """Return text if `b` is rounded to 1 in `b * m + (1 - b) * g`; else None."""
     dtype = context.op.results[0].type.dtype
     factors = [f for v in context.op.operands if (f := _factor(context, v)) is not None]
     if len(factors) != 2 or max(factors) != 1 or not 0 < min(factors):

@@ -80,7 +80,7 @@ def _remapped(context: OpContext) -> Answer:
 
 
 def _update_index(context: OpContext) -> Answer:
-    """Return whether an index is neither a constant nor a loop counter."""
+    """Return whether an index has no known bounds but those of its dtype."""
     pairs = ((context.fact(v), unknown(v.type)) for v in context.op.operands[2:])
     return any((a.low, a.high) == (b.low, b.high) for a, b in pairs)
 

@@ -65,7 +65,8 @@ _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f6
 
 
 def _algorithm(context: OpContext) -> Answer:
-    """Find a dot algorithm that asks for a precision which no operand has."""
+    """Return "asks for f32, gets bf16" if no operand has the requested dtype, or
+    None."""
     asked = _PRECISION.findall(context.op.attributes.get("algorithm") or "")
     dtypes = [v.type.dtype.name for v in context.op.operands]
     held = {_SHORT.get(name, name) for name in dtypes}
@@ -74,7 +75,8 @@ def _algorithm(context: OpContext) -> Answer:
 
 
 def _precision(context: OpContext) -> Answer:
-    """Find a requested precision that the casts of the policy may ignore."""
+    """Return "asks for HIGHEST" if casts may ignore this requested precision, or
+    None."""
     policy, attributes = context.settings.policy, context.op.attributes
     asked = {"HIGH", "HIGHEST"}.intersection(attributes.get("precision_config", ()))
     may_ignore = policy.auto_cast != "none" and policy.dot_precision != "obeyed"
@@ -113,13 +115,11 @@ def _left_to_host(context: OpContext, *, is_callback: bool) -> str:
 
 
 def _calls(pattern: str, context: OpContext) -> bool:
-    """Return whether an op calls a JAX function whose name matches a pattern."""
     callee = str(context.op.attributes.get("callee", ""))
     return re.fullmatch(rf"_?{pattern}(_\d+)?", callee) is not None
 
 
 def _threefry(context: OpContext) -> Answer:
-    """Find threefry. If the program draws by rbg, threefry only derives keys."""
     if not _calls("threefry(2x32|4x32|_2x32)", context):
         return False
     draws = (op.name for op in context.settings.program.walk())

@@ -121,7 +121,8 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
 def _parted(
     shared: Mapping[int, Shared], axis: int
 ) -> tuple[dict[int, Shared], dict[int, Shared]]:
-    """Split `shared` into errors that a sum along `axis` keeps, and other errors."""
+    """Split `shared` into relative errors that are equal along `axis`, and other
+    errors."""
     views = {s: t.scale for s, t in shared.items() if t.is_relative}
     same = {s for s, v in views.items() if v.strides[axis] == 0 or v.shape[axis] == 1}
     kept = {s: t for s, t in shared.items() if s in same}
@@ -197,9 +198,9 @@ def _product(a: _Factor, b: _Factor, model: ErrorModel, stored: Any) -> Any:
 def _errors(
     a: _Factor, b: _Factor, model: ErrorModel, sums: np.float32
 ) -> tuple[Any, Any]:
-    """Return the term (n u^2 / 3) Q of the squared rounding error (see the module), and
-    the error from the operands, or None if they have no error. If they have, their
-    error includes the term, and 0 is returned in its place."""
+    """Return (rounding, error from the operands). The rounding is the term (n u^2 / 3)
+    Q of the squared error (see the module). If the operands have no error, the second
+    is None; else it includes the rounding, and the first is 0."""
     rounding = np.float32(0.0)
     if model.products.unit > model.stored.unit:
         rounding = np.float32(3 * model.products.unit**2)

@@ -207,9 +207,9 @@ class _Operand:
 def _split(
     function: Any, inputs: Any, operands: list[Tracked], shape: tuple[int, ...]
 ) -> tuple[list[_Operand], dict[int, Shared], list[np.ndarray]]:
-    """Return `operands` broadcast to `shape`, the shared errors of the result by source
-    and its other correlated errors. The copies of a broadcast constant count as rounded
-    separately, although they have one error: the roundings of a sum are larger."""
+    """Return (operands broadcast to `shape`, shared errors of the result by source, its
+    other correlated errors). The errors of a broadcast constant count as independent
+    between its copies, since the roundings of a sum are larger."""
     terms: dict[int, Shared] = {}
     loose: list[np.ndarray] = []
     tracked = []

@@ -181,7 +181,7 @@ class Tolerance:
 
 
 def apart(actual: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return absolute errors; Inf where one array has an Inf or NaN that differs."""
+    """Return absolute errors; Inf where the arrays differ by an Inf or NaN."""
     a, b = (x.astype(np.float64, copy=False) for x in (actual, value))
     with np.errstate(all="ignore"):
         off = np.asarray(np.abs(a - b))

@@ -69,8 +69,7 @@ class Pending(Tracked):
     has_own = property(lambda self: self._has[0])
     has_joint = property(lambda self: self._has[1])
 
-    # These attributes compute the whole array; `settle` sets attributes of the same
-    # names.
+    # Reading one of these calls `settle`, which replaces all three by arrays.
     value = functools.cached_property(lambda self: self.settle().value)
     own = functools.cached_property(lambda self: self.settle().own)
     joint = functools.cached_property(lambda self: self.settle().joint)
@@ -118,7 +117,7 @@ class Pending(Tracked):
 
 
 def _within(block: Any, piece: Any) -> Any:
-    """Return the index in the whole array of the part at index `piece` of `block`."""
+    """Return the index, in the whole array, of what `piece` indexes in `block`."""
     if block is ... or piece is ...:
         return piece if block is ... else block
     rest, places = list(piece), []

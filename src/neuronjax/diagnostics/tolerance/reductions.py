@@ -34,7 +34,7 @@ Axis = int | tuple[int, ...] | None
 
 
 def _last(x: Any, axis: Axis) -> Any:
-    """Return `x` with all reduced axes merged into one last axis."""
+    """Return `x` with the axes in `axis` merged into one last axis."""
     axes = _axes(x.ndim, axis)
     return grouped(x, [*([i] for i in range(x.ndim) if i not in axes), axes])
 

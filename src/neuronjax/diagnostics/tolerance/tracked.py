@@ -63,7 +63,7 @@ class Shared:
 
     Attributes:
         is_relative: whether the error is `scale` times the value, instead of `scale`.
-        scale: an array of the array's shape; its stride is 0 along axes of equal scale.
+        scale: has the shape of the array, and stride 0 along axes of equal scale.
         cause: the name of a function that makes the same error in every call, or
             "constants" if storing constants made the error; else "".
     """
@@ -158,7 +158,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return self.model.draw is not None and self.model.draw.count > 0
 
     def of_run(self, number: int) -> Tracked:
-        """Return an array of the numbers of run `number`, whose model has no `draw`."""
+        """Return the numbers of run `number`, as an array whose model has no `draw`."""
         return Tracked(of_run(self.value, number), self.model.alone, self.dtype)
 
     def in_runs(self, runs: np.ndarray, model: ErrorModel) -> Tracked:
@@ -172,7 +172,7 @@ class Tracked(np.lib.mixins.NDArrayOperatorsMixin):
         return Tracked(self.value, self.model, self.dtype, own, self.joint, self.shared)
 
     def passed(self) -> Tracked:
-        """Return this array, to be read whole once; `Pending` counts these calls."""
+        """Return this array for one pass over all elements; `Pending` counts passes."""
         return self
 
     def part(self, block: Any) -> ErrorParts:

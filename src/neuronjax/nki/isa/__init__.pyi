@@ -69,7 +69,7 @@ def iota(dst: NkiTensor, pattern: Sequence[Sequence[int]], offset: int = 0, chan
     """dst = offset + partition * channel_multiplier + sum of index * step, in 32-bit ints."""
 
 def local_gather(dst: NkiTensor, src_buffer: NkiTensor, index: NkiTensor, num_elem_per_idx: int = 1, num_valid_indices: int | None = None, name: str | None = None) -> NkiInstruction:
-    """Gathers within groups of 16 partitions, by indices that each group shares."""
+    """Gathers within every partition, by indices that 16 partitions share."""
 
 def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> NkiInstruction:
     """The 8 largest values of every partition, in descending order."""

@@ -173,8 +173,8 @@ _CELLS: Mapping[str, folds.Fold] = {
     "all one by one": lambda t: folds.left(_one_by_one(t)),
     "slot after slot": lambda t: folds.left(_one_by_one(np.swapaxes(t, -1, -2))),
     "a sum for each slot": lambda t: folds.left(folds.left(np.swapaxes(t, -1, -2))),
-    "cell in float64, then rows": lambda t: folds.left(folds.wide(t)),
+    "each cell in float64, then rows": lambda t: folds.left(folds.wide(t)),
     "float64, rounded once": lambda t: folds.wide(_one_by_one(t)),
 }
 # For cells of two numbers these orders give the same sums as "cell first, then rows".
-_OF_FOUR = (*tuple(_CELLS)[1:3], "cell in float64, then rows")
+_OF_FOUR = (*tuple(_CELLS)[1:3], "each cell in float64, then rows")

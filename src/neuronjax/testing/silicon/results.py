@@ -94,11 +94,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
             remedy="check the results with the neuronjax that wrote the kit, or run"
             " today's kit: neuronjax silicon-kit",
         )
-    has_probes = isinstance(manifest.get("probes"), dict)
-    if manifest.get("chip") not in CHIPS or not has_probes:
+    if not isinstance(manifest.get("probes"), dict):
+        raise InvalidProgramError(
+            f"{path} is damaged: its probes are no mapping",
+            remedy="copy it again from the instance",
+        )
+    if manifest.get("chip") not in CHIPS:
         raise InvalidProgramError(
             f"{path} is of chip {manifest.get('chip')!r}",
-            remedy=f"run it again with --chip, one of: {', '.join(CHIPS)}",
+            remedy=f"run the kit again: run.py --chip, with one of: {', '.join(CHIPS)}",
         )
     return manifest
 

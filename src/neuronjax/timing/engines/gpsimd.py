@@ -27,8 +27,8 @@ _GATHER_GROUP = 512
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles of a task: one per element for names in `_PLAIN`; otherwise
-    those in which software reads or writes the elements, whichever takes longer."""
+    """Return the cycles of a task: one per element for names in `_PLAIN`; for software,
+    the cycles of reading or of writing all elements, whichever takes longer."""
     if task.name in _PLAIN:
         return Pace(task.elements)
     moved = sum(s.dtype.itemsize for s in task.read)

@@ -92,8 +92,8 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
     """Return N cycles for N elements per lane if an operand is in PSUM (measured [RMQ,
-    picture]), or to subtract and then multiply in 16 bits [V26]; otherwise the cycles
-    of all input streams."""
+    picture]), or if 16-bit elements are subtracted, then multiplied [V26]; otherwise
+    the cycles of all input streams."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
