@@ -218,8 +218,8 @@ sum rounds it to the tensor's dtype; a ring has one to four channels; a channel 
 closed path through all ranks in one direction, along which a part of the data is added;
 kangaring, AWS's ring of pairs of ranks, has two channels with half of the data each:
 on one channel, the first rank of every pair adds, and on the other, the second rank
-[algorithms, steps and FP32 sums are documented; the order within a step is not; that
-ring has one channel by default is our choice; errors EVRF061 and EVRF063 of AWS's
+[algorithms, steps and FP32 sums are documented; the order within a step is not; one
+channel as the default of the algorithm ring is our choice; errors EVRF061 and EVRF063 of AWS's
 compiler state that integers of 32 and 64 bits are reduced in FP32; overflow of narrower
 integers is not documented, and wraps around here]
 switch: collective_algorithm, collective_reduce_dtype, integer_path,
