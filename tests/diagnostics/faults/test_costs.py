@@ -409,3 +409,23 @@ def test_lost_steps_come_before_the_rounding_of_the_first_weights():
     w = np.sign(normal(23, 8, 8)) * (1 + np.abs(normal(24, 8, 8)))
     arguments = w.astype(np.float32), normal(25, 6, 8, 8)
     assert_named("absorption", trained_change, None, arguments, policy="fp32")
+
+
+# ---- Integers that a cast rounds, before they are scaled and subtracted.
+
+
+def steps_of_positions(fixes):
+    radians = jnp.deg2rad(fixes.astype(jnp.float32) * 1e-7)  # here
+    return radians[1:] - radians[:-1]
+
+
+def steps_of_integers(fixes):
+    return jnp.deg2rad((fixes[1:] - fixes[:-1]).astype(jnp.float32) * 1e-7)
+
+
+def test_a_cast_of_large_integers_comes_before_the_difference():
+    fixes = 473_712_345 + np.cumsum(np.random.default_rng(26).integers(4, 12, (60, 2)))
+    arguments = [fixes.astype(np.int32)]
+    assert_named(
+        "integer", steps_of_positions, steps_of_integers, arguments, policy="fp32"
+    )

@@ -405,10 +405,23 @@ class FaultSearch:
         large = self._before_phase(chain)
         if large is not None:
             return large
-        for operand in self._flow.behind_step(last, evidence):
-            error = operand.worst.result.error
-            if operand.rounds_whole and error >= PART * evidence.result.error:
+        return self._rounds_whole_before(last, evidence)
+
+    def _rounds_whole_before(
+        self, trace: OpTrace, evidence: OpEvidence
+    ) -> OpTrace | None:
+        """Return the op that rounds whole numbers and makes a part of the error of
+        `trace`, at most through products that scale the numbers; else None."""
+        seen, left = {trace.path.op}, [*self._flow.behind_step(trace, evidence)]
+        while left:
+            operand = left.pop(0)
+            seen.add(operand.path.op)
+            is_part = operand.worst.result.error >= PART * evidence.result.error
+            if operand.rounds_whole and is_part:
                 return operand
+            if operand.path.op.name in FACTORS:
+                behind = self._flow.behind_step(operand, operand.worst)
+                left += [t for t in behind if t.path.op not in seen]
         return None
 
     def _adds_one(self, log: OpTrace, sum_: OpTrace | None) -> bool:
