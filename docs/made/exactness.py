@@ -166,7 +166,7 @@ default, a pass splits the rows of a tile into groups of 32, adds the products o
 group, and then adds the sums of the groups in order; with fp32_4pass, a pass makes one
 sum of all rows of a tile
 [AWS documents the fourfold cost and row groups of 32; we chose the split and the sums
-to fit published distances (see below); it is unknown whether the products of narrower
+to fit published differences from NumPy (*distances*, see below); it is unknown whether the products of narrower
 operands are also added in groups of 32 rows]
 switch: fp32_model
 tests: conformance/test_oracle_contraction.py
