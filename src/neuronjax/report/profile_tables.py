@@ -80,7 +80,7 @@ def queues_table(
     limit = "queues that wait" if bound == "waiting" else QUEUE_TITLES[bound]
     around = figures["around_time"]
     if around > figures["total_time"] / 2:
-        limit = "the time to start and end"
+        limit = "its start and end"
     return new_table(
         f"Active time of each queue; the program is limited by {limit}",
         {"queue": NAME, "active": NUMBER, "share": NUMBER}
