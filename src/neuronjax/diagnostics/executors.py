@@ -78,7 +78,9 @@ class Emulator:
         self.stochastic = program.stochastic
         self.first_key = RoundingKey(self._stepper.first_key, (program.seed,))
 
-    def identity(self, i: Instruction, key: RoundingKey) -> Hashable:
+    def identity(
+        self, i: Instruction, key: RoundingKey, position: Position
+    ) -> Hashable:
         """Return a key that is equal for instructions which compute the same function:
         the signature of `i`, and the path of `key` if `i` draws random bits."""
         if i.blocks or isinstance(i, Call):  # blocks are equal only within one program

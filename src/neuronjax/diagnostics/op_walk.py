@@ -283,7 +283,7 @@ class ParallelWalk(OpWalk):
     def _once(self, side: Side, i: Instruction, operands: Any, key: RoundingKey) -> Any:
         executor, joins = side.executor, side.joins(i)
         called = self.position.iterations if isinstance(i, HostCall) else ()
-        what = (executor.identity(i, key), called)
+        what = (executor.identity(i, key, self.position), called)
         arrays = [x for own in operands for x in own] if joins else operands
         run = executor.exchange if joins else executor.execute
         make = functools.partial(run, i, operands, key, self.position)

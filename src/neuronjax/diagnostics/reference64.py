@@ -93,9 +93,11 @@ class Reference64:
         self.first_key = self._emulator.first_key
         self.stochastic = False
 
-    def identity(self, i: Instruction, key: RoundingKey) -> Hashable:
+    def identity(
+        self, i: Instruction, key: RoundingKey, position: Position
+    ) -> Hashable:
         """Return the key of `Emulator.identity`, marked "float64" if `i` has floats."""
-        identity = self._emulator.identity(i, key)
+        identity = self._emulator.identity(i, key, position)
         return ("float64", identity) if _has_floats(i.signed) else identity
 
     def execute(
