@@ -340,15 +340,15 @@ def kernels_of_rows(x, y):
     return (weights @ y) / jnp.sum(weights, 1, keepdims=True)
 
 
-def in_a_scan(program):
+def scanned_rows(program):
     return lambda x, y: jax.lax.scan(lambda _, x: (None, program(x, y)), None, x)[1]
 
 
 @pytest.mark.parametrize(("policy", "farthest"), [("fp32", 200), ("fp8", 30)])
-@pytest.mark.parametrize("around", [lambda f: f, in_a_scan])
+@pytest.mark.parametrize("around", [lambda f: f, scanned_rows])
 def test_one_maximum_for_several_rows(policy, farthest, around):
     x = np.abs(normal(18, 8, 12)) + np.linspace(0, farthest, 8, dtype="f")[:, None]
-    x = x if around is not in_a_scan else np.stack([x, x])
+    x = x if around is not scanned_rows else np.stack([x, x])
     arguments = x, 1 + np.abs(normal(19, 12, 4))
     for program, kinds in (kernels, ["underflow"]), (kernels_of_rows, []):
         report = compare(around(program), policy=policy)(*arguments)
