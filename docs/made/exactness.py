@@ -166,8 +166,8 @@ default, a pass splits the rows of a tile into groups of 32, adds the products o
 group, and then adds the sums of the groups in order; with fp32_4pass, a pass makes one
 sum of all rows of a tile
 [AWS documents the fourfold cost and row groups of 32; we chose the split and the sums
-to fit published differences from NumPy (*distances*, see below); it is unknown whether the products of narrower
-operands are also added in groups of 32 rows]
+to fit published differences from NumPy (*distances*, see below); it is unknown whether
+the products of narrower operands are also added in groups of 32 rows]
 switch: fp32_model
 tests: conformance/test_oracle_contraction.py
 
@@ -219,8 +219,8 @@ closed path through all ranks in one direction, along which a part of the data i
 kangaring, AWS's ring of pairs of ranks, has two channels with half of the data each:
 on one channel, the first rank of every pair adds, and on the other, the second rank
 [algorithms, steps and FP32 sums are documented; the order within a step is not; one
-channel as the default of the algorithm ring is our choice; errors EVRF061 and EVRF063 of AWS's
-compiler state that integers of 32 and 64 bits are reduced in FP32; overflow of narrower
+channel as the default of the algorithm ring is our choice; errors EVRF061 and EVRF063
+of AWS's compiler state that integers of 32 and 64 bits are reduced in FP32; overflow of narrower
 integers is not documented, and wraps around here]
 switch: collective_algorithm, collective_reduce_dtype, integer_path,
 implicit_integer_downcast
