@@ -220,8 +220,8 @@ kangaring, AWS's ring of pairs of ranks, has two channels with half of the data 
 on one channel, the first rank of every pair adds, and on the other, the second rank
 [algorithms, steps and FP32 sums are documented; the order within a step is not; one
 channel as the default of the algorithm ring is our choice; errors EVRF061 and EVRF063
-of AWS's compiler state that integers of 32 and 64 bits are reduced in FP32; overflow of narrower
-integers is not documented, and wraps around here]
+of AWS's compiler state that integers of 32 and 64 bits are reduced in FP32; overflow of
+narrower integers is not documented, and wraps around here]
 switch: collective_algorithm, collective_reduce_dtype, integer_path,
 implicit_integer_downcast
 tests: execution/test_exchange_oracle.py
