@@ -95,8 +95,8 @@ _WEIGHS = FACTORS | BOUNDS | {f"stablehlo.{n}" for n in ("sqrt", "rsqrt", "cbrt"
 OF_OFFSET = 1e-3
 #: An op that amplifies an error by a larger factor is listed even for small errors.
 TWO_DIGITS = 100.0
-#: Functions whose result loses digits if an operand near 1 is rounded.
 _LOG = "stablehlo.log"
+#: Functions whose result loses digits if an operand near 1 is rounded.
 NEAR_ONE = frozenset(("chlo.acos", "chlo.asin", _LOG))
 #: A periodic function loses few digits of an operand up to this magnitude.
 FEW_PERIODS = 16.0

@@ -292,7 +292,7 @@ def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 _RELATIVE = ("cbrt", "cosh")
 
 
-#: Distances of the ends of chords from the argument, in units of its largest error.
+#: How far the ends of chords are from the argument, in units of its largest error.
 _ENDS = (-1.0, -0.125, 0.125, 1.0)
 
 
