@@ -277,6 +277,7 @@ def decode_location(location: Any) -> Location:
     innermost: _Frame | None = None
     own: _Frame | None = None
     inside: list[_Frame] = []
+    lines: dict[str, None] = {}
     is_inside = True
     for frame in _frames(location):
         is_ours = frame.file.startswith(_EMULATOR)
@@ -287,11 +288,14 @@ def decode_location(location: Any) -> Location:
         is_inside = is_inside and not is_ours
         if is_inside:
             inside.append(frame)
+            if not is_library(frame.file):
+                lines[f"{frame.file}:{frame.line}"] = None
         elif own is not None:
             break
     found = own or innermost or _Frame("", "", 0)
-    functions = map(_named, reversed(inside))
-    return Location(scope, found.file, found.line, tuple(filter(None, functions)))
+    functions = tuple(filter(None, map(_named, reversed(inside))))
+    callers = tuple(lines)[1:]
+    return Location(scope, found.file, found.line, functions, callers=callers)
 
 
 @cache

@@ -233,6 +233,7 @@ def _record(path: OpPath, sums: _Sums) -> OpRecord:
         expected=total.expected,
         actual=total.actual,
         iterations=tuple(sums.iterations),
+        callers=location.callers,
     )
 
 

@@ -52,6 +52,7 @@ class OpRecord:
         op: name of the op, "stablehlo.dot_general".
         scope: the JAX name stack, after the name stacks of enclosing calls.
         source: `file:line`, or "".
+        callers: the lines that called the function of this line, the innermost first.
         module: the part of the model to which the op belongs.
         phase: "forward", "backward", "optimizer", or "" if not known.
         result: the types of its results.
@@ -73,6 +74,7 @@ class OpRecord:
     expected: Errors | None = None
     actual: Errors | None = None
     iterations: tuple[Iteration, ...] = ()
+    callers: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<neuronjax.OpRecord {self.number} {self.short_op} at {self.line}>"
@@ -123,8 +125,8 @@ class OpRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a flat dict with keys such as "op" and "isolation_max_ulp"."""
-        names = ("number", "op", "scope", "module", "phase", "source", "result")
-        out = {name: getattr(self, name) for name in (*names, "executions")}
+        names = ("number", "op", "scope", "module", "phase", "source", "callers")
+        out = {name: getattr(self, name) for name in (*names, "result", "executions")}
         return out | figures(self, "isolation", "accumulation", "expected", "actual")
 
 

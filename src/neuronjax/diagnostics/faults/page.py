@@ -16,6 +16,7 @@ from neuronjax.errors import code_at
 from neuronjax.execution.probes.signs import FEW, MOSTLY
 from neuronjax.ir.program import TOP
 from neuronjax.report.html import CODE, WIDTH, Narrowed
+from neuronjax.report.places import place
 from neuronjax.report.tables import TEXT, WORD, Displayed, new_table, one_line
 
 
@@ -30,6 +31,7 @@ class Faults(Displayed, tuple[Fault, ...]):
 
 _SHOWN_RESULTS = 4
 SHOWN_FAULTS = 3
+_SHOWN_CALLERS = 2
 _INDENT = "   "
 
 
@@ -109,13 +111,15 @@ def _of_step(wrong: WrongResult) -> str:
 
 def _of_fault(n: int, fault: Fault) -> Iterator[Text]:
     record = fault.record
-    place = _place(record)
+    op = _op(record)
     if record.module == TOP and fault.parameter:
-        place += f", near {fault.parameter}"
-    yield one_line((f"{n}. {fault.kind}", "bold"), f"  {record.line}  {place}")
+        op += f", near {fault.parameter}"
+    yield one_line((f"{n}. {fault.kind}", "bold"), f"  {record.line}  {op}")
     code = code_at(record.source)
     if code:
         yield one_line(f"{_INDENT}> {code}", style=CODE)
+    for caller in record.callers[:_SHOWN_CALLERS]:
+        yield one_line(f"{_INDENT}called from {place(caller)}: {code_at(caller)}")
     yield _wrapped("", _why(fault))
     yield _wrapped("try: ", fault.remedy)
 
@@ -126,11 +130,11 @@ def _why(fault: Fault) -> str:
     if fault.iteration:
         since = f" since iteration {'.'.join(map(str, fault.iteration))}"
     if fault.shows is not None and fault.shows.number != fault.record.number:
-        shows = f"; the error shows at {_place(fault.shows)}, {fault.shows.line}"
+        shows = f"; the error shows at {_op(fault.shows)}, {fault.shows.line}"
     return f"this op {role} the error{since}: {fault.evidence}{shows}"
 
 
-def _place(record: OpRecord) -> str:
+def _op(record: OpRecord) -> str:
     module = "" if record.module == TOP else f" in {record.label}"
     return f"op {record.number}, {record.short_op}{module}"
 
