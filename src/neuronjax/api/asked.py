@@ -229,7 +229,7 @@ def shared_setting(
 def _written(setting: Any) -> str:
     name = _name(setting)
     is_named = not isinstance(setting, Policy) or name in PRESETS
-    return repr(name) if is_named else "the policy of one program"
+    return repr(name) if is_named else "p, where p is one program's policy"
 
 
 def _name(setting: Any) -> str:

@@ -55,7 +55,10 @@ _TENSOR_ENGINE = (
         out("dst", ("psum",), text="[M, N]"),
         tensor("stationary", SBUF, text="[K, M]; [K, 2, M] in double-row mode"),
         tensor("moving", SBUF, text="[K, N]; [K, 2, N] in double-row mode"),
-        flag("is_transpose", "whether to copy stationary's bits; moving is one-hot"),
+        flag(
+            "is_transpose",
+            "if True, stationary's bits are copied, and moving must be one-hot",
+        ),
         flag(
             "is_stationary_onezero",
             "a hint that stationary has only 0 and 1; it changes only the time",

@@ -115,9 +115,8 @@ def parsed(op: Op, text: str) -> DotAlgorithm:
 def prepare(op: Op, context: Context, dimensions: DotDimensions, text: str) -> Prepared:
     """Return the operands in an algorithm's formats."""
     algorithm = parsed(op, text)
-    psum = check_psum(
-        context, algorithm.psum, 'an algorithm with accumulation "f32", or '
-    )
+    instead = 'an algorithm with accumulation "f32"'
+    psum = check_psum(context, algorithm.psum, instead)
     views = [as_float(context, value) for value in op.operands]
     if algorithm.operations > 1:
         if context.policy.sparsity is not None:

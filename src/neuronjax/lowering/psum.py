@@ -62,7 +62,7 @@ def check_operand(context: Context, name: str, *, is_integer: bool = False) -> N
 
 def check_psum(context: Context, name: str, instead: str) -> np.dtype:
     """Return the dtype of the format `name`. Raise an error if the chip's PSUM cannot
-    add in it; the remedy begins with `instead`, which ends with "or "."""
+    add in it; the remedy is `instead`, or another format or chip."""
     if name == "float32":
         return np.dtype(np.float32)
     if name == "bfloat16" and "bf16_psum" in context.core.capabilities:
@@ -70,11 +70,11 @@ def check_psum(context: Context, name: str, instead: str) -> np.dtype:
     target = context.shared.target.name
     has_bf16 = "bf16_psum" in context.core.capabilities
     formats = "float32 or bfloat16" if has_bf16 else "float32 only"
-    other = "one with bfloat16" if has_bf16 else "target trn3, which adds in bfloat16"
+    other = "bfloat16" if has_bf16 else "target trn3, which adds in bfloat16"
     raise UnsupportedError(
         f"PSUM of {target} adds in {formats}, not in {name}",
         location=context.location.source,
-        remedy=f"use {instead}{other}",
+        remedy=f"use {instead} or {other}",
     )
 
 
@@ -92,7 +92,7 @@ def from_psum(
     sums."""
     if psum is None:
         wanted = context.policy.psum_dtype
-        psum = check_psum(context, wanted, 'psum_dtype="float32", or ')
+        psum = check_psum(context, wanted, 'psum_dtype="float32"')
     dtypes = [psum, *[np.dtype(np.float32)] * len(scales)]
     if dtypes[-1] == result.type.dtype:
         dtypes.pop()

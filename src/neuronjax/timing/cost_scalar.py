@@ -55,7 +55,7 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
         "cbrt": ActivationRecipe(("log", "exp"), 2),
         "erfc": ActivationRecipe(("erf",), 1),
         "erf_inv": ActivationRecipe(("log", "sqrt"), 18),
-        "atan": ActivationRecipe(("reciprocal", "arctan"), 3),  # |x| <= pi / 2
+        "atan": ActivationRecipe(("reciprocal", "arctan"), 3),  # 1 / x if |x| > 1
         "acos": ActivationRecipe(("sqrt", "reciprocal", "arctan"), 5),
         "asin": ActivationRecipe(("sqrt", "reciprocal", "arctan"), 5),
         "acosh": ActivationRecipe(("sqrt", "log"), 3),

@@ -2,11 +2,11 @@
 
 *Whole operands* are those that every tile needs completely. If a step processes several
 tiles before the next step starts, these tiles are a block, and the next block is loaded
-after this block is computed. Otherwise one tile is computed while the next is loaded,
-if both fit in SBUF beside a part of the whole operands. If two tiles do not fit beside
-all whole operands, every block loads the whole operands again. If physical cores share
-the rows, each core has a copy of the whole operands. Bytes are those of a logical
-core.
+after this block is computed. Otherwise one tile is computed while the next is loaded.
+SBUF then has to hold both tiles and `PASSING_SHARE` of its size for whole operands. If
+SBUF cannot hold two tiles and all whole operands at a time, every block loads the whole
+operands again. If physical cores share the rows, each core has a copy of the whole
+operands. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def divide(
     one after the other, the tiles are divided; 1 if the blocks overlap.
 
     Whole operands are loaded once if they fit beside two tiles (`fits`), else once for
-    each block. Blocks overlap if each step processes one tile at a time, and two tiles
-    fit beside a part of the whole operands. `whole` and `tile` are the bytes of the
-    whole operands and of a row tile."""
+    each block. Blocks overlap if each step processes one tile at a time, and SBUF holds
+    two tiles beside `PASSING_SHARE` of its size (or beside smaller whole operands).
+    `whole` and `tile` are the bytes of the whole operands and of a row tile."""
     tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
     longest = together if together > 1 else tiles
     if fits:

@@ -38,8 +38,8 @@ from neuronjax.timing.kernel_operands import (
 #: plus 1 if the latency of its result does not count.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
-#: If more entries than this free a tile's memory, they are joined to one group, for
-#: which each of the tile's many writers waits.
+#: A tile's writers wait for the entries that last used its memory for earlier tiles.
+#: More of these entries than this form one group, and each writer waits for the group.
 _FEW = 8
 
 

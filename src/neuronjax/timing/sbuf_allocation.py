@@ -379,7 +379,8 @@ class SbufAllocation:
         planned.
 
         An update happens in place, since nothing reads the target later. Its transfer
-        is an "output", an "update" of an argument, or else a "spill_save"."""
+        is an "output" if the program returns it, else an "update" if the target is an
+        argument, else a "spill_save"."""
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
         is_gather = isinstance(step.instruction, LocalGather)

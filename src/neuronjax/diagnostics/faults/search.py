@@ -541,8 +541,8 @@ class FaultSearch:
             # Lost addends are a fault even if the errors of all results are ordinary.
             reaches = loses and (op in self._carrying if self.wrong else trace.first)
             results = self._on(trace) if reaches else ()
-            # If no result is wrong, only a sum that is a state is at fault. Likewise, a
-            # sum with a constant (which may be an epsilon) and a cast.
+            # Three kinds are at fault only if they make a state: a cast, a sum with a
+            # constant (which may be an epsilon), and any sum if no result is wrong.
             needs_state = op.name == "stablehlo.convert" or not self.wrong
             needs_state |= any(map(self._flow.is_constant, op.operands))
             behind = self._handing_on if needs_state else self._flow.ops_behind

@@ -64,7 +64,8 @@ class StateStep:
 
     @property
     def may_be_noise(self) -> bool:
-        """Return whether the step's error exceeds what rounding the state explains."""
+        """Return whether the state's format cannot explain the step's error, so that
+        noise of the data may be the cause."""
         return self.has_room or self.error > OF_DATA * self.format_error
 
     @property
@@ -159,7 +160,7 @@ def _step(before: np.ndarray, seen: Seen, size: float, step: float) -> StateStep
         return total
 
     unmoved, *squares = np.sum(in_parts(sums, *given), axis=0)
-    if seen.actual.size > 1:  # one element may be near zero by chance
+    if seen.actual.size > 1:  # a single element may be far off by chance
         apart = np.abs(wide(seen.actual) - wide(seen.reference))
         farthest = np.max(apart, where=np.isfinite(apart), initial=0.0)
         squares[0] = max(0.0, squares[0] - farthest**2)

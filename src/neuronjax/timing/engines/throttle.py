@@ -27,7 +27,9 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return the seconds by which a pause delays `busy_seconds` of work on all rows."""
+    """Return how much longer matmuls take because a pause came before them.
+
+    They use all rows of the array and take `busy_seconds` at the full rate."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds
