@@ -39,7 +39,7 @@ _DGE = choice(
     ("unknown", "swdge", "hwdge", "none"),
     "what generates the DMA descriptors; values do not depend on it",
 )
-_OOB = choice("oob_mode", ("error", "skip"), "if a runtime index is out of bounds")
+_OOB = choice("oob_mode", ("error", "skip"), "what an out-of-bounds index causes")
 _PRIORITY = note(
     "priority", "DMA service class, 0 (highest) to 3; from NeuronCore-v4", "int | None"
 )
@@ -139,7 +139,7 @@ _MOVEMENT = (
         "dst, value, engine=engine.unknown, name=None",
         "Fills a tile with a number.",
         out("dst", ()),
-        number("value", "an integer for an integer tile, 0 for a packed dtype"),
+        number("value", "must be an integer for an integer tile, 0 for a packed dtype"),
         ENGINE,
     ),
     row(
@@ -189,8 +189,7 @@ _MOVEMENT = (
         "oob_mode=oob_mode.error, name=None",
         "dst = the sum of up to 16 tensors, in FP32, on the way through the DMA "
         "engines.\n\nWith a vector of indices on dst (scatter) or on one source "
-        "(gather) the sum is a read, an addition and a write of the elements that the "
-        "indices name.",
+        "(gather), the elements that the indices name are read, added and written.",
         out("dst", OFF_PSUM),
         tensor(
             "srcs",
@@ -231,7 +230,7 @@ _MOVEMENT = (
         ),
         note(
             "num_valid_indices",
-            "how many indices of a group are used; None for all",
+            "how many indices per 16 partitions are used; None for all",
             "int | None",
         ),
         reads="part",
@@ -263,7 +262,8 @@ _MOVEMENT = (
             "dst",
             SBUF,
             dtypes=("int32",),
-            text="one element more per partition than src; other partitions unchanged",
+            text="one element more per partition than src; only partitions 0, 16, 32, "
+            "... are written",
         ),
         tensor("src", SBUF, dtypes=_IDS),
         integer("index_offset", "added to every index"),
@@ -414,7 +414,7 @@ _SEQUENCERS = (
         out(
             "dst",
             SBUF,
-            text="of the received tile's shape and dtype; shares no element with src",
+            text="of the received tile's shape and dtype; must not overlap src",
         ),
         note("send_to_rank", "0 or 1", "int"),
         note("recv_from_rank", "0 or 1", "int"),
@@ -458,7 +458,7 @@ _SEQUENCERS = (
         "register_store",
         "sync",
         "dst, src",
-        "The one element of dst = src.",
+        "Writes src to the one element of dst.",
         note("dst", "a tensor of one element", "NkiTensor"),
         note("src", "a register", "VirtualRegister"),
         returns="None",

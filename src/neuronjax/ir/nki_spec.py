@@ -212,11 +212,11 @@ def pattern() -> tuple[OperandSpec, ...]:
     """Return the operands of an affine expression of the indices."""
     return (
         integer("offset", "added to every value"),
-        integer("channel_multiplier", "added for each further partition"),
+        integer("channel_multiplier", "added p times in partition p"),
         integer(
             "pattern",
-            "one to four pairs [step, count]; counts multiply to the elements per "
-            "partition of dst",
+            "one to four pairs [step, count]; the product of the counts must be the "
+            "elements per partition of dst",
             "Sequence[Sequence[int]]",
         ),
     )

@@ -86,7 +86,7 @@ def all_reduce(
 
 @_described(
     srcs="tensors in HBM, or one tensor in SBUF",
-    dsts="tensors whose first size is that of srcs / number of ranks in a group",
+    dsts="as srcs, with the first size divided by the number of ranks in a group",
     replica_group="the groups of ranks that reduce together",
 )
 def reduce_scatter(
@@ -139,7 +139,7 @@ def _operator(where: str, op: Any, srcs: Tensors) -> str:
 
 @_described(
     srcs="tensors in HBM, or one tensor in SBUF of two dimensions",
-    dsts="as srcs, but as many times larger in collective_dim as a group has ranks",
+    dsts="as srcs, with collective_dim multiplied by the number of ranks in a group",
     replica_group="the groups of ranks that gather together",
     collective_dim="the dimension to gather along: 0; in SBUF 0 or 1",
 )
@@ -312,8 +312,8 @@ def _register(
 
 
 @_described(
-    replica_group="groups of 4 ranks; the launch has a grid of two (both are the "
-    "vendor's limits)",
+    replica_group="groups of 4 ranks; the launch must have a grid of two (both are "
+    "the vendor's limits)",
     metadata_tensor="uint32 [3, 4] in HBM or [1, 3, 4] in SBUF. In column 0, row 0 is "
     "the number and row 1 the offset of the elements to send. Row 2 receives the "
     "number of elements from each member",

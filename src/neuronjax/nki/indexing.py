@@ -88,7 +88,7 @@ def _expanded(t: TensorView, keys: tuple[Any, ...]) -> list[Any]:
     consumed = sum(k is not None and k is not Ellipsis for k in keys)
     ellipses = [n for n, k in enumerate(keys) if k is Ellipsis]
     if consumed > t.ndim or len(ellipses) > 1:
-        refuse("index", f"{keys} of shape {t.shape}", f"give at most {t.ndim} indices")
+        refuse("index", f"{keys} on shape {t.shape}", f"give at most {t.ndim} indices")
     fill = [slice(None)] * (t.ndim - consumed)
     if not ellipses:
         return [*keys, *fill]

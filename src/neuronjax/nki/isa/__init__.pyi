@@ -24,10 +24,10 @@ from neuronjax.nki.isa.constants import unknown_engine as unknown_engine
 from neuronjax.nki.isa.constants import vector_engine as vector_engine
 
 def activate2(dst: NkiTensor, op: Any, data: NkiTensor, imm0: Any, imm1: Any, op0: Any, op1: Any, relu_param: Any = 0.0, reverse0: bool = False, reverse1: bool = False, reduce_op: Any = None, reduce_res: NkiTensor | None = None, reduce_cmd: Any = reduce_cmd.idle, name: str | None = None) -> NkiInstruction:
-    """dst = op((data <op0> imm0) <op1> imm1); also a reduction of dst."""
+    """dst = op((data <op0> imm0) <op1> imm1); the accumulators can reduce dst."""
 
 def activation(dst: NkiTensor, op: Any, data: NkiTensor, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None, reduce_res: NkiTensor | None = None, reduce_cmd: Any = reduce_cmd.idle, name: str | None = None) -> NkiInstruction:
-    """dst = op(data * scale + bias), in FP32, and dst's sum per partition."""
+    """dst = op(data * scale + bias), in FP32; the accumulators can sum dst."""
 
 def activation_reduce(dst: NkiTensor, op: Any, data: NkiTensor, reduce_op: Any, reduce_res: NkiTensor, bias: Any = None, scale: Any = 1.0, name: str | None = None) -> NkiInstruction:
     """dst = op(data * scale + bias); reduce_res is dst's sum per partition."""
@@ -78,7 +78,7 @@ def memset(dst: NkiTensor, value: float, engine: Any = engine.unknown, name: str
     """Fills a tile with a number."""
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> NkiInstruction:
-    """Index in data of each of 8 values per partition; all bits 1 if not found."""
+    """Indices in data of 8 values per partition; all bits 1 if data lacks a value."""
 
 def nc_match_replace8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, imm: float, dst_idx: NkiTensor | None = None, name: str | None = None) -> NkiInstruction:
     """dst = data with the first match of each of 8 values replaced by imm."""
@@ -96,7 +96,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Sequence[int
     """Within each quadrant of 32 partitions, dst[p] = src[shuffle_mask[p]]."""
 
 def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Any = engine.unknown, name: str | None = None) -> NkiInstruction:
-    """dst = data.T, with one free dimension; with TensorE, from SBUF to PSUM."""
+    """dst = data.T, where free dimensions count as one."""
 
 def nonzero_with_count(dst: NkiTensor, src: NkiTensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None) -> NkiInstruction:
     """Indices and number of nonzero elements, in partitions 0, 16, 32, ..."""
@@ -129,7 +129,7 @@ def register_move(dst: VirtualRegister, src: int | VirtualRegister) -> None:
     """dst = src, an int or a register."""
 
 def register_store(dst: NkiTensor, src: VirtualRegister) -> None:
-    """The one element of dst = src."""
+    """Writes src to the one element of dst."""
 
 def rng(dst: NkiTensor, engine: Any = engine.vector, name: str | None = None) -> NkiInstruction:
     """dst = random bits. From NeuronCore-v3 on, GpSimd can draw too, into SBUF."""

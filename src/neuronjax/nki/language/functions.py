@@ -21,7 +21,7 @@ from neuronjax.nki.tensor import NkiTensor
 
 Unary = Callable[..., NkiTensor]
 
-described = describer(x="a tile", dtype="of the result; by default x's")
+described = describer(x="a tile", dtype="of the result; by default that of x")
 
 
 def _activated(name: str, x: NkiTensor, dtype: Any) -> NkiTensor:

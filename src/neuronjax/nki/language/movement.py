@@ -38,7 +38,7 @@ _UINT32_SPAN = 2.0**-32
 _described = describer(
     x="a tile",
     shape="the result's shape; on chip, partitions come first",
-    dtype="of the result; by default x's",
+    dtype="of the result; by default that of x",
     buffer="the memory of the result",
     name="the result's name in messages and the profile",
 )
@@ -148,9 +148,7 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     return out
 
 
-@_described(
-    src="a tensor in HBM, of two dimensions", dtype="of the result; by default src's"
-)
+@_described(src="a matrix in HBM", dtype="of the result; by default that of src")
 def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Return a matrix of HBM as a transposed tile in SBUF."""
     tile = ndarray((src.shape[1], src.shape[0]), src.dtype)
@@ -162,7 +160,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
     data="a tile in SBUF",
     indices="uint32, a tile in SBUF",
     axis="0; no other axis is supported",
-    dtype="of the result; by default data's",
+    dtype="of the result; by default that of data",
 )
 def gather_flattened(
     data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None

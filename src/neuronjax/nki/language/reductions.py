@@ -20,7 +20,7 @@ Reduction = Callable[..., NkiTensor]
 _described = describer(
     x="a tile",
     axis="the axes to reduce: the last free axes",
-    dtype="of the result; by default x's",
+    dtype="of the result; by default that of x",
     keepdims="whether reduced axes stay, with size 1",
 )
 
@@ -148,7 +148,7 @@ def rms_norm(
     condition="a tile",
     x="a tile, or a number",
     y="a tile, or a number",
-    dtype="of the result; by default the tile's",
+    dtype="of the result; by default that of the tile",
 )
 def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     """Return x where the condition is not 0, else y."""

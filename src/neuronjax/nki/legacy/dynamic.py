@@ -76,8 +76,8 @@ def selected(t: NkiTensor, keys: list[Any]) -> NkiTensor | Rows:
         refuse(
             "index",
             f"a tile of {key.index.size} indices of dimension {dynamic[0]}",
-            "for several indices, select from a tensor in HBM, in its first dimension "
-            "that has no number as index; beside one index, use no slices",
+            "several indices select only from a tensor in HBM, in the first dimension "
+            "that no number indexes; with one index, use no slices",
         )
     return _rows(t, key.index, keys[1:])
 

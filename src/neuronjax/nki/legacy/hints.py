@@ -19,7 +19,7 @@ from neuronjax.nki.refusing import unsupported
 WITHOUT_EFFECT = MappingProxyType(
     {
         "name": "a label in the compiler's reports",
-        "lazy_initialization": "the time of a fill, always before the first use",
+        "lazy_initialization": "when a tile is filled, always before its first use",
         "precise_schedule": "a directive of a loop, about the order in time",
         "directives": "no_reorder(), multi_buffer(): order and memory of a loop",
         "max_free_vec_size": "how a long instruction is split",

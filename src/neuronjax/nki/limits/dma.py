@@ -72,7 +72,7 @@ def transposes(i: KernelInstruction, trace: OnCore) -> None:
     elif i.attributes["dge_mode"] == "hwdge":
         rows, shape = source.shape[0], source.shape
         if len(shape) == 2 and rows != 16:
-            raise broken(i, f"src {text(source)}", "hwdge needs 16 rows of a matrix")
+            raise broken(i, f"src {text(source)}", "hwdge needs a matrix of 16 rows")
         if len(shape) > 2 and (rows not in HARDWARE_ROWS or rows * shape[-2] % 16):
             raise broken(
                 i,
@@ -110,7 +110,7 @@ def _check_gathered(i: KernelInstruction, source: Access, trace: OnCore) -> None
         raise broken(
             i,
             f"a gather of {rows} rows with {index.size} indices",
-            "use a multiple of 16 rows, and give an index for each",
+            "use a multiple of 16 rows, and give an index for each row",
         )
     several = any(count > 1 for count in columns)
     if partitions % 16 or not 16 <= partitions <= 128 or (several and partitions < 128):
