@@ -38,9 +38,7 @@ PATIENCE, START_SECONDS = 20, 120
 #: Most bytes of the frame that reports the start.
 START_BYTES = 4096
 _LENGTH = struct.Struct("<Q")
-_MALFORMED = (
-    "write the file again: it is malformed, or has another format than it seems"
-)
+_MALFORMED = "write the file again: it is malformed, or is no saved program"
 _OTHER_SIZES = "give arrays whose sizes fit the symbolic sizes of the saved program"
 _KINDS = {"invalid": InvalidProgramError, "unsupported": UnsupportedError}
 

@@ -51,7 +51,7 @@ def run(
         Path | None, typer.Option(dir_okay=False, help="Write results to an .npz file.")
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Compare the results with jax.jit's.")
+        bool, typer.Option("--compare", help="Compare with the results of jax.jit.")
     ] = False,
     cache: application.CacheOption = True,
     as_json: application.JsonOption = False,

@@ -32,8 +32,8 @@ def read_policies(given: Sequence[str]) -> list[str | nj.Policy]:
 
 _POLICIES = Offer(
     metavar="P[,P]",
-    help='Required. "native" (jax.jit), the name of a policy ("bf16"), a name for one '
-    'target ("trn3/mxfp8"), or one with changed fields ("bf16,rounding=stochastic").',
+    help='Required. "native" (jax.jit), a policy ("bf16"), a policy on one target '
+    '("trn3/mxfp8"), or a policy with changed fields ("bf16,rounding=stochastic").',
     repeated=True,
     read=read_policies,
 )

@@ -74,7 +74,7 @@ def check_psum(context: Context, name: str, instead: str) -> np.dtype:
     raise UnsupportedError(
         f"PSUM of {target} adds in {formats}, not in {name}",
         location=context.location.source,
-        remedy=f"use {instead} or {other}",
+        remedy=f"in place of {name}, use {instead} or {other}",
     )
 
 

@@ -214,9 +214,9 @@ def _take(words: list[str]) -> tuple[Flag, str]:
     if is_given and not equals:
         value = words.pop(0)
     if not is_given or (flag.values and value not in flag.values):
-        shown = f" {value!r}" if is_given else ""
+        problem = f"does not take {value!r}" if is_given else "needs a value"
         raise InvalidProgramError(
-            f"compiler flag {name} has no value{shown}",
+            f"compiler flag {name} {problem}",
             remedy=f"use one of: {', '.join(flag.values) or 'any text'}",
         )
     return flag, value

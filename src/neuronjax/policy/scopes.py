@@ -51,7 +51,7 @@ def policy_scope(policy: Policy | str) -> Iterator[Policy]:
     # No warning in a trace, whose ops carry the scope to their later emulation.
     if _asked == asked and not is_tracing():
         errors.warn_user(
-            "nothing in this policy_scope was emulated: its numbers are the host's\n"
+            "nothing in this policy_scope was emulated: the host computed its numbers\n"
             "  remedy: emulate the function, nj.jit(f), or all that a program jits, "
             "with nj.emulated(policy=...)",
             errors.NotEmulatedWarning,
