@@ -217,7 +217,7 @@ def test_no_mixture_is_advised_where_a_launch_hides_what_it_saves(monkeypatch):
     """64 ranks wait for each other longer than the program takes, and four do not. On
     both machines at once, the program is the same."""
     monkeypatch.setattr(instance_costs, "fastest_mixture", lambda *_: (None, 1.0))
-    none = "using one for some modules, the other for the rest, is no faster"
+    none = "using both, each for some of the modules, is no faster"
     longer = "a launch takes longer than the step with bf16"
     hidden = f"{longer}, so mixing both would save nothing"
     x = jax.ShapeDtypeStruct((16384, 1024), jnp.float32)

@@ -220,7 +220,7 @@ def shared_setting(
         if len(names) > 1:
             raise InvalidProgramError(
                 f"the programs have different settings: {what} {' and '.join(names)}",
-                remedy=f"give one for both: {keyword}={_written(own[0])}",
+                remedy=f"give the programs one {what}: {keyword}={_written(own[0])}",
             )
         shared[keyword] = own[0]
     return shared

@@ -159,8 +159,8 @@ def _timer(
     if op not in _OVER_NODES or not is_whole or lnc not in (None, target.lnc_default):
         raise InvalidProgramError(
             f"{op} over {len(devices)} ranks",
-            remedy=f"use at most {_MOST_LISTED} ranks; or, for "
-            f"{' and '.join(_OVER_NODES)}, all ranks of a target",
+            remedy=f"use at most {_MOST_LISTED} ranks; "
+            f"{' and '.join(_OVER_NODES)} also accept all ranks of a target",
         )
     node = range(target.logical_cores() // target.instances)
     return lambda size: time_over_nodes(
@@ -252,5 +252,5 @@ def _size(size: int | str) -> int:
 
 def _no_size(size: object) -> InvalidProgramError:
     return InvalidProgramError(
-        f"{size!r} is no size", remedy="write bytes, '64K', or '1K:1G:x2'"
+        f"{size!r} is no size", remedy="write a number of bytes, '64K', or '1K:1G:x2'"
     )

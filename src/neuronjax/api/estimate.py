@@ -459,7 +459,7 @@ def _placement_notes(
         placement, copies = profiled.policy.placement, int(cost.copies)
         if copies > 1 and _placed(placement, copies, cost.devices // copies) is None:
             what = f"the placement is for {len(placement)} of {cost.devices} devices"
-            found.append(f"{what}: gradients are added up as if device n were core n")
+            found.append(f"{what}: gradients are timed as if device n were core n")
     return list(dict.fromkeys(found))
 
 

@@ -303,8 +303,7 @@ def _slower(narrow: Profile, wide: Profile, trips: Trips | None, gains: bool) ->
         why = "too many modules, or modules that no Rule can select"
         return f"{said}; a mixture of both was not tried ({why})"
     if mixed is None or not least < wide.total_seconds:
-        mixing = "using one for some modules, the other for the rest"
-        return f"{said}; {mixing}, is no faster"
+        return f"{said}; using both, each for some of the modules, is no faster"
     code = " ".join(f"policy={policy_code(mixed)}".split()).replace("( ", "(")
     return f"{said}; a mixture is predicted to take {seconds(least)}, with {code}"
 

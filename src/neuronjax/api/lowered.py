@@ -257,7 +257,7 @@ class Compiled(_Readable, Stateful):
             if history is None:
                 raise InvalidProgramError(
                     'scaling="delayed" needs the amax history of the previous steps',
-                    remedy="history = lowered.init_amax_history(), then outputs, "
+                    remedy="write history = lowered.init_amax_history(), then outputs, "
                     "history = compiled.with_amax_history(history)(*args)",
                 )
         context = CallContext(index, history)

@@ -95,8 +95,8 @@ class InPlace(WithState):
                 f"{_name_of(self)} makes new state in its modules, "
                 f"{', '.join(call.rebuilt[:4])}: a compiled step keeps only arrays "
                 "that existed before it",
-                remedy="make every variable before the first step, and keep in an "
-                "nnx.Variable what a step changes",
+                remedy="make every variable before the first step, and keep what "
+                "a step changes in an nnx.Variable",
             )
         if not whole and not call.lost:
             return {}

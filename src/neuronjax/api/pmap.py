@@ -47,7 +47,7 @@ def make_mesh(shape: Sequence[int], names: Sequence[str]) -> AbstractMesh:
         raise InvalidProgramError(
             f"a mesh of shape {shape} with axes {names}",
             remedy="give every axis a positive size and a name of its own, "
-            'make_mesh((4, 2), ("dp", "tp"))',
+            'as make_mesh((4, 2), ("dp", "tp"))',
         )
     return AbstractMesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
 
@@ -169,7 +169,7 @@ def _count(
         if devices != tuple(range(len(devices))):
             raise UnimplementedError(
                 f"{caller} over the devices {devices}",
-                remedy="give only how many devices, an int: they are 0, 1, 2, ...",
+                remedy="give the number of devices, an int; they are 0, 1, 2, ...",
             )
         devices = len(devices)
     if None not in (devices, axis_size) and devices != axis_size:

@@ -197,7 +197,7 @@ def _check(job: _Workload) -> None:
     needed = job.compute_seconds is None or job.tensor > 1 or job.pipeline > 1
     problems = (
         (job.target.instance is None, "a bare chip: name an instance"),
-        (job.target.instances > 1, "several instances: `chips` says how many"),
+        (job.target.instances > 1, "several instances: name one, and give `chips`"),
         (min(job.parameters, job.utilization) <= 0, "no work: use sizes above 0"),
         (min(job.tensor, job.pipeline, job.microbatches) < 1, "a degree below 1"),
         (not 0 <= job.overlap <= 1, "an overlap outside 0 to 1"),
@@ -254,7 +254,7 @@ def _point(job: _Workload, chips: int) -> ScalePoint:
         raise InvalidProgramError(
             f"scaling on {chips} chips, {layout.devices} devices: {misfit}",
             remedy="choose chips so that a stage fills whole nodes, or several stages "
-            "fill one",
+            "fill one node",
         )
     compute = _compute(job, layout)
     gradients, algorithm, reason = _gradients(job, layout)

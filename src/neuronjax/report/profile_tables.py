@@ -230,7 +230,7 @@ def parts_that_hold(
         found = _cut(groups, depth)
     if depth == deepest:
         return found, ""
-    return found, f"rows include the parts inside them; there are {len(groups)} parts"
+    return found, f"a row is the sum of the parts inside it; {len(groups)} parts in all"
 
 
 def _cut(groups: Mapping[str, Usage], depth: int) -> dict[str, Usage]:

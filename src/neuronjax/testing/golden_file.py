@@ -101,7 +101,7 @@ class Leaf:
         differing = compared(self.path, array.reshape(-1)[at], self.array(kept))
         if differing is None:
             what = f"the hash of all {self.size} elements differs, but none of"
-            return LeafDifference(path=self.path, what=f"{what} {SAMPLES} samples")
+            return LeafDifference(path=self.path, what=f"{what} {SAMPLES} samples does")
         index = np.unravel_index(int(at[differing.index[0]]), self.shape)
         return dataclasses.replace(differing, index=tuple(int(i) for i in index))
 
