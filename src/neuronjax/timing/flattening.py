@@ -60,7 +60,7 @@ class Flattening:
     def add(
         self, block: Block, arguments: Sequence[int], call: Location | None = None
     ) -> tuple[int, ...]:
-        """Add a block's instructions, and return the values that are its results.
+        """Add a block's instructions, and return the numbers of the block's results.
 
         If the block is a callee, its instructions get the source location of `call`."""
         names: dict[int, int] = {}
@@ -124,7 +124,7 @@ class Flattening:
 def swap(
     nodes: Sequence[FlatNode], types: list[TensorType], results: Sequence[int]
 ) -> None:
-    """Exchange, in place, the operands of matmuls whose result is only read transposed.
+    """Exchange the operands of matmuls in `nodes` whose result is only read transposed.
 
     A matmul changes only if the transposition of its result moves the last axis, and
     would no longer move it after the exchange."""
