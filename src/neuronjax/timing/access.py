@@ -3,8 +3,8 @@
 Reshapes, broadcasts, slices and widening casts move no data: an engine reads a tensor
 with up to four strides, and converts any dtype to FP32. `viewed` decides which
 instructions are access patterns. R is a row count of a tensor if it is the product of
-the tensor's first n dimensions for some n. A chain of instructions that each compute
-row n of R rows from row n of R rows can be executed a few rows at a time.
+the tensor's first n dimensions for some n. A chain of instructions can be executed
+a few of R rows at a time if each computes row n only from row n of its operands.
 """
 
 from __future__ import annotations

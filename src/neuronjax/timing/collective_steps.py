@@ -2,9 +2,9 @@
 
 A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of the
 collective's size, which is the larger of a rank's data before and after it, as in
-nccom-test. The steps of a reduce-scatter follow its fold plan, except for mesh on trn1
-(`Topology.mesh`), which needs one step; an all-gather has the corresponding steps in
-reverse order; an all-reduce has the steps of a reduce-scatter, then those of an
+nccom-test. The steps of a reduce-scatter follow its fold plan (which rank adds what),
+except for mesh on trn1 (`Topology.mesh`), which needs one step; an all-gather has the
+corresponding steps in reverse order; an all-reduce is a reduce-scatter and then an
 all-gather. Sources of the algorithms: intranode-collective-comm.rst [IN] and
 internode-collective-comm.rst [IX]. An addition of two operands runs at half the copy
 rate, since DMA engines read both (trainium3_arch.rst). Ranks of a chip read each

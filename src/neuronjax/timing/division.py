@@ -1,8 +1,8 @@
 """The division of a region's rows into blocks of tiles.
 
 *Whole operands* are those that every tile needs completely. If SBUF can hold all of
-them and two tiles, they are loaded once. Otherwise every block loads them again, and at
-a time they take at most `PASSING_SHARE` of SBUF. If a step processes several tiles
+them and two tiles, they are loaded once. Otherwise every block loads them again, and
+they take at most `PASSING_SHARE` of SBUF at a time. If a step processes several tiles
 before the next step starts, these tiles are a block, and the next block is loaded after
 this block is computed. Otherwise one tile is computed while the next is loaded, if SBUF
 can hold both. If physical cores share the rows, each core has a copy of the whole
@@ -38,7 +38,7 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 
     A single matmul is divided by the columns of its whole operand if this operand is
     larger than the streamed operands. A chain is divided by rows, as in mlp_cte of
-    nki-library: the next matmul contracts the columns, which cores would exchange."""
+    nki-library; otherwise cores would exchange columns, which the next matmul needs."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
     is_chain = sum(step.form == "matmul" for step in region.steps) > 1
@@ -50,8 +50,8 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 def divide(
     fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int, fits: bool
 ) -> tuple[int, int]:
-    """Return two numbers: of loads of the whole operands, and of blocks that run one
-    after the other. The latter is 1 if a block is loaded while another is computed.
+    """Return how often the whole operands are loaded, and how many blocks run one after
+    the other: 1 if each block is loaded while the previous block is computed.
 
     `whole` and `tile` are the bytes of the whole operands and of a row tile; `fits` is
     whether SBUF can hold all whole operands and two tiles."""

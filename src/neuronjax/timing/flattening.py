@@ -124,7 +124,7 @@ class Flattening:
 def swap(
     nodes: Sequence[FlatNode], types: list[TensorType], results: Sequence[int]
 ) -> None:
-    """Exchange the operands of matmuls in `nodes` whose result is only read transposed.
+    """Exchange, in place, the operands of matmuls whose result is only read transposed.
 
     A matmul changes only if the transposition of its result moves the last axis, and
     would no longer move it after the exchange."""

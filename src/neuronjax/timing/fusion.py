@@ -112,7 +112,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False, which sorts first, if `node` makes scalars from arguments."""
+        """Return False, which sorts first, for scalars made from arguments alone."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -121,7 +121,7 @@ class _Fusion:
 
     def _vanishes(self, node: FlatNode) -> bool:
         """Return whether a node is an access pattern or a constant. If it is neither,
-        count its reads in `uses`."""
+        count the reads of its operands in `uses`."""
         i, access, operands = node.instruction, self.access, node.operands
         if isinstance(i, Memset) and is_stored(i) and not is_ramp(i.value):
             self.constants.add(node.results[0])

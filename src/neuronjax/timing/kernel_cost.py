@@ -167,7 +167,7 @@ def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
     """Return `entries`, with "held" (no work) in place of each instruction whose result
-    an earlier instruction has left in SBUF.
+    is still in SBUF because an earlier instruction has the same result.
 
     The compiler of neuronxcc.nki leaves out repeated loads of the same data, and equal
     operations in later iterations of a loop. Readers use the first tile instead. The

@@ -1,4 +1,4 @@
-"""Operands of kernel instructions, described for cost rules, and their overlaps.
+"""Operands of kernel instructions, described for cost rules, and overlaps of accesses.
 
 An engine sees an access pattern as a `LaneStream`: the memory, the elements per
 partition, and whether they are contiguous. A *box* has a range for each dimension of a

@@ -75,7 +75,7 @@ class Masks:
         self, operands: tuple[int, ...], shape: tuple[int, ...]
     ) -> MaskedScores | None:
         """Return the scores that a select masks by a constant; None if no block is
-        completely masked, or if its predicate depends only on rows or only on columns."""
+        completely masked, or if the mask depends only on rows or only on columns."""
         predicate, on_true, on_false = operands
         is_kept = on_false in self._made
         if len(shape) < 2 or is_kept == (on_true in self._made):

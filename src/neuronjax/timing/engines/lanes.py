@@ -40,8 +40,8 @@ _OPCODES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(vector.RANDOM, "RNG"),
     }
 )
-# In NeuronCore-v2, VectorE and GpSimdE exclude each other from SBUF, VectorE and
-# ScalarE from PSUM [A2]; later cores have enough ports [A3].
+# In NeuronCore-v2, VectorE and GpSimdE use SBUF in turns, VectorE and ScalarE use PSUM
+# in turns [A2]; later cores have enough ports [A3].
 _SHARED = {"vector": ("psum", "sbuf"), "scalar": ("psum",), "gpsimd": ("sbuf",)}
 
 
@@ -114,7 +114,7 @@ def engine_work(
 
 def latency_seconds(core: Core, queue: Queue) -> float:
     """Return the time from the end of an instruction until its result can be read."""
-    hidden = 2 - a.VISIBLE_STARTS.value  # of 2: a read, a write
+    hidden = 2 - a.VISIBLE_STARTS.value  # 2 starts: a read, a write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)
 

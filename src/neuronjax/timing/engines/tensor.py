@@ -142,7 +142,7 @@ def least_tile(core: Core) -> int:
 
 
 def tiles_at_once(core: Core, rows: int, columns: int) -> int:
-    """Return how many tiles of a size work in parallel, as the array's input allows."""
+    """Return how many tiles of `rows` x `columns` cells the array runs in parallel."""
     tiles = (core.spec.partitions // rows) * (core.spec.array_columns // columns)
     # Without tiling the array takes one matmul at a time, whatever its input allows.
     return max(1, min(tiles, int(a.PARALLEL_INPUT.value) // rows))

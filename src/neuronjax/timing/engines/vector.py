@@ -91,8 +91,8 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
     """Return N cycles for N elements per lane if an operand is in PSUM (measured [RMQ,
-    picture]), or if 16-bit elements are subtracted, then multiplied [V26]; otherwise
-    the cycles of all input streams."""
+    picture]), or if an even number of 16-bit elements is subtracted, then multiplied
+    [V26]; otherwise the cycles of all input streams."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
@@ -151,7 +151,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 cycles per element (published), but 2.6 before v3 (measured)."""
+    """Return 8 cycles per element (published); before NeuronCore-v3, 2.6 (measured)."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
