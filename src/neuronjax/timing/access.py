@@ -181,8 +181,6 @@ def _concatenate(
     result: tuple[int, ...],
     axis: int,
 ) -> ValueAccess | None:
-    """Return the access to a concatenation; None if an operand is a scalar, or is not
-    read from exactly one tensor."""
     if any(len(access[v].roots) != 1 or access[v].is_scalar for v in operands):
         return None
     rows = rows_of(result, axis)

@@ -438,8 +438,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return `flows`, those of one rank on chip 0, for all ranks on the first chip in
-    `ranks`, which has the number of ranks by chip."""
+    """Return the flows of all ranks on the first chip in `ranks` (number of ranks by
+    chip), from `flows` of one rank on chip 0."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

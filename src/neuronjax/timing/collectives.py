@@ -53,7 +53,7 @@ class CollectiveTime:
         steps: the number of consecutive steps.
         latency_seconds: the time of such a collective of 0 bytes.
         transfer_seconds: the time that the bytes add.
-        bytes_per_rank: the bytes that one rank sends to others.
+        bytes_per_rank: the bytes that one rank sends to other ranks.
         algorithm: the name of the algorithm, as in `collectives.algorithms`.
         bottleneck: the resource that takes most of the time, or "latency".
         algbw_bytes_per_second: the size of the collective divided by `seconds`.
