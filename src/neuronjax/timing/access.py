@@ -2,9 +2,9 @@
 
 Reshapes, broadcasts, slices and widening casts move no data: an engine reads a tensor
 with up to four strides, and converts any dtype to FP32. `viewed` decides which
-instructions are access patterns, and computes the row counts that each keeps. R is a
-row count of a tensor if, for some n, R is the product of its first n dimensions; a
-chain of instructions that keeps R rows can be executed a few rows at a time.
+instructions are access patterns. R is a row count of a tensor if it is the product of
+the tensor's first n dimensions for some n. A chain of instructions can be executed
+a few of R rows at a time if each computes row n only from row n of its operands.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MOVEMENTS = frozenset({TensorCopy, BitcastCopy, DmaCopy})
 
 
 class ValueAccess(NamedTuple):
-    """The location of a value's bytes.
+    """The access pattern by which a value is read from tensors in memory.
 
     Attributes:
         roots: the tensors in memory from which the value is read; empty for a constant.
-        is_scalar: whether the value has one element per row, or one in all.
+        is_scalar: whether each row of the value repeats one element.
         transposes: whether reading the value swaps rows and columns.
         part: the fraction of `roots` that is read.
-        rows: the row counts (`rows_of`) that both the value and `roots` have; None if
-            these are all row counts of the value.
+        rows: the row counts (`rows_of`) that both the value and `roots` have; None for
+            all row counts of the value.
     """
 
     roots: tuple[int, ...]
@@ -60,8 +60,8 @@ def viewed(
 ) -> ValueAccess | None:
     """Return the access to the result of `i`; None if `i` is not an access pattern.
 
-    `access` and `types` have the accesses and types of all values by number,
-    `arguments` has the numbers of the values in HBM."""
+    `operands` has the value numbers of `i`'s operands, `arguments` those of the values
+    in HBM. `access` and `types` are indexed by value number."""
     kind = type(i)
     if kind is TensorCopy or kind is BitcastCopy:
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype
@@ -130,8 +130,8 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Return the row counts that both shapes have, and whether a value that repeats one
-    element per row still does so after the reshape."""
+    """Return the row counts that both shapes have, and whether each row of the result
+    repeats one element if each row of the operand does."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 
@@ -141,8 +141,8 @@ def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
     """Return the row counts for which each row of the result is read from one row of
-    the operand, and whether each row of the result repeats one element. The latter is
-    None if the operand's `is_scalar` also holds for the result."""
+    the operand, and whether each row of the result repeats one element (None: as in
+    the operand)."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):
@@ -181,8 +181,6 @@ def _concatenate(
     result: tuple[int, ...],
     axis: int,
 ) -> ValueAccess | None:
-    """Return the access to a concatenation, whose operands are written side by side;
-    None if an operand is a scalar, or is not read from exactly one tensor."""
     if any(len(access[v].roots) != 1 or access[v].is_scalar for v in operands):
         return None
     rows = rows_of(result, axis)

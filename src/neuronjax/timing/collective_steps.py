@@ -2,13 +2,13 @@
 
 A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of the
 collective's size, which is the larger of a rank's data before and after it, as in
-nccom-test. The steps of a reduce-scatter follow its fold plan, except for mesh on trn1
-(`Topology.mesh`), which needs one step; an all-gather has the corresponding steps in
-reverse order; an all-reduce has the steps of a reduce-scatter, then those of an
-all-gather. Sources of the algorithms: intranode- and internode-collective-comm.rst (IN,
-IX). DMA engines take time for the bytes of a copy, and for all bytes that an addition
-reads: an addition of two operands runs at half the copy rate (trainium3_arch.rst).
-Ranks of the same chip read data in place.
+nccom-test. The steps of a reduce-scatter follow its fold plan (which rank adds what),
+except for mesh on trn1 (`Topology.mesh`), which needs one step; an all-gather has the
+corresponding steps in reverse order; an all-reduce is a reduce-scatter and then an
+all-gather. Sources of the algorithms: intranode-collective-comm.rst [IN] and
+internode-collective-comm.rst [IX]. An addition of two operands runs at half the copy
+rate, since DMA engines read both (trainium3_arch.rst). Ranks of a chip read each
+other's data in place.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ Flows = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class CollectiveStep:
-    """Equal steps of one or several groups; bytes are fractions of a collective's size.
+    """Equal steps of one or several groups.
+
+    Bytes are those of one step, as fractions of the collective's size.
 
     Attributes:
         count: the number of equal steps, one after the other.
-        dma: the work of one rank's DMA engines, in bytes copied.
+        dma: the work of one rank's DMA engines, in copied bytes.
         sent: the bytes that one rank sends to other ranks.
-        flows: bytes by (source chip, destination chip); chips are numbered over all
-            nodes.
-        senders: by chip, the number of its ranks that take part.
+        flows: bytes by (source chip, destination chip), numbered over all nodes.
+        senders: by chip, the number of ranks on it that take part.
         channels: the number of DMA rings of each rank, which work in parallel.
         is_sliced: whether the other steps of the collective work on other slices of the
             data at the same time.
@@ -54,8 +55,8 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of all `groups`, which work at the same time: step n merges the
-    n-th steps of the groups."""
+    """Return the steps of several groups that work at the same time: step n of the
+    result merges the n-th steps of all `groups`."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
@@ -107,8 +108,8 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group of ranks, with the properties of its chips that algorithms use.
 
-    If `first_only` is set, flows are only those that leave the first chip, since over
-    EFA all chips send equally many bytes."""
+    If `first_only` is set, flows start only at the first chip: over EFA every chip
+    sends as many bytes as the first."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -124,13 +125,12 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        """Return, by chip, its hypercube label; labels of torus neighbours differ in
+        """Return the hypercube label of each chip; labels of torus neighbours differ in
         one bit.
 
         The four chips of a ring are labelled in Gray code (ASSUMPTION; in [IN] a torus
-        of 4 x 4 is a hypercube of four axes). If the chips are on several nodes, or are
-        not a sub-torus whose axes are powers of two long, a chip's label is its number
-        in the group."""
+        of 4 x 4 is a hypercube of four axes). Gray code needs a sub-torus of one
+        node with 2^n chips per axis; chips of other groups are numbered in order."""
         per_node = math.prod(self.topology.shape)
         places = [place_of(self.topology, chip % per_node) for chip in self.chips]
         values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
@@ -150,7 +150,7 @@ class _GroupSite:
 
     @functools.cached_property
     def channels(self) -> int:
-        """Return the number of channels: 4 on a full torus, otherwise 2."""
+        """Return the number of parallel channels: 4 on a full torus, otherwise 2."""
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
@@ -163,8 +163,8 @@ class _GroupSite:
         }
 
     def wires(self, limit: int | None = None) -> list[tuple[int, ...]]:
-        """Return the first `limit` channels of a ring (None: all), each as a sequence
-        of chips, numbered across all nodes; [] for one chip."""
+        """Return the channels of a ring, at most `limit`, each as a sequence of chips;
+        [] for one chip. Chips are numbered over all nodes."""
         if len(self.chips) == 1:
             return []
         if len(self.group.by_node) > 1:
@@ -176,8 +176,8 @@ class _GroupSite:
         return paths[:limit]
 
     def along(self, per_chip: float, limit: int | None = None) -> Flows:
-        """Return flows of `per_chip` bytes from each chip to the next, in equal parts
-        on the channels that `wires` returns."""
+        """Return flows of `per_chip` bytes from each chip to the next chip of a ring,
+        divided equally over the channels that `wires(limit)` returns."""
         flows: defaultdict[tuple[int, int], float] = defaultdict(float)
         paths = self.wires(limit)
         for path in paths:
@@ -191,7 +191,8 @@ Steps = list[CollectiveStep]
 
 
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
-    """Return the steps of a ring: the first step sends a copy, later steps send sums.
+    """Return the steps of a reduce-scatter on a ring: the first sends a copy, the later
+    steps send sums.
 
     ASSUMPTION: "ring" sends over all channels that the wires allow, although it adds in
     the order of a single channel; "ring:2" sends over two channels."""
@@ -206,7 +207,7 @@ def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
 
 
 def _kangaring_scatter(site: _GroupSite) -> Steps:
-    """Return steps in which a pair of ranks adds its chunks to a received sum [IN]."""
+    """Return steps that each add chunks of a pair of ranks to a received sum [IN]."""
     c, flows = site.chunk, site.along(2 * site.chunk)
     pairs = site.ranks // 2
     if pairs == 1:
@@ -246,8 +247,8 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
-    """Return `steps`; within one node they are marked as sliced, since they work at the
-    same time. Over EFA a rank sends to one rank at a time [IX]."""
+    """Return `steps`, with `is_sliced` set if they stay within one node. Over EFA a
+    rank sends to one rank at a time [IX], so the steps follow each other."""
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 
@@ -257,12 +258,11 @@ def _bits(site: _GroupSite) -> int:
 
 
 def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
-    """Return flows of `part` bytes per rank between chips whose labels differ in bit
-    `number`.
+    """Return flows of `part` bytes per rank, to a chip whose label differs in one bit.
 
-    ASSUMPTION: every further rank of a chip uses the next bit, so that all links are
-    used. If all ranks used the bits in the same order, rdh would be slower than
-    kangaring from 5 MB on, but the documented limit is 56 MB."""
+    ASSUMPTION: the first rank of a chip uses bit `number`, each further rank the next
+    bit, so that all links are used. If all ranks used bit `number`, rdh would be slower
+    than kangaring from 5 MB on, but the documented limit is 56 MB."""
     chips = {label: chip for chip, label in site.labels.items()}
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for rank in range(site.per_chip):
@@ -322,7 +322,7 @@ def _single_step(site: _GroupSite) -> Steps:
 
 
 _Algorithm = Callable[[_GroupSite], Steps]
-#: The scatter and the gather of each algorithm.
+#: Algorithm -> functions for its reduce-scatter and its all-gather.
 _HALVES: Mapping[str, tuple[_Algorithm, _Algorithm]] = MappingProxyType(
     {
         "ring": (_ring_scatter, _ring_gather),
@@ -351,7 +351,7 @@ _WHOLE: Mapping[str, _Algorithm] = MappingProxyType(
 def steps_of(
     op: str, algorithm: str, groups: tuple[Group, ...], topology: Topology
 ) -> tuple[CollectiveStep, ...]:
-    """Return the steps of a collective over groups of one size, which run together.
+    """Return the steps of a collective over groups of equal size, all at the same time.
 
     The algorithm is one of `collectives.algorithms.ALGORITHMS` that the groups can run;
     for "all_to_all" it is "mesh"."""
@@ -416,9 +416,9 @@ def steps_over_nodes(
 ) -> tuple[CollectiveStep, ...]:
     """Return the steps of groups that have the same layout on each of many nodes.
 
-    The steps are those of `steps_of`, computed without a list of every rank. `inner` is
-    the part of every group on the first node; the algorithm is "A+B", A within nodes
-    and B between nodes, or just B if a group has one rank per node."""
+    The steps are those of `steps_of`, computed without a list of every rank. `inner`
+    has each group's ranks on the first node. The algorithm is "A+B" (A within nodes, B
+    between nodes), or "B" if a group has one rank per node."""
     inside, _, between = algorithm.rpartition("+")
     chips = math.prod(topology.shape)
     outer = Group(
@@ -438,8 +438,8 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return `flows` of one rank on chip 0, moved to the first chip in `ranks` and
-    multiplied by the number of ranks on this chip."""
+    """Return the flows of all ranks on the first chip in `ranks` (number of ranks by
+    chip), from `flows` of one rank on chip 0."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

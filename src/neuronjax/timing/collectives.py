@@ -51,10 +51,10 @@ class CollectiveTime:
     Attributes:
         seconds: from the trigger until the last rank has its result.
         steps: the number of consecutive steps.
-        latency_seconds: the time of an empty collective.
+        latency_seconds: the time of such a collective of 0 bytes.
         transfer_seconds: the time that the bytes add.
-        bytes_per_rank: the bytes that one rank sends to others.
-        algorithm: its name, as in `collectives.algorithms`.
+        bytes_per_rank: the bytes that one rank sends to other ranks.
+        algorithm: the name of the algorithm, as in `collectives.algorithms`.
         bottleneck: the resource that takes most of the time, or "latency".
         algbw_bytes_per_second: the size of the collective divided by `seconds`.
         busbw_bytes_per_second: `algbw_bytes_per_second` multiplied by `bus_factor`.
@@ -87,7 +87,7 @@ def collective_time(
 
     Args:
         op: one of `OPS`.
-        size_bytes: the larger of a rank's data before and after, as in nccom-test: the
+        size_bytes: the larger of a rank's operand and result, as in nccom-test: the
             result of an all-gather, the operand of a reduce-scatter.
         groups: device numbers; for a collective_permute, (source, target) pairs.
         target: the machine.
@@ -99,8 +99,8 @@ def collective_time(
 
     Raises:
         InvalidProgramError: an op or algorithm is unknown, or the groups cannot run it.
-        UnsupportedError: ranks on several nodes which no network joins, or a chip
-            without CC-cores.
+        UnsupportedError: no network joins the nodes of the ranks, or the chip has no
+            CC-cores.
     """
     if "cc" in target.chip.lacks:
         raise UnsupportedError(
@@ -136,7 +136,7 @@ def time_over_nodes(
     The time is that of `collective_time`, computed without a list of every rank.
     ASSUMPTION: the algorithm depends only on the size and on whether the number of
     nodes is a power of two, so it is selected for 2 or 3 nodes. `groups` are the
-    devices of every group on the first node; `target` is one node or several.
+    devices of every group on the first node; `target` may have one node or several.
 
     Raises:
         InvalidProgramError: the groups cannot run the algorithm.
@@ -225,13 +225,14 @@ def _algorithm(
 
 @dataclass(frozen=True)
 class CollectivePrice:
-    """The time of a collective's steps; per byte in the result of `_rates`.
+    """The time of a collective's steps. In the result of `_rates`, `by_resource`,
+    `sent_bytes` and `filling` are per byte of the collective.
 
     Attributes:
         by_resource: by "link", "dma" and "efa", the time of the steps in which this
             resource is the slowest.
-        filling: by resource, the extra time of the first slice of the data, for which
-            later steps wait.
+        filling: by resource, the extra time until the first slice of the data has
+            passed all steps.
     """
 
     steps: int
@@ -343,16 +344,16 @@ def barrier_seconds(target: Target, ranks: int) -> float:
 def launch_seconds(core: Core, target: Target, ranks: int) -> float:
     """Return the seconds that a launch adds to the time of a program.
 
-    The measured launch of an empty program, like the time of a program, includes
-    `core.around_seconds`, which is therefore subtracted."""
+    `core.around_seconds` is subtracted, since the program's time includes it too."""
     return queued_launch_seconds(target, ranks, 0.0) - core.around_seconds
 
 
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:
-    """Return the extra time of a call that follows another call of the same program.
+    """Return the seconds that each launch adds if calls of a program, such as training
+    steps, follow each other.
 
-    Decoded tokens and training steps follow each other in this way. The runtime
-    prepares the next launch, with its wait for all ranks, while the program runs, so a
-    launch adds only the time by which it is longer than the program [T16]."""
+    The runtime prepares the next launch, with its wait for all ranks, while the program
+    runs, so a launch adds only the time by which it is longer than the program [T16].
+    """
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -41,7 +41,7 @@ OPS: Mapping[str, str] = MappingProxyType(
         # ASSUMPTION: all of the data moves, since the sizes of parts are unknown.
         "ragged_all_to_all": "all_to_all",
         "collective_permute_implicit": "collective_permute",
-        # ASSUMPTION: DMA engines add as they move, at the same rate.
+        # ASSUMPTION: DMA engines add while they move data, at the same rate.
         "collective_permute_implicit_reduce": "collective_permute",
     }
 )
@@ -50,9 +50,9 @@ OPS: Mapping[str, str] = MappingProxyType(
 def collective_seconds(
     i: Collective, core: Core, target: Target, placement: Sequence[int] = ()
 ) -> float:
-    """Return the time of a collective instruction.
+    """Return the seconds of a collective instruction; 0 for `PartitionId`.
 
-    `PartitionId` is free. `placement` has the logical core of each device; an empty
+    `placement` has the logical core of each device; an empty
     `placement` puts device n on core n."""
     if isinstance(i, PartitionId):
         return 0.0
@@ -77,7 +77,7 @@ def collective_seconds(
 _RINGS = frozenset(
     {"collective_permute_implicit", "collective_permute_implicit_reduce"}
 )
-#: Collectives whose operands after the tensor are numbers of elements.
+#: Collectives with one tensor; the other operands are numbers of elements.
 _OF_ANY_LENGTH = frozenset({"all_gather_v", "all_to_all_v"})
 
 
@@ -91,7 +91,7 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
 
     Raises:
         UnimplementedError: the collective is not in the time model.
-        InvalidProgramError: ranks that the machine does not have.
+        InvalidProgramError: the machine does not have all of the ranks.
     """
     op = OPS.get(i.name)
     if op is None:

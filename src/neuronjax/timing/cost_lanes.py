@@ -98,7 +98,7 @@ def topk(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("register_move", "register_load", "register_store", "core_barrier")
 def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price an instruction of a sequencer; an operand in HBM adds HBM's latency."""
+    """Price a sequencer's instruction; an operand in HBM adds the latency of HBM."""
     spent = a.REGISTER_CYCLES.value / clock(core, "sync")
     latency = latency_seconds(core, "sync")
     memories = {x.storage.memory for x in i.inputs if isinstance(x, Access)}

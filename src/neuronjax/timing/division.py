@@ -1,11 +1,11 @@
 """The division of a region's rows into blocks of tiles.
 
-*Whole operands* are those that every tile needs completely. If a step processes several
-tiles before the next step starts, these tiles are a block, and the next block is loaded
-after this block is computed. Otherwise one tile is computed while the next is loaded.
-SBUF then has to hold both tiles and `PASSING_SHARE` of its size for whole operands. If
-SBUF cannot hold two tiles and all whole operands at a time, every block loads the whole
-operands again. If physical cores share the rows, each core has a copy of the whole
+*Whole operands* are those that every tile needs completely. If SBUF can hold all of
+them and two tiles, they are loaded once. Otherwise every block loads them again, and
+they take at most `PASSING_SHARE` of SBUF at a time. If a step processes several tiles
+before the next step starts, these tiles are a block, and the next block is loaded after
+this block is computed. Otherwise one tile is computed while the next is loaded, if SBUF
+can hold both. If physical cores share the rows, each core has a copy of the whole
 operands. Bytes are those of a logical core.
 """
 
@@ -36,10 +36,9 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return the number of copies of `region.whole`: one per physical core if the cores
     divide the rows of a matmul, else one.
 
-    A lone matmul is divided by the columns of its whole operand if this operand is
-    larger than the streamed operands. In a chain the next matmul contracts the columns,
-    which would have to be exchanged, so the chain is divided by rows, as in
-    nki-library's mlp_cte."""
+    A single matmul is divided by the columns of its whole operand if this operand is
+    larger than the streamed operands. A chain is divided by rows, as in mlp_cte of
+    nki-library; otherwise cores would exchange columns, which the next matmul needs."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
     is_chain = sum(step.form == "matmul" for step in region.steps) > 1
@@ -51,13 +50,11 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 def divide(
     fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int, fits: bool
 ) -> tuple[int, int]:
-    """Return how often whole operands are loaded, and into how many blocks, which run
-    one after the other, the tiles are divided; 1 if the blocks overlap.
+    """Return how often the whole operands are loaded, and how many blocks run one after
+    the other: 1 if each block is loaded while the previous block is computed.
 
-    Whole operands are loaded once if they fit beside two tiles (`fits`), else once for
-    each block. Blocks overlap if each step processes one tile at a time, and SBUF holds
-    two tiles beside `PASSING_SHARE` of its size (or beside smaller whole operands).
-    `whole` and `tile` are the bytes of the whole operands and of a row tile."""
+    `whole` and `tile` are the bytes of the whole operands and of a row tile; `fits` is
+    whether SBUF can hold all whole operands and two tiles."""
     tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
     longest = together if together > 1 else tiles
     if fits:

@@ -22,8 +22,8 @@ from neuronjax.timing.work import QUEUES, Core
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
 #: The number of measured times from which an interval is made, and the probability that
-#: the interval contains a further time. Around and between 19 sorted times are 20 gaps
-#: into which it may fall; the interval leaves out two gaps at each end.
+#: the interval contains a further time. That time is equally likely in each of the 20
+#: gaps around 19 sorted times; the interval leaves out two gaps at each end.
 ROWS, COVERED = 19, 0.8
 #: How much a factor of ten in time, another LNC and another chip each add to the
 #: distance of two programs. A queue that is always busy in one program and idle in the
@@ -60,7 +60,7 @@ class Confidence:
         low_seconds, high_seconds: the prediction, multiplied by the ends of the
             interval that has 80 % of the ratios (measured / predicted) of `nearest`.
         nearest: the most similar measured times, the most similar first.
-        knows_chip: whether one of `nearest` was measured on this chip.
+        knows_chip: whether one of `nearest` was measured on the chip of the prediction.
     """
 
     low_seconds: float

@@ -60,7 +60,7 @@ class Flattening:
     def add(
         self, block: Block, arguments: Sequence[int], call: Location | None = None
     ) -> tuple[int, ...]:
-        """Add a block's instructions, and return the values that are its results.
+        """Add a block's instructions, and return the numbers of the block's results.
 
         If the block is a callee, its instructions get the source location of `call`."""
         names: dict[int, int] = {}

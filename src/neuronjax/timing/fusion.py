@@ -2,8 +2,8 @@
 
 A step is one pass of an engine (or a matmul, a loop, a collective) over tensors that
 exist in memory. Constants and access patterns (reshapes, broadcasts, slices, widening
-casts) are no steps. ScalarE and VectorE execute more than one operation per pass (scale
-and bias before an activation, two operations with scalars, a reduction or a cast of the
+casts) are not steps. ScalarE and VectorE execute several operations per pass (scale and
+bias before an activation, two operations with scalars, a reduction or a cast of the
 result), and read a matmul's result out of PSUM. `timing.cost` prices steps,
 `timing.tiling` groups them.
 """
@@ -60,7 +60,7 @@ def fuse(
 
 
 class _Fusion:
-    """The fusion of one block: one pass finds access patterns, one makes steps."""
+    """The fusion of one block: one pass finds access patterns, another makes steps."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Fusion:
         )
 
     def _alive(self) -> list[FlatNode]:
-        """Return the nodes whose results are read, and those with side effects."""
+        """Return the nodes whose results are read, and nodes with side effects."""
         read, kept = set(self.results), []
         for node in reversed(self.nodes):
             if read.isdisjoint(node.results) and is_kind(type(node.instruction), _PURE):
@@ -112,7 +112,7 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return a sort key: False (first) for scalars made from arguments alone."""
+        """Return False, which sorts first, for scalars made from arguments alone."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -121,7 +121,7 @@ class _Fusion:
 
     def _vanishes(self, node: FlatNode) -> bool:
         """Return whether a node is an access pattern or a constant. If it is neither,
-        count its reads in `uses`."""
+        count the reads of its operands in `uses`."""
         i, access, operands = node.instruction, self.access, node.operands
         if isinstance(i, Memset) and is_stored(i) and not is_ramp(i.value):
             self.constants.add(node.results[0])
@@ -302,8 +302,8 @@ class _Fusion:
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return the value of `_merged_form` if both steps are one logistic function or
-        SiLU; otherwise None."""
+        """Return (instruction, form, 0) of one pass if the two steps together compute a
+        logistic function or SiLU; otherwise None."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}
@@ -324,8 +324,8 @@ class _Fusion:
         return None
 
     def _absorb_reduction(self, step: FusedStep) -> bool:
-        """Make a reduction along rows part of the pass that writes its operand; return
-        whether that is possible."""
+        """Make a reduction part of the pass that writes its operand, and return True;
+        return False if there is no pass that can do this."""
         i = step.instruction
         assert isinstance(i, TensorReduce)
         value = step.operands[0]

@@ -3,10 +3,10 @@
 Arguments and results are in HBM all the time, spilled values from their spill to their
 last use. A tensor that the forward pass saves and the backward pass reads is an
 activation; other computed tensors are workspace. A captured program has no donation:
-its results are separate tensors. With donation, a result takes the memory of an
-argument of its shape and dtype, paired as JAX pairs them, after the last read of the
-argument; until then the result has other memory. Donation changes no times. Bytes are
-those of a logical core.
+its results are separate tensors. With donation, a result takes the memory of a donated
+argument of the same shape and dtype (the one that JAX chooses) after the last read of
+the argument; until then the result has other memory. Donation changes no times. Bytes
+are those of a logical core.
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ def nested_peak_of(plan: BlockPlan) -> HbmPeak:
 
 
 def device_bytes(plan: BlockPlan) -> Mapping[int, int]:
-    """Return the bytes on one device, by sharded value.
+    """Return the bytes on one device of each value that an `Spmd` instruction shards.
 
-    Operands and results of an `Spmd` instruction are global arrays; the arguments and
-    results of its block are their shards on one device."""
+    The instruction's operands and results are global arrays; the arguments and results
+    of its block are the shards of these arrays on one device."""
     fused, found = plan.fused, {}
     for unit in plan.units:
         for step in unit.region.steps:
@@ -174,7 +174,7 @@ def device_bytes(plan: BlockPlan) -> Mapping[int, int]:
 
 
 def capacity_bytes(core: Core) -> int:
-    """Return the HBM of a logical core, without the part reserved for microcode."""
+    """Return the bytes of a logical core's HBM that are not reserved for microcode."""
     chip = core.chip
     share = chip.hbm_bytes * core.lnc // chip.cores_per_chip
     return share - chip.hbm_reserved_bytes_per_core * core.lnc
@@ -183,7 +183,7 @@ def capacity_bytes(core: Core) -> int:
 def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
     """Return the error of a program that does not fit in HBM; None if it fits.
 
-    The error names the biggest tensors and what would save memory."""
+    The error names the biggest tensors and remedies."""
     peak, room = plan.hbm, capacity_bytes(core)
     if peak.bytes <= room:
         return None
@@ -247,7 +247,7 @@ def _size(count: float) -> str:
 
 
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
-    """Return the memory plan if arguments at the positions `donated` are donated."""
+    """Return `plan` with donation of the arguments at the positions `donated`."""
     main = plan.main
     pairs = _pairs(main, donated)
     if not pairs:

@@ -1,8 +1,8 @@
 """Costs of kernel instructions, and the choice of the engines that execute them.
 
-Rules, by the name of the instruction, compute its work from access patterns. Equal
+For each name of an instruction, a rule computes the work from access patterns. Equal
 instructions are priced once. Prices are for one physical core; prices of collectives
-depend on the machine too.
+also depend on the machine.
 
 A *movable* instruction has no `engine=`, and VectorE and ScalarE can both run it. For
 trn2 the compiler divides these between both engines: bmm v2 of kda-for-trainium has
@@ -84,7 +84,7 @@ def _priced(i: KernelInstruction, core: Core, target: Target) -> KernelPrice:
 
 def _key(i: KernelInstruction) -> Any:
     found: list[Any] = [i.name, i.engine, *i.attributes.items()]
-    # The first partition on chip decides which DMA engines move the data.
+    # The first partition in SBUF or PSUM decides which DMA engines move the data.
     by_place = i.engine == "dma" or i.name == "device_print"
     for a in (*i.outputs, *i.inputs):
         if type(a) is Access:
@@ -107,12 +107,12 @@ def on_engines(
     *,
     older: bool = False,
 ) -> list[KernelPrice]:
-    """Return the prices of a stream's instructions, each on the engine that runs it.
+    """Return the price of each of `entries` on the engine that executes it.
 
     Args:
         entries: the instructions, in the order of the kernel.
-        counts: how often each is executed.
-        prices: the prices of one core.
+        counts: how often each of `entries` is executed.
+        prices: the prices of instructions on one core.
         older: whether the kernel is written with `neuronxcc.nki`.
     """
     priced = [prices.price(i) for i in entries]
@@ -166,14 +166,14 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return `entries`, with a free entry "held" for each result that is still in SBUF.
+    """Return `entries`, with "held" (no work) in place of each instruction whose result
+    is still in SBUF because an earlier instruction has the same result.
 
     The compiler of neuronxcc.nki leaves out repeated loads of the same data, and equal
     operations in later iterations of a loop. Readers use the first tile instead. The
     most recently used tiles are kept, in the part of `room` (bytes of a partition) that
-    the kernel's own tiles do not use. On trn1, counters of three kernels without spills
-    agree [AO]: one kernel reads 84 MB, although its loads add up to 604 MB.
-    `docs/times.md` has times."""
+    the tiles of the kernel do not need. Counters of three kernels without spills agree
+    (trn1 [AO]; `docs/times.md`): one reads 84 MB, but its loads add up to 604 MB."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)

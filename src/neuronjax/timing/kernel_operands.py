@@ -1,9 +1,9 @@
-"""Operands of kernel instructions, described for cost rules, and their overlaps.
+"""Operands of kernel instructions, described for cost rules, and overlaps of accesses.
 
 An engine sees an access pattern as a `LaneStream`: the memory, the elements per
-partition, and whether they are contiguous. A *box* contains the part of a storage that
-an access touches, as a range of every dimension; it may be larger than that part. An
-index that is known only at run time may have any value.
+partition, and whether they are contiguous. A *box* has a range for each dimension of a
+storage; it contains all elements that an access touches, and perhaps more. If an index
+is known only at run time, the box is the whole storage.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def first_partition(access: Access) -> int:
 
 
 def run_bytes(access: Access) -> int:
-    """Return how many bytes of an access are contiguous. On chip they are in one
-    partition; in HBM they are in one row if rows are chosen at run time."""
+    """Return how many bytes of an access are contiguous, inside one partition on chip,
+    and inside one row in HBM if rows are chosen at run time."""
     chosen = access.dynamic is not None and access.dynamic.kind != "scalar"
     return _run(access.storage.on_chip or chosen, access.dtype, access.pattern)
 
@@ -79,7 +79,7 @@ def _run(by_row: bool, name: str, pattern: Pattern) -> int:
 
 
 def box(access: Access) -> Box:
-    """Return the box of a storage that an access touches."""
+    """Return a box that contains all elements that an access touches."""
     storage = access.storage
     if access.dynamic is not None or access.dtype != storage.dtype:
         same = numpy_dtype(access.dtype).itemsize == numpy_dtype(storage.dtype).itemsize
@@ -110,9 +110,9 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
-    """Return the ranges of a box. If a range from `low` to `low + more` ends outside
-    its dimension, it becomes the whole dimension, and the range of the preceding
-    dimension is extended."""
+    """Return the box from `low` to `low + more`. If a range ends outside its dimension,
+    it becomes the whole dimension, and the range of the dimension before is extended.
+    """
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]
@@ -127,7 +127,7 @@ def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
 
 @functools.cache
 def whole_pattern(shape: tuple[int, ...]) -> Pattern:
-    """Return the (stride, count) per dimension of an access to a whole storage."""
+    """Return (stride, count) of each dimension for an access to a whole storage."""
     return tuple(zip(_strides(shape), shape, strict=True))
 
 

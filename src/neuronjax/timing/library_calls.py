@@ -27,8 +27,8 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """Return the program with NeuronJAX's own functions replaced by the single
-    instruction of the chip that computes the same, if there is one."""
+    """Return `program`, with NeuronJAX's own functions, such as `cast`, replaced by one
+    instruction each, if the chip has an instruction that computes the same."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()
@@ -42,7 +42,7 @@ def with_chip_instructions(
 def _instruction(name: str, block: Block, core: Core) -> Instruction | None:
     match = _NAME.fullmatch(name)
     make = _INSTRUCTIONS.get(match.group(1)) if match else None
-    # A function to which differentiation left no results is not replaced.
+    # Differentiation can remove all results of a function; then nothing replaces it.
     return make(block, core) if make and block.results else None
 
 

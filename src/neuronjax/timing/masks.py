@@ -35,8 +35,7 @@ class MaskedScores(NamedTuple):
     Attributes:
         shape: the shape of all scores.
         computed: the share of scores in blocks that are not completely hidden.
-        contracted: the share of scores in the smaller blocks that a matmul contracts
-            and that are not completely hidden.
+        contracted: the same share for the smaller blocks that a matmul contracts.
     """
 
     shape: tuple[int, ...]
@@ -75,8 +74,8 @@ class Masks:
     def hidden_by(
         self, operands: tuple[int, ...], shape: tuple[int, ...]
     ) -> MaskedScores | None:
-        """Return the scores that a select masks; None if the mask hides no whole block,
-        or depends only on rows or only on columns."""
+        """Return the scores that a select masks by a constant; None if no block is
+        completely masked, or if the mask depends only on rows or only on columns."""
         predicate, on_true, on_false = operands
         is_kept = on_false in self._made
         if len(shape) < 2 or is_kept == (on_true in self._made):

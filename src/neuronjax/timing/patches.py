@@ -2,9 +2,9 @@
 
 A matmul reads an image through strides, once for every position of the kernel. If the
 image's channels fill a tile of the array's rows, its patches are thus an access
-pattern. If the image has fewer channels, it is copied for each position along the first
-axis of the kernel, or of the result if the result has fewer positions, so that channels
-and positions share the partitions. The other axes are read through strides.
+pattern. If the image has fewer channels, it is copied once for each position along the
+first axis of the kernel (or of the result, if shorter), so that channels and positions
+share the partitions. The other axes are read through strides.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ def held_bytes(i: Im2col) -> int:
 
 
 def run_bytes(i: Im2col) -> int:
-    """Return the bytes that a copy moves contiguously: a row of pixels, or one pixel.
-
-    An image of one axis is copied pixel by pixel unless it has one channel."""
+    """Return the bytes that a copy moves contiguously: a row of pixels, or one pixel if
+    the image is dilated, or has one axis and several channels."""
     image, window = i.operands[0].type, i.window
     has_rows = len(window.sizes) > 1 or image.shape[-1] == 1
     is_dense = has_rows and window.base_dilations[-1] == 1

@@ -1,13 +1,13 @@
 """Times of DMA: transfers between HBM and SBUF, and movement inside SBUF.
 
 Each engine moves its part of a transfer at its practical rate, and needs a fixed time
-per contiguous piece. A transfer in a stream is shorter than a single transfer, because
-the next transfer moves while the last packets of the previous one end. The latencies of
-descriptors, HBM and semaphore, before and after the bytes, do not occupy the engine.
+per contiguous piece. In a stream, a transfer takes less time than by itself, because
+its last packets end while the next transfer moves. The latencies of descriptors, HBM
+and semaphore do not occupy the engine.
 
 If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
-two generators for 600 ns [A3, DGE]. Prebuilt descriptors are part of the published
-fixed cost of a transfer [DB]. Descriptors from software take GpSimdE a microsecond per
+two generators for 600 ns [A3, DGE]. The published fixed cost of a transfer includes
+prebuilt descriptors [DB]. Descriptors from software take GpSimdE a microsecond per
 transfer, plus a time per contiguous piece [KLN, its author].
 
 The published curve of rates [DM] is for transfers of 256 bytes, and is not used.
@@ -36,7 +36,7 @@ class DmaTask:
         transposes: whether rows and columns are swapped on the way.
         on_chip: whether the source is in SBUF.
         by_hardware: whether hardware generates the descriptors.
-        packets: the number of contiguous pieces, if GpSimdE generates descriptors.
+        packets: the number of pieces if GpSimdE generates the descriptors, else 0.
     """
 
     bytes: float
@@ -81,10 +81,10 @@ def dma_pace(core: Core, task: DmaTask) -> DmaPace:
 
 
 def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
-    """Return the seconds that one engine needs to start each piece and to move its
-    bytes at `bytes_per_second`.
+    """Return the seconds in which one engine starts the pieces of `task` and moves the
+    bytes, at `bytes_per_second` or the rate of HBM if this is lower.
 
-    A transpose reaches a share of the rate [A3]; on a chip without DMA transposes each
+    DMA transposes run at a fraction of the rate [A3]. On a chip without them, each
     element is a piece."""
     piece, size = task.piece, task.bytes
     if task.transposes and has(core, "dma_transpose"):

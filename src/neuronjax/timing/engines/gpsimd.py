@@ -2,8 +2,8 @@
 
 An instruction with a documented formula takes 150 cycles to start, plus the cycles of
 the formula [V26]. Other instructions run as software: per cycle each of 128 lanes
-executes one operation, or reads or writes 4 bytes [A2]. The efficiency of software is
-not published: the operations are those of the plain algorithm.
+executes one operation, or reads or writes 4 bytes [A2]; software reaches `GPSIMD_SHARE`
+of this. ASSUMPTION: the operations are those of the plain algorithm.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def gather_cycles(indices: float, elements: int, item_bytes: int) -> float:
 
 
 def long_gather_cycles(indices: int) -> float:
-    """Return the cycles of nc_n_gather: as many per index as local_gather, plus one
-    start per further 512 indices [ISA]."""
+    """Return the cycles of nc_n_gather: `GATHER_INDEX` per index, plus one start for
+    each 512 indices after the first 512 [ISA]."""
     starts = (ceil(indices / _GATHER_GROUP) - 1) * a.GPSIMD_START.value
     return indices * a.GATHER_INDEX.value + starts
 

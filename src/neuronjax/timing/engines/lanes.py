@@ -1,7 +1,7 @@
 """Seconds of tasks on VectorE, ScalarE and GpSimdE.
 
-An instruction takes the cycles of its data path plus the part of an access's start that
-the previous instruction does not hide, but at least MINIMUM_INTERVAL.
+An instruction takes the cycles of its data path and of the start of one access (other
+starts overlap the previous instruction), but at least MINIMUM_INTERVAL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACES: Mapping[Queue, Callable[[LaneTask, Core], Pace]] = MappingProxyType(
 )
 #: Instructions for which `pace` has a rule.
 PRICED = vector.RULES.keys() | scalar.ACTIVATIONS | gpsimd.NAMES
-#: Name in nki.isa -> the profiler's opcode, if this has another name.
+#: Name in nki.isa -> opcode in the profiler, if the two differ.
 _OPCODES: Mapping[str, str] = MappingProxyType(
     {
         "nc_stream_shuffle": "SHUFFLE",
@@ -40,8 +40,8 @@ _OPCODES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(vector.RANDOM, "RNG"),
     }
 )
-# In NeuronCore-v2, VectorE and GpSimdE exclude each other from SBUF, VectorE and
-# ScalarE from PSUM [A2]; later cores have enough ports [A3].
+# In NeuronCore-v2, VectorE and GpSimdE use SBUF in turns, VectorE and ScalarE use PSUM
+# in turns [A2]; later cores have enough ports [A3].
 _SHARED = {"vector": ("psum", "sbuf"), "scalar": ("psum",), "gpsimd": ("sbuf",)}
 
 
@@ -61,7 +61,7 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Return the Work of an engine that runs each of `tasks` `times` times per tile.
+    """Return the Work of an engine that runs all `tasks` on every tile, `times` times.
 
     `more` are fields of the Work; opcode and mode are those of the last task."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
@@ -98,10 +98,8 @@ def engine_work(
     least: float = a.MINIMUM_INTERVAL.value,
     **fields: Any,
 ) -> Work:
-    """Return a Work of `starts` instructions and `cycles` of an engine's data path.
-
-    The time is infinite if the core lacks the engine; `cost.ways` then drops the way.
-    """
+    """Return the Work of `starts` instructions which take `cycles` on the data path of
+    engine `queue`; the time is infinite if the core lacks this engine."""
     start = a.GPSIMD_START.value
     if queue != "gpsimd":
         start = a.VISIBLE_STARTS.value * core.spec.access_start_cycles
@@ -116,7 +114,7 @@ def engine_work(
 
 def latency_seconds(core: Core, queue: Queue) -> float:
     """Return the time from the end of an instruction until its result can be read."""
-    hidden = 2 - a.VISIBLE_STARTS.value  # starts: one read, one write
+    hidden = 2 - a.VISIBLE_STARTS.value  # 2 starts: a read, a write
     cycles = a.STATIC_OVERHEAD.value + hidden * core.spec.access_start_cycles
     return cycles / (clock(core, queue) or inf)
 

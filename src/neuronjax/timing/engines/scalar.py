@@ -2,8 +2,8 @@
 
 Each function needs its table of polynomials in the engine: `Work.table` names it, and
 the schedule adds `TABLE_LOAD`, as measured on trn2, if the previous activation used
-another table. Functions that every table has ("") need no load. ASSUMPTION: each table
-has one other function.
+another table. Functions that every table has ("") need no load. ASSUMPTION: besides
+these, each table has only one function.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A `LaneTask` is one instruction of `nki.isa` on one physical core: the tensors that
 stream in and out, their elements per lane, and their layout. `cost_rules` makes tasks
-for programs; kernels specify them by their access patterns (`cost_lanes`). A `Pace` is
-the time that an engine takes; the engine's file computes it.
+for programs, `cost_lanes` from the access patterns of kernels. A `Pace` is the time
+that an engine takes; the engine's file computes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LaneStream(NamedTuple):
         partitions: the number of lanes that have elements.
         contiguous: whether the innermost elements are contiguous.
         stride_bytes: the stride of the innermost dimension.
-        is_dynamic: whether its address is known only at run time.
+        is_dynamic: whether the tensor's address is known only at run time.
     """
 
     memory: str
@@ -68,7 +68,7 @@ class LaneTask:
     Attributes:
         name: the function of nki.isa.
         queue: the engine.
-        read: streams into the engine, without operands of one element per lane.
+        read: streams into the engine, except operands of one element per lane.
         written: streams out of the engine.
         ops: operators of the ALU, in order.
         function: the activation function, for ScalarE.
@@ -99,7 +99,7 @@ class LaneTask:
         return max((s.free for s in self.streams), default=1)
 
     def in_fp32(self) -> LaneTask:
-        """Return the task with FP32 streams, as between instructions of a chain."""
+        """Return the task with FP32 streams, as inside a chain of instructions."""
         wide = np.dtype(np.float32)
         return replace(
             self,

@@ -3,8 +3,8 @@
 A matmul loads up to 128 columns of the stationary operand, then streams the columns of
 the moving one; it takes max(min(64, stationary columns), moving columns) cycles [V26],
 multiplied by the cycles of a column (4 in FP32). During a matmul the stationary operand
-of the next one loads [A2]; a matmul shorter than this load delays the next matmul. On
-NeuronCore-v4, instead, a part of each load delays matmuls and transposes of any length.
+of the next one loads [A2]; if the load takes longer than the matmul, the next matmul
+waits. On NeuronCore-v4, a part of each load always delays what follows it.
 Row and column tiles of the array work in parallel.
 """
 
@@ -49,7 +49,7 @@ class ArrayTask:
 
 
 def multiply_seconds(core: Core, task: ArrayTask) -> float:
-    """Return how long matmuls occupy the array, without loads."""
+    """Return the seconds in which matmuls occupy the array, without loads."""
     least = min(a.MATMUL_MINIMUM.value, task.held) * max(1.0, task.column_cycles)
     short = ceil(task.matmuls / task.parallel) * least
     streamed = ceil(task.moved / task.parallel) * task.column_cycles
@@ -67,18 +67,18 @@ def load_seconds(core: Core, task: ArrayTask) -> float:
 
 
 def array_seconds(core: Core, task: ArrayTask) -> float:
-    """Return the time of consecutive matmuls; each load overlaps the matmul before."""
+    """Return the seconds of successive matmuls; a load overlaps the previous matmul."""
     load, spent = load_seconds(core, task), multiply_seconds(core, task)
     if core.spec.seen_load_cycles is None:
         return load + max(spent, (task.loads - 1) * load)
-    # One load serves at most as many moving columns as a PSUM bank has FP32 sums.
+    # One load serves at most as many moving columns as a bank of PSUM has columns.
     columns = task.parallel * core.spec.psum_bank_bytes_per_partition / 4
     loads = max(task.loads, task.moved / columns)
     return load + spent + (loads - 1) * seen_load_seconds(core, task)
 
 
 def seen_load_seconds(core: Core, task: ArrayTask) -> float:
-    """Return how long a load during another matmul delays the array; 0 before v4."""
+    """Return the seconds by which a load delays matmuls; 0 before NeuronCore-v4."""
     cycles = (core.spec.seen_load_cycles or 0.0) * task.packed
     share = task.held / core.spec.max_stationary_free
     return cycles * share * max(1.0, task.column_cycles) / clock(core, "tensor")
@@ -98,7 +98,7 @@ def products(core: Core, kind: Products) -> float:
     """Return the number of products of `kind` that a cell adds per cycle.
 
     Raises:
-        InternalError: the chip does not have that kind.
+        InternalError: the chip has no matmul of this kind.
     """
     found = getattr(core.spec.products_per_cell_per_cycle, kind)
     if found is None:
@@ -116,7 +116,7 @@ def column_cycles(
 
 
 def transpose_cycles(core: Core, item_bytes: int) -> float:
-    """Return the cycles of a column in transposes."""
+    """Return the cycles of a moving column in a transpose."""
     if item_bytes < 4:
         return 1.0
     exact = has(core, "exact_transpose")
@@ -124,7 +124,7 @@ def transpose_cycles(core: Core, item_bytes: int) -> float:
 
 
 def peak_flops_per_second(core: Core, kind: str) -> float | None:
-    """Return the peak rate of the array; None if the core has no such matmul.
+    """Return the peak rate of the array; None if it has no matmul of `kind`.
 
     A multiply-add counts as 2; for "sparse" (4:16) the zeros count too."""
     spec = core.spec
@@ -142,7 +142,7 @@ def least_tile(core: Core) -> int:
 
 
 def tiles_at_once(core: Core, rows: int, columns: int) -> int:
-    """Return how many tiles of a size work in parallel, as the array's input allows."""
+    """Return how many tiles of `rows` x `columns` cells the array runs in parallel."""
     tiles = (core.spec.partitions // rows) * (core.spec.array_columns // columns)
     # Without tiling the array takes one matmul at a time, whatever its input allows.
     return max(1, min(tiles, int(a.PARALLEL_INPUT.value) // rows))

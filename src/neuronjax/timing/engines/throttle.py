@@ -2,15 +2,15 @@
 
 After idle time the array works at 50 % of its rate, and this limit rises to 100 % in
 3 us; while the array's use is below 50 %, the limit falls again. The throttle prevents
-steps of the current [GL].
+jumps of the electric current [GL].
 
 ASSUMPTION: the use is the limit times the fraction of the array's rows that a matmul
 occupies, and the limit falls in proportion to the difference between the use and 50 %.
-With fewer than half of the rows, the limit thus never rises: FP32 products of one row
-take eight cycles a column and not four (mamba [KDA]). A matmul of half of the rows runs
-at the full rate if earlier matmuls have raised the limit to 100 %, until a gap lowers
-it: the use is then below 50 %, and the limit falls further. FP32 products of 64 rows
-thus take one to two times the time at the full rate (bmm [KDA]).
+With fewer than half of the rows, the use is always below 50 %, so the limit never
+rises: FP32 products of one row take eight cycles a column, not four (mamba [KDA]). With
+half of the rows, the use is 50 % if the limit is 100 %, but after a gap has lowered the
+limit, the use is lower and the limit falls further: FP32 products of 64 rows take one
+to two times the time at the full rate (bmm [KDA]).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return how much longer matmuls take because a pause came before them.
+    """Return how many seconds longer matmuls take if a pause came before them.
 
-    They use all rows of the array and take `busy_seconds` at the full rate."""
+    The matmuls use all rows of the array and take `busy_seconds` at the full rate."""
     if not is_throttled(core):
         return 0.0
     return Throttle().spent(0.0, busy_seconds, 1.0) - busy_seconds
@@ -42,19 +42,19 @@ def is_idle(seconds: float) -> bool:
 
 
 class Throttle:
-    """The throttle's state for one array, which matmuls change in order of time.
+    """The state of one array's throttle; `spent` is called for each matmul in order.
 
     Attributes:
-        lost_seconds: the time lost so far.
+        lost_seconds: by how much the throttle has delayed matmuls so far.
     """
 
     def __init__(self) -> None:
         self.lost_seconds = 0.0
-        self._ramped = 0.0  # position in the ramp, in seconds
+        self._ramped = 0.0  # seconds of the rise to 100 %
         self._end = -inf  # end of the last matmul
 
     def spent(self, start: float, seconds: float, share: float) -> float:
-        """Return the time of a matmul that begins at `start`.
+        """Return the seconds of a matmul that begins at `start`.
 
         `seconds` is its time at the full rate, `share` the fraction of the array's rows
         that it uses."""

@@ -2,12 +2,11 @@
 
 N elements per lane take N cycles if one tensor streams in. Two tensors take 2 N on
 NeuronCore-v2, which reads one element of a lane per cycle [A2, V26], and N from v3 on,
-which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). Performance modes: two
-tensors take N on all cores if both have 16 bits or one is in PSUM; one tensor in 16
-bits takes N / 4 from v3 on, or N / 2 if it is strided, in PSUM, or written in 8 bits
-(measured: tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves
-the rate [A2]. Instructions without a published price take a cycle for every element
-that streams in.
+which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). If both have
+16 bits or one is in PSUM, two tensors take N on v2, too. From v3 on, one tensor in 16
+bits takes N / 4, or N / 2 if it is strided, in PSUM, or written in 8 bits (measured:
+tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves the rate
+[A2]. Instructions without a published formula take a cycle per element that streams in.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def _streamed(task: LaneTask, core: Core) -> float:
 
 
 def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -> int:
-    """Return the elements per lane and cycle of tensor_copy and tensor_scalar. `plain`
-    means that source and target are contiguous in SBUF."""
+    """Return the elements per lane and cycle of tensor_copy and tensor_scalar: 1, 2 or
+    4. `plain` means that source and target are contiguous in SBUF."""
     if not has(core, "vector_perf_modes"):
         return 1
     widths = core.spec.vector.elements_per_cycle
@@ -58,8 +57,8 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return N / 4, N / 2 or N cycles for N elements per lane, by dtypes and layout; at
-    least 600 cycles if an address is dynamic."""
+    """Return N / 4, N / 2 or N cycles for N elements per lane, by dtypes and layout;
+    the minimum is 600 cycles if an address is dynamic."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -92,8 +91,8 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
     """Return N cycles for N elements per lane if an operand is in PSUM (measured [RMQ,
-    picture]), or if 16-bit elements are subtracted, then multiplied [V26]; otherwise
-    the cycles of all input streams."""
+    picture]), or if an even number of 16-bit elements is subtracted, then multiplied
+    [V26]; otherwise the cycles of all input streams."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
@@ -152,7 +151,7 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 cycles per element (published), but 2.6 before v3 (measured)."""
+    """Return 8 cycles per element (published); before NeuronCore-v3, 2.6 (measured)."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
