@@ -54,7 +54,7 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
 def _sum(queue: Queue, events: Sequence[Event]) -> Work:
     """Return one work with the sums of `events`, a kernel's events on `queue`.
 
-    A copy within HBM has two events; `dma_bytes` counts the one that takes time."""
+    A copy within HBM has two events; `dma_bytes` counts the one that uses `queue`."""
     total = dict.fromkeys(_SUMS, 0.0)
     for event in events:
         source, times = event.source, event.count

@@ -170,7 +170,7 @@ def lane_task(
     `i`; `shape` replaces the shape of this result.
 
     `operands` are the indices of the operands that are streamed, by default the first
-    operand that is not in `reading.scalars`, or operand 0 if all operands are."""
+    operand that is not in `reading.scalars`, or operand 0 without such an operand."""
     result = (*i.results, *i.operands)[0].type  # of operand 0 if `i` has no result
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:

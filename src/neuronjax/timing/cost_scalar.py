@@ -31,8 +31,8 @@ class ActivationRecipe:
     vector: int = 0
 
 
-# The functions of ScalarE, by their names in nki.language, then those of StableHLO, by
-# textbook identities (ASSUMPTION).
+# The functions of ScalarE, by their names in nki.language, then those of StableHLO,
+# computed by textbook identities (ASSUMPTION).
 RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {
         name: ActivationRecipe(("" if name in IN_EVERY_TABLE else name,))

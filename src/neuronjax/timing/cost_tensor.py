@@ -326,7 +326,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return cycles per moving column, fewer if FP32 operands are flagged as 0 or 1."""
+    """Return cycles per moving column, fewer if FP32 operands are declared 0 or 1."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):

@@ -45,7 +45,7 @@ def is_kind(kind: type[Instruction], kinds: tuple[type[Instruction], ...]) -> bo
 
 
 def is_stored(instruction: Memset) -> bool:
-    """Return whether the constant of `instruction` is in HBM: its elements differ."""
+    """Return whether a constant is stored in HBM, because its elements differ."""
     value = instruction.value
     if value.size < 2:
         return False

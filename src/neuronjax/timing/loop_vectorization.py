@@ -48,7 +48,7 @@ class _VectorizedValue(NamedTuple):
 
 
 def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
-    """Return whether a loop has only elementwise instructions, reductions, copies."""
+    """Return whether a loop has only elementwise work, reductions and copies."""
     return all(
         isinstance(inner, (Call, *_KNOWN))
         for i in loop.body.instructions
@@ -246,7 +246,7 @@ class LoopVectorization:
         return self._move(i, value.buffer, (*shape, self.trips), "broadcast", (kept,))
 
     def _scan(self, state: int) -> bool:
-        """Emit a scan that computes a state; return False if it is no recurrence."""
+        """Emit a scan that computes a state; return False if the state is no recurrence."""
         new = self.results[self.arguments.index(state)]
         steps = self._recurrence(state, new)
         if steps is None:

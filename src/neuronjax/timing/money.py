@@ -136,7 +136,7 @@ class TrainingRun:
     """The length of a training run, and how it uses the machine.
 
     Attributes:
-        steps: optimizer steps; None if `tokens` is given, or if unknown.
+        steps: optimizer steps; None if `tokens` is given or the length is unknown.
         tokens: the tokens of the run, given instead of `steps`.
         tokens_per_step: tokens of one call of the step, on one copy.
         utilization: share of the rented time in which steps run.

@@ -58,7 +58,7 @@ class PricedMove:
         seconds: the time on the DMA engines.
         latency: the seconds from the movement's end until a consumer can start.
         first_reader: for a read, the index of the first step that reads the value, 0 if
-            no step does; for a write, of the step that makes the value, or -1.
+            no step does; for a write, that of the step that makes the value, or -1.
     """
 
     movement: Movement
@@ -76,9 +76,9 @@ class PricedUnit:
         interval: the seconds from one tile to the next.
         tables: ScalarE's function tables, in order of first use.
         block: the prices of one row block, if the unit runs one block after the other.
-        blocks: in the prices of one row block, the number of blocks; else 1.
-        sources: in the prices of one row block, by `id` of each work, the work for all
-            blocks together.
+        blocks: the number of row blocks, set only in `block`.
+        sources: by `id` of a row block's work, the work for all blocks together; set
+            only in `block`.
     """
 
     steps: list[PricedStep] = field(default_factory=list)
@@ -93,7 +93,7 @@ class PricedUnit:
 
     def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
         """Return, in order, the groups of loads that start together. Each group is
-        (whether each tile has a part of the loads, the loads)."""
+        (whether each tile needs only a part of the loads, the loads)."""
         groups: dict[tuple[bool, int], list[PricedMove]] = {}
         for move in self.loads:
             streams = self.pieces > 1 and not move.movement.is_whole
@@ -161,7 +161,7 @@ class Pricing:
     ) -> list[tuple[Way, ...]]:
         """Return `options` without work for attention scores in blocks that are masked.
 
-        ASSUMPTION: the compiler skips hidden blocks as attention kernels do, with the
+        ASSUMPTION: the compiler skips masked blocks as attention kernels do, with the
         block sizes of nki-library."""
         masked = next((s.masked for s in region.steps if s.masked), None)
         if masked is None:
@@ -233,7 +233,7 @@ class Pricing:
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
         """Return the seconds of the busiest queue once `way` is added to `load`, plus
-        the seconds of one tile through `way` divided by `pieces`."""
+        the seconds of one tile through `way`, divided by `pieces`."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)

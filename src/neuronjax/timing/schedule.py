@@ -220,7 +220,7 @@ class _Schedule:
     def _tiled(
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
-        """Schedule one tile through all steps; the others follow at equal intervals."""
+        """Schedule a tile through all steps; other tiles follow at equal intervals."""
         pieces, interval = prices.pieces, prices.interval
         others = (pieces - 1) * interval
         inside: dict[int, float] = {}

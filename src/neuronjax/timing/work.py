@@ -136,7 +136,7 @@ class Transfer:
     """Bytes that the DMA engines move for an instruction.
 
     Attributes:
-        buffer: the tensor's buffer; None if it has none.
+        buffer: the buffer of the tensor; None if the tensor has no buffer.
         row_bytes: contiguous bytes of one descriptor, on which efficiency depends.
         is_read: whether bytes come from HBM; else they go to HBM.
         transposes: whether the DMA engines transpose on the way.
@@ -165,10 +165,10 @@ class Event(NamedTuple):
 
     Attributes:
         start_seconds, end_seconds: from the start of the program.
-        name: opcode of the work, or reason of the transfer.
+        name: the opcode; for a transfer, its reason or, in a kernel, "load" or "store".
         source: the Work or Transfer of the event.
         instruction: index into `Timeline.instructions`, -1 for none.
-        count: how often loops repeat the event; times are those of its first run.
+        count: how often the event occurs, due to loops; times are those of the first.
         wait_seconds: how long the queue waits for operands before the event.
         pieces: the number of equal tiles; the first begins at the start, the last ends
             at the end, and other events of the queue may run between tiles.
