@@ -246,7 +246,7 @@ class LoopVectorization:
         return self._move(i, value.buffer, (*shape, self.trips), "broadcast", (kept,))
 
     def _scan(self, state: int) -> bool:
-        """Emit a scan that computes a state; return False if the state is no recurrence."""
+        """Emit a scan for a state; return False if the state is no recurrence."""
         new = self.results[self.arguments.index(state)]
         steps = self._recurrence(state, new)
         if steps is None:
