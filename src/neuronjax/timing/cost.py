@@ -1,9 +1,9 @@
-"""The cost of an instruction: the ways (`work.Way`) to execute it, from shapes alone.
+"""The ways (`work.Way`) to execute an instruction, from shapes and dtypes alone.
 
-The rules list the ways, in one file per engine; `cost_rules` places tensors on the
-lanes. The times of engines are in `engines`, from the vendor's guides; figures that are
-not facts of a chip are in `assumptions`. `schedule` and `collectives` price control
-flow and collectives.
+Rules, in one file per engine, list the ways; `cost_rules` distributes tensors over the
+lanes. `engines` has the times of engines, from the vendor's guides, and `assumptions`
+the figures that are not facts of a chip. `schedule` prices control flow, and
+`cost_collective` prices collectives.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ RULES = (
 
 
 def own_seconds(way: Way) -> float:
-    """Return the seconds of a way on an idle core if all operands are ready.
+    """Return the seconds in which an idle core executes `way` if operands are ready.
 
-    The works of `way` are a pipeline, so this is the time of the longest work, plus the
-    first tile of every other work, plus all latencies."""
+    The works form a pipeline, so this is the time of the longest work, plus the time of
+    the first tile of every other work, plus all latencies."""
     if not way:
         return 0.0
     longest = max(way, key=lambda work: work.seconds)
@@ -51,8 +51,8 @@ def own_seconds(way: Way) -> float:
 def ways(
     instruction: Instruction, core: Core, reading: Reading = PLAIN
 ) -> tuple[Way, ...]:
-    """Return the ways to execute an instruction, the quickest first; the result is
-    `((),)` if the instruction is free."""
+    """Return the ways to execute an instruction, the quickest first, or `((),)` if the
+    instruction takes no time."""
     found = rule(instruction, core, reading)
     if core.chip.lacks:
         found = tuple(way for way in found if own_seconds(way) < inf)

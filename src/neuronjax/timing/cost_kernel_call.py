@@ -2,9 +2,9 @@
 schedule.
 
 A work has the time for which the kernel occupies the queue. All works together take as
-long as the kernel alone, without `around_seconds`, which a program has once. The
-kernel's transfers are between HBM and its own tiles, so its operands and results are in
-HBM (`sbuf_allocation`). A kernel without a grid runs on one physical core.
+long as the kernel alone, but without `around_seconds`, which are added once per
+program. A kernel reads its operands from HBM and writes its results to HBM. A kernel
+without a grid runs on one physical core.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
 
 
 def _sum(queue: Queue, events: Sequence[Event]) -> Work:
-    """Return the sum of a kernel's events on one queue.
+    """Return one work with the sums of `events`, a kernel's events on `queue`.
 
-    A copy within HBM has two events, a read and a write; only the first counts its
-    bytes."""
+    A copy within HBM has two events; `dma_bytes` counts the one that uses `queue`."""
     total = dict.fromkeys(_SUMS, 0.0)
     for event in events:
         source, times = event.source, event.count

@@ -1,15 +1,15 @@
 """The registry of cost rules, and the layout of programs' tensors on lanes.
 
-Rules of programs register by instruction class (functools.singledispatch, `rule`) and
-return ways (`work.Way`); rules of kernels register by the name of the nki.isa function
-(`prices`). Both are in one file per engine, use shapes and dtypes only, and describe
-work; `engines` computes its time.
+Rules of programs are registered by instruction class (`rule`) and return ways
+(`work.Way`); rules of kernels are registered by the name of the nki.isa function
+(`prices`). Both are in one file per engine and use only shapes and dtypes; `engines`
+computes the times.
 
-Instructions have no layout; the compiler is assumed to choose well. **The rule**: the
-fewest leading dimensions that make 128 rows or more are on the partitions, and the
-other dimensions are the free size; a tensor of fewer rows is spread over the lanes as
-one long row. With LNC 2 two physical cores share the columns. Reductions put the kept
-dimensions on the partitions if these dimensions fill them.
+A program states no layout. The compiler is assumed to choose this one: the fewest
+leading dimensions that make 128 rows or more are on the partitions, and the other
+dimensions are the columns; a tensor of fewer than 128 elements has one element per
+lane. With LNC 2 each physical core has half of the columns. A reduction has its kept
+dimensions on the partitions if they fill the partitions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
-    """Return how many elements of a tensor the fullest lane has."""
+    """Return how many elements of a tensor of `shape` are in the fullest lane."""
     partitions = core.spec.partitions
     rows = 1
     for size in shape:
@@ -45,24 +45,24 @@ def columns(shape: tuple[int, ...], core: Core) -> int:
 
 
 def tiles_of(per_lane: int, limit: float | None = None) -> int:
-    """Return how many instructions of at most `limit` elements process `per_lane`
-    elements of each lane."""
+    """Return how many instructions process `per_lane` elements of each lane, if each
+    processes up to `limit`, by default `ELEMENTS_OF_AN_INSTRUCTION`."""
     return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))
 
 
-#: The ways of a free instruction, which is an access pattern of its consumers.
+#: The ways of an instruction that is only an access pattern of its consumers.
 FREE: tuple[Way, ...] = ((),)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The ways in which operands are read; each field is a set of operand indices.
+    """How an instruction reads its operands; each field is a set of operand indices.
 
     Attributes:
-        scalars: operands with one element in all or one per row (an immediate, or a
-            vector over the partitions), which need no second stream through the engine.
+        scalars: operands with one element (an immediate) or with one element per row (a
+            vector over the partitions), which the engine does not stream.
         in_psum: operands that are still in PSUM.
-        to_transpose: operands of a matmul whose contracted axis is not on partitions.
+        to_transpose: matmul operands whose contracted axis is not on the partitions.
     """
 
     scalars: frozenset[int] = frozenset()
@@ -78,7 +78,8 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
     """Return the ways to execute an instruction, in any order.
 
     Raises:
-        InternalError: the class has no rule; control flow and collectives have none.
+        InternalError: the instruction's class has no rule; control flow and
+            collectives have no rule.
     """
     raise InternalError(
         f"{instruction.name} has no cost rule",
@@ -95,17 +96,17 @@ class KernelPrice:
     """The time of a kernel instruction on an idle core if all operands are ready.
 
     Attributes:
-        work: the work of its engine; for DMA, the work of each DMA engine.
+        work: the work of the engine; for DMA, the work of each DMA engine.
         moves: reads and writes of HBM, which events show instead of `work`.
         ring: for DMA, the queue that issues the transfer; "" for engines.
         issue_seconds: how long issuing a transfer occupies the ring.
-        start_seconds: from a transfer's trigger to its first byte.
-        dma_engines: the first DMA engine that moves data, and the number of engines.
+        start_seconds: seconds from the start of issuing a transfer to its first byte.
+        dma_engines: (first, number) of the DMA engines that move the data.
         load_seconds: seconds to load a stationary operand that is not yet loaded.
-        seen_seconds: the part of `load_seconds` that delays the next matmul.
-        rows, columns: (first, number) of the rows of a matmul's tile of TensorE's
-            array, and of its columns, in units of 32.
-        array_share: the fraction of the tile's rows that are in use.
+        seen_seconds: how long a load during another matmul delays the array.
+        rows, columns: the rows and the columns of TensorE's array that a matmul
+            occupies, each as (first, number) in units of 32.
+        array_share: the fraction of `rows` that the matmul uses.
     """
 
     work: Work
@@ -123,11 +124,11 @@ class KernelPrice:
 
 KernelRule = Callable[[KernelInstruction, Core], KernelPrice]
 KERNEL_RULES: dict[str, KernelRule] = {}
-"""Name of an instruction -> its rule."""
+"""Name of an nki.isa function -> its rule."""
 
 
 def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
-    """Return a decorator that registers a rule of kernels under instruction names."""
+    """Return a decorator that registers a rule for the nki.isa functions `names`."""
 
     def register(rule: KernelRule) -> KernelRule:
         KERNEL_RULES.update(dict.fromkeys(names, rule))
@@ -165,12 +166,12 @@ def lane_task(
     operands: Iterable[int] | None = None,
     **more: Any,
 ) -> LaneTask:
-    """Return the task of the nki.isa instruction `name` that computes the result of
-    `i`, or, if `shape` is given, a tensor of that shape.
+    """Return the task in which the nki.isa instruction `name` computes the result of
+    `i`; `shape` replaces the shape of this result.
 
-    `operands` are the indices of the operands that stream in, by default the first
-    operand that is not a scalar."""
-    result = (*i.results, *i.operands)[0].type  # some instructions have no result
+    `operands` are the indices of the operands that are streamed, by default the first
+    operand that is not in `reading.scalars`, or operand 0 without such an operand."""
+    result = (*i.results, *i.operands)[0].type  # of operand 0 if `i` has no result
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:
         every = range(len(i.operands))
@@ -186,7 +187,7 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Return a way in which an engine runs each of `tasks` `times` times per tile."""
+    """Return a way of one work; `times` is how often each tile runs all `tasks`."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

@@ -1,7 +1,7 @@
-"""Costs of programs' elementary functions, in activations of ScalarE.
+"""Costs of programs' elementary functions.
 
-A function that the engine has is one activation; other functions need several
-activations, with instructions of VectorE around them.
+A function of ScalarE is one activation; other functions need one or more activations
+and instructions of VectorE.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from neuronjax.timing.work import Core, Way
 
 @dataclass(frozen=True, slots=True)
 class ActivationRecipe:
-    """The activations and passes that compute a function.
+    """The activations of ScalarE and the passes of VectorE that compute a function.
 
     Attributes:
-        tables: the table of each activation.
-        vector: the number of VectorE's passes, each of one cycle per element.
+        tables: the table of each activation; "" if every table has the function.
+        vector: the number of passes, each priced as a tensor_scalar in FP32.
     """
 
     tables: tuple[str, ...]
     vector: int = 0
 
 
-# First the engine's functions, by their names in nki.language, then StableHLO's
-# functions as compilers would compute them (ASSUMPTION: by textbook identities, with
-# passes of VectorE around the activations).
+# The functions of ScalarE, by their names in nki.language, then those of StableHLO,
+# computed by textbook identities (ASSUMPTION).
 RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {
         name: ActivationRecipe(("" if name in IN_EVERY_TABLE else name,))
@@ -42,20 +41,20 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     | {
         "exponential": ActivationRecipe(("exp",)),
         "log": ActivationRecipe(("log",)),
-        "log_plus_one": ActivationRecipe(("log",)),  # with a bias of 1
+        "log_plus_one": ActivationRecipe(("log",)),  # log(x + 1): a bias of 1
         "logistic": ActivationRecipe(("sigmoid",)),
         "tanh": ActivationRecipe(("tanh",)),
         "erf": ActivationRecipe(("erf",)),
         "sqrt": ActivationRecipe(("sqrt",)),
         "rsqrt": ActivationRecipe(("rsqrt",)),
-        "sine": ActivationRecipe(("sin",), 3),  # reduced to [-pi, pi]
+        "sine": ActivationRecipe(("sin",), 3),  # passes reduce x to [-pi, pi]
         "cosine": ActivationRecipe(("sin",), 3),
         "tan": ActivationRecipe(("sin", "sin", "reciprocal"), 4),
         "exponential_minus_one": ActivationRecipe(("exp",), 1),
         "cbrt": ActivationRecipe(("log", "exp"), 2),
         "erfc": ActivationRecipe(("erf",), 1),
         "erf_inv": ActivationRecipe(("log", "sqrt"), 18),
-        "atan": ActivationRecipe(("reciprocal", "arctan"), 3),  # 1 / x if |x| > 1
+        "atan": ActivationRecipe(("reciprocal", "arctan"), 3),  # arctan(1/x) if |x| > 1
         "acos": ActivationRecipe(("sqrt", "reciprocal", "arctan"), 5),
         "asin": ActivationRecipe(("sqrt", "reciprocal", "arctan"), 5),
         "acosh": ActivationRecipe(("sqrt", "log"), 3),
@@ -78,7 +77,6 @@ def _(i: Activation, core: Core, reading: Reading) -> tuple[Way, ...]:
         task = lane_task(core, i, "scalar", "activation", function=function)
         works += elementwise(core, i, task)
     if recipe.vector:
-        # Every pass of arithmetic counts as one tensor_scalar in FP32.
         task = lane_task(core, i, "vector", "tensor_scalar").in_fp32()
         works += elementwise(core, i, task, times=recipe.vector)
     ways: list[Way] = [tuple(works)]

@@ -1,10 +1,10 @@
 """Costs of contractions and transposes on TensorE.
 
-In programs, the stationary operand, and row and column tiles for small operands, are
-chosen to take the least time. VectorE or ScalarE then copies every result out of PSUM:
-the copy is the last work of a way, and is left out if the consumer reads PSUM. Kernels
-specify stationary operands, tiles and copies; a stationary operand that is used again
-is not loaded again, and `kernel_queues.Array` runs tiles of the array in parallel.
+In a program, the stationary operand is the one with which the contraction is quicker,
+and small operands use only a tile of the array. VectorE or ScalarE copies every result
+out of PSUM: the copy is the last work of a way, and `pricing` removes it if the
+consumer reads PSUM. A kernel specifies stationary operands, tiles and copies;
+`kernel_queues.Array` runs tiles of the array in parallel.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ class Contraction:
         column_cycles: cycles per moving column.
         item_bytes: bytes of an element of the operands.
         psum_bytes: bytes of a sum in PSUM.
-        flops_per_k: operations per result and stored row: 2, or more if zeros are not
-            stored.
-        stationary: "lhs", "rhs", or "" for the quicker of the two.
+        flops_per_k: operations of the program per result and row of k.
+        stationary: the stationary operand: "lhs", "rhs", or "" for the quicker choice.
         row_tiles: whether the array may be divided into row tiles.
         column_tiles: whether the array may be divided into column tiles.
     """
@@ -87,12 +86,12 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTiling:
-    """The instructions of a contraction.
+    """The matmuls of a contraction.
 
     Attributes:
-        task: the work of the array, on one physical core.
+        task: the matmuls, as a task of the array.
         groups: the number of PSUM banks that one core fills, one after the other.
-        evacuated: elements per lane that leave PSUM, on one core.
+        evacuated: elements per lane that one physical core copies out of PSUM.
         read_bytes: bytes read from SBUF.
     """
 
@@ -149,8 +148,8 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
 
 
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
-    """Return the two ways to contract: the works `before`, a matmul, and a copy out of
-    PSUM by VectorE or by ScalarE; `FREE` if the result is empty."""
+    """Return two ways, or `FREE` if the result is empty. Both ways consist of `before`,
+    a matmul and a copy out of PSUM: one copies with VectorE, the other with ScalarE."""
     if not c.batch * c.m * c.n:
         return FREE
     t = _best_tiling(c, core)
@@ -178,10 +177,10 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
 def evacuations(
     core: Core, per_lane: int, psum_read_bytes: float, item_bytes: int
 ) -> tuple[Work, Work]:
-    """Return the copy from PSUM to SBUF, by VectorE and by ScalarE.
+    """Return two works that copy a result from PSUM to SBUF, by VectorE and by ScalarE.
 
-    `per_lane` is the number of elements per lane of one physical core, `item_bytes` the
-    size of an element in PSUM; elements of 16 bits are copied twice as fast."""
+    `per_lane` is the number of elements per lane of one physical core, and `item_bytes`
+    the size of an element in PSUM."""
     dtype = np.dtype(np.float16 if item_bytes == 2 else np.float32)
     moved = float(psum_read_bytes)
     bank = core.spec.psum_bank_bytes_per_partition
@@ -206,10 +205,10 @@ def evacuations(
 def transpose_works(
     core: Core, batch: int, rows: int, columns: int, item_bytes: int
 ) -> tuple[Way, Way]:
-    """Return the two ways to transpose [rows, columns] matrices on the array.
+    """Return two ways to transpose [rows, columns] matrices on the array: the result is
+    copied out of PSUM by VectorE or by ScalarE.
 
-    They differ in the engine that copies the result out of PSUM. Blocks of the array's
-    size are stationary operands, one after the other."""
+    Each block of the array's size is a stationary operand."""
     side, wide = core.spec.partitions, core.spec.array_columns
     blocks = batch * ceil(columns / wide)
     squares = ceil(blocks * ceil(rows / side) / core.lnc)
@@ -254,7 +253,6 @@ def _transposed_first(
 
 @rule.register
 def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a matmul by the passes of its dtypes; integers are summed in software."""
     lhs, rhs = i.operands[:2]
     asked = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     batch, m, n, k = i.held or asked
@@ -280,7 +278,6 @@ def _(i: NcMatmul, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an MX matmul: four products per cell and cycle, and no column tiles."""
     lhs, rhs = i.operands[:2]
     batch, m, n, k = i.dimensions.sizes(lhs.type.shape, rhs.type.shape)
     rows_per_cell = max(1, i.k_tile // core.spec.partitions)
@@ -297,7 +294,6 @@ def _(i: NcMatmulMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparse matmul: each stationary row selects one of four moving rows."""
     values, moving = i.operands[0], i.operands[2]
     d = i.dimensions
     batch = prod(values.type.shape[x] for x in d.lhs_batch)
@@ -305,7 +301,7 @@ def _(i: NcMatmulSparse, core: Core, reading: Reading) -> tuple[Way, ...]:
     dense = prod(moving.type.shape[x] for x in d.rhs_contract)
     held = prod(values.type.shape) // max(1, batch * k)
     moved = prod(moving.type.shape) // max(1, batch * dense)
-    full = 4  # 4:16: each compressed row selects one of 4 moving rows [C3]
+    full = 4  # 4:16 sparsity: a row of `values` selects one of 4 moving rows [C3]
     c = Contraction(
         *(batch, held, moved, k, i.k_tile),
         column_cycles=column_cycles(core, "sparse", full),
@@ -330,7 +326,7 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return the cycles of a moving column, fewer if FP32 operands are only 0 and 1."""
+    """Return cycles per moving column, fewer if FP32 operands are declared 0 or 1."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):
@@ -447,7 +443,7 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
 
 
 def over_partitions(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a copy of one partition to all others by a matmul of one row with ones."""
+    """Price a copy of one partition to all, a matmul with a stationary row of ones."""
     out = operand(i.outputs[0])
     kind: Products = "fp32" if out.dtype.itemsize == 4 else "bf16"
     task = ArrayTask(

@@ -26,7 +26,7 @@ from neuronjax.ir.instruction_set import (
 )
 
 MATMULS = (NcMatmul, NcMatmulMx, NcMatmulSparse)
-#: Elementwise instructions, whose operands and results have one shape.
+#: Elementwise instructions, whose operands and results have the same shape.
 ELEMENTWISE = (
     TensorTensor,
     TensorScalar,
@@ -54,7 +54,7 @@ def is_stored(instruction: Memset) -> bool:
     return bits[item:].tobytes() != bits[:-item].tobytes()
 
 
-#: Fields of every instruction that `kind_of` leaves out; it keeps the field `engine`.
+#: Fields of every instruction except `engine`; `kind_of` does not return these fields.
 _COMMON = {f.name for f in dataclasses.fields(Instruction)} - {"engine"}
 
 

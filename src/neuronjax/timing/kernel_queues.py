@@ -1,9 +1,9 @@
 """The queues that issue a kernel's instructions, and TensorE's array.
 
-TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. The
-other queues issue, of their next few instructions, the one that can start first, as if
-the compiler had moved it to the front. The compiler of neuronxcc.nki also reorders
-TensorE's instructions, except additions to one sum (see `REORDER_WINDOW`).
+TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. Every
+other queue issues the one of its next few instructions that can start first, since the
+compiler reorders them (see `REORDER_WINDOW`). The compiler of neuronxcc.nki also
+reorders TensorE's instructions, except matmuls that add to the same sum.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from neuronjax.timing.work import Core, Queue
 
 #: Queues that issue in the kernel's order.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
-#: Queues that issue in the order of a kernel of neuronxcc.nki.
+#: Queues that issue in the kernel's order if the kernel uses neuronxcc.nki.
 _IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}
-#: Means "no entry" where an entry's number is expected.
+#: Stands for "no entry" in place of an entry's number.
 NOTHING = -1
 
 
 class IssueQueue:
-    """A queue of instructions, of which some are issued.
+    """A queue that issues instructions.
 
     Attributes:
         kind: a ring of DMA, or an engine.
         entries: numbers of instructions, in the order of the kernel.
-        base: the number of leading entries that have all been issued.
-        free: the time at which it can issue again.
-        wake: the time at which the scheduler visits it next.
-        last: the entry that it issued last.
-        window: how many of the next entries can be issued out of order.
+        base: `entries[:base]` are issued, `entries[base]` is not.
+        free: the time at which the queue can issue again.
+        wake: the time at which the scheduler visits the queue next.
+        last: the entry that the queue issued last.
+        window: how many entries from `base` on can be issued next; 1 means in order.
     """
 
     __slots__ = ("base", "entries", "free", "kind", "last", "wake", "window")
@@ -57,9 +57,9 @@ class IssueQueues:
     """The queues of all cores.
 
     Attributes:
-        queue_of: the number of each entry's queue.
-        pause: by the first entry of each queue in an iteration of a device loop, the
-            seconds of the loop's comparison and branch before it.
+        queue_of: by entry, the number of its queue.
+        pause: by entry, the seconds of a device loop's comparison and branch before the
+            entry, if the entry is its queue's first in an iteration or after the loop.
     """
 
     def __init__(
@@ -111,10 +111,11 @@ class Array:
     def multiply(
         self, p: KernelPrice, start: float, held: float | None
     ) -> tuple[float, float, float]:
-        """Schedule one matmul or transpose, in the order of issue, from `start` on.
+        """Schedule a matmul or transpose, not before `start`; return its start, its end
+        and the time of the next issue. Calls are in the order of issue.
 
-        `held` is the time at which the stationary operand is ready to load; None if it
-        is already loaded. Return the start, the end, and the time of the next issue."""
+        `held` is the time from which the stationary operand can be loaded; None if the
+        operand is already loaded."""
         if held is not None:
             start = max(start, max(held, self._start) + p.load_seconds)
         spent = p.work.seconds
@@ -129,8 +130,8 @@ class Array:
         return start, start + spent, free
 
     def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
-        """Return when a matmul starts: once its tiles and the array's input are free.
-        Occupy the tiles and the input."""
+        """Return when, from `start` on, the tiles of a matmul and the array's input are
+        free, and occupy both."""
         rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
         columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
         used = [(r, c) for r in rows for c in columns]

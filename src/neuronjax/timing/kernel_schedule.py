@@ -2,10 +2,9 @@
 
 Each program of a grid has its own core if there are enough cores. A core has five
 engines, queues that issue DMA, and 16 DMA engines; all programs share the CC-cores. An
-instruction starts when its queue (`kernel_queues`) is free, and the instructions that
-it waits for (`kernel_dependencies`) have ended and their results can be read. Transfers
-share the DMA engines in the order of issue. Equal input gives an equal schedule. Times
-are in seconds.
+instruction starts once its queue (`kernel_queues`) is free and the results that it
+needs (`kernel_dependencies`) can be read. Transfers share the DMA engines in the order
+of issue. Equal input gives an equal schedule. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -42,10 +41,11 @@ class KernelSchedule:
 
     Attributes:
         core: the physical cores on which the kernel runs, as one logical core.
-        starts, ends: times of each instruction; for a transfer, of its bytes.
-        waits: seconds for which an instruction's queue was idle before it.
-        causes: the entry that decided when an instruction starts; -1 for none.
-        loads: (start, core, function) of ScalarE's table loads.
+        starts, ends: by instruction, when it starts and ends; by transfer, when its
+            bytes start and end.
+        waits: by instruction, the seconds for which its queue was idle before it.
+        causes: by instruction, the earlier one that decided its start; -1 for none.
+        loads: (start, core, table) of ScalarE's table loads.
         issues: (start, entry) of transfers that the engines in `ISSUERS` issue.
         found: the dependencies, and the lifetimes of storages.
         total_seconds: until the last result can be read, plus `around_seconds`.
@@ -70,7 +70,7 @@ class KernelSchedule:
     notes: tuple[str, ...]
 
 
-#: A note reports TensorE's throttle if it costs more than this share of the time.
+#: A note reports TensorE's throttle if it adds more than this share of the total time.
 _NOTABLE_SHARE = 0.05
 
 #: A function from an instruction's number and price to a hypothetical price.
@@ -89,10 +89,10 @@ def schedule_kernel(
 
     The programs of a grid run on `lnc` physical cores; None means one core per program,
     up to the cores of a logical core. `trips` has the iteration counts of device loops
-    that do not specify theirs, by "file.py:12".
+    that specify no count, by the loop's source line, "file.py:12".
 
     Raises:
-        InvalidProgramError: an LNC size that the chip does not have.
+        InvalidProgramError: the chip cannot join `lnc` cores.
         UnimplementedError: an instruction whose time is not known.
     """
     core = Core.of(target, _cores(program, target, lnc))
@@ -137,14 +137,14 @@ def _throttled(run: _Scheduling) -> list[str]:
     if lost <= _NOTABLE_SHARE * run.total:
         return []
     return [
-        f"TensorE's throttle adds {lost * 1e6:,.0f} us to its work: matmuls on at most "
-        "half of the array's rows, or pauses, keep TensorE at half of its full rate"
+        f"TensorE's throttle adds {lost * 1e6:,.0f} us: TensorE runs at half its full "
+        "rate after pauses, or because matmuls use at most half of the array's rows"
     ]
 
 
 @no_collection()
 def what_if(schedule: KernelSchedule, change: Change) -> float:
-    """Return the seconds of the same kernel if `change` replaces every price."""
+    """Return the kernel's seconds if `change` gives the price of each instruction."""
     priced = [change(n, p) for n, p in enumerate(schedule.priced)]
     run = _Scheduling(
         schedule.stream, priced, schedule.found, schedule.core, schedule.program.older
@@ -165,7 +165,7 @@ class _CoreState:
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # when all DMA engines become free
+        self.level: float | None = 0.0  # the time in all of `dma`; None if they differ
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
@@ -223,7 +223,8 @@ class _Scheduling:
                     mine.append(n * 2 + (w & 1))
 
     def all(self) -> None:
-        """Schedule all entries; a truncated loop delays the entries after it."""
+        """Schedule all entries; the iterations of a loop that are not in the stream
+        delay the entries after the loop."""
         loops = self.stream.loops
         order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
         periods = [0.0] * len(order)
@@ -242,8 +243,8 @@ class _Scheduling:
         self.periods = periods
 
     def _period(self, loop: UnrolledLoop) -> float:
-        """Return the seconds between the ends of the last two iterations of a loop, or
-        the length of its single iteration."""
+        """Return the seconds between the ends of a loop's last two iterations, or the
+        length of its only iteration; 0 without iterations."""
         if len(loop.edges) < 2:
             return 0.0
         ends = [
@@ -270,12 +271,12 @@ class _Scheduling:
             now, number = heappop(self.heap)
             queue = self.queues[number]
             if queue.wake != now:
-                continue  # the queue was woken earlier
+                continue  # outdated: the queue's `wake` has changed
             queue.wake = inf
             self._serve(now, number, queue)
 
     def _serve(self, now: float, number: int, queue: IssueQueue) -> None:
-        """Issue entries that can start now; sleep until another entry can start."""
+        """Issue entries of `queue` that can start now; sleep until others can start."""
         entries, missing, ready, done = (
             queue.entries,
             self.missing,
@@ -305,9 +306,8 @@ class _Scheduling:
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return (entry, `now`) if an entry after the window's first can start now,
-        else (-1, the earliest time at which an entry can start, or `wake` if earlier).
-        """
+        """Return (entry, `now`) if an entry after the queue's first can start now. If
+        not, return (-1, the next time to look, at the latest `wake`)."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]
@@ -364,7 +364,7 @@ class _Scheduling:
                 why[later] = n
             missing[later] -= 1
             if not missing[later]:
-                if later >= len(self.done):  # a group of entries, not a single entry
+                if later >= len(self.done):  # `later` is a group of entries
                     when, others = ready[later], self.after[later] or []
                     self._notify(why[later], others, now, when, when)
                     continue
@@ -392,7 +392,7 @@ class _Scheduling:
         if table:
             if table != state.table:
                 state.table = table
-                load = queue.free  # a load waits for no operand
+                load = queue.free  # a table load waits for no operand
                 self.loads.append((load, self.core_of[number], state.table))
                 start = max(start, load + a.TABLE_LOAD.value)
         ports = shared_ports(p.work, self.core)

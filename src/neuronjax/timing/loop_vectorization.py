@@ -1,9 +1,9 @@
-"""Loops rewritten so that all iterations are computed at once, along a new last axis.
+"""Vectorization of loops: all iterations are computed together, along a new last axis.
 
-The carries of such a loop are of four kinds: unchanged values, a counter of the
-iterations, tensors of which each iteration reads or replaces its own slice, and states.
-A state must be an FP32 recurrence whose other operands do not depend on the state: one
-scan computes the state for all iterations. Other loops are not rewritten.
+Every carry of such a loop is an unchanged value, a counter of the iterations, a tensor
+of which each iteration replaces one slice, or a state. A state must be an FP32
+recurrence whose other operands do not depend on the state: one scan then computes the
+state for all iterations. Other loops are not rewritten.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from neuronjax.timing.flattening import FlatNode, Flattening
 from neuronjax.timing.instruction_kinds import ELEMENTWISE
 
 _KNOWN = (*ELEMENTWISE, BitcastCopy, DmaCopy, Iota, Memset, TensorReduce)
-#: The parameters of a movement: starts, ends, strides, or an order of axes.
+#: The parameters of a `DmaCopy`: starts, ends, strides, or an order of axes.
 Parameters = tuple[tuple[int, ...], ...]
-#: Commutative operators of the scan, so that the state may be either operand [ISA].
+#: Operators of the scan [ISA]; all commute, so the state can be either operand.
 _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
 class _VectorizedValue(NamedTuple):
-    """The buffer that replaces a value of a loop's body after vectorization; if
-    `turns`, its last axis has one element per iteration."""
+    """The buffer that replaces a value of a loop's body after vectorization; `turns` is
+    whether the buffer's last axis has one element per iteration."""
 
     buffer: Buffer
     turns: bool
 
 
 def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
-    """Return whether a loop has only elementwise work, reductions and movement."""
+    """Return whether a loop has only elementwise work, reductions and copies."""
     return all(
         isinstance(inner, (Call, *_KNOWN))
         for i in loop.body.instructions
@@ -57,7 +57,7 @@ def is_loop_of_slices(loop: Loop, functions: Mapping[str, Block]) -> bool:
 
 
 def composed(first: DmaCopy, then: DmaCopy) -> DmaCopy:
-    """Return two transpositions as one, or as a reshape if they cancel."""
+    """Return one transposition that replaces two, or a reshape if the two cancel."""
     order = tuple(first.parameters[0][p] for p in then.parameters[0])
     if order == tuple(range(len(order))):
         return dataclasses.replace(
@@ -137,8 +137,8 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Return, by carry, the node that writes the slice of the current iteration,
-        for the carries that the loop's body uses nowhere else."""
+        """Return, by carry, the node that replaces the current iteration's slice of the
+        carry, if no other node uses the carry."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -159,7 +159,7 @@ class LoopVectorization:
         self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
     ) -> bool:
         """Return whether `indices` and `sizes` select the current iteration's slice of
-        the tensor `value`, which must have a slice for every iteration."""
+        the tensor `value`, and this tensor has one slice per iteration."""
         shape = self.types[value].shape
         return (
             bool(shape)
@@ -170,7 +170,7 @@ class LoopVectorization:
         )
 
     def _states(self) -> dict[int, int]:
-        """Return the new value of each state; mark unchanged carries as known."""
+        """Return, by state, its new value; add unchanged carries to `known`."""
         states = {}
         for n, value in enumerate(self.arguments):
             passes = n >= len(self.results) or self.results[n] == value
@@ -181,7 +181,7 @@ class LoopVectorization:
         return states
 
     def _done(self, node: FlatNode) -> bool:
-        """Compute a node if its operands are known; return whether it is computed."""
+        """Emit a node if its operands are known; return whether the node is done."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True
@@ -246,7 +246,7 @@ class LoopVectorization:
         return self._move(i, value.buffer, (*shape, self.trips), "broadcast", (kept,))
 
     def _scan(self, state: int) -> bool:
-        """Replace a state by a scan; return False if it is no recurrence."""
+        """Emit a scan for a state; return False if the state is no recurrence."""
         new = self.results[self.arguments.index(state)]
         steps = self._recurrence(state, new)
         if steps is None:
@@ -268,13 +268,13 @@ class LoopVectorization:
                 location=last.location,
             )
         )
-        # The states before each iteration are `result`, shifted by one element.
+        # The state before an iteration is one element earlier; the time is the same.
         self.known[state] = self.known[new] = _VectorizedValue(result, turns=True)
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two operations that compute `new` from `state`, each with
-        its second operand; None if `state` is no recurrence."""
+        """Return the one or two nodes that compute `new` from `state`, each with the
+        operand that does not depend on `state`; None if `state` is no recurrence."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:
@@ -384,8 +384,8 @@ def _op(node: FlatNode) -> str:
 
 
 def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
-    """Return a movement's parameters, extended by a last axis for the iterations; None
-    if this kind of movement cannot be extended."""
+    """Return the parameters of `i`, extended by a last axis for the iterations; None if
+    copies of this kind cannot be extended."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None
     if i.kind in ("broadcast", "transpose"):

@@ -3,8 +3,8 @@
 Prices are US dollars per hour of a whole machine, which is rented as a whole however
 many of its cores work. *Utilization* is the share of the rented hours in which steps
 run or tokens are served; restarts, checkpoints and empty queues are paid for too. A
-*copy* is one of several replicas of the program, each on its own cores. A price is the
-caller's or a dated list price of `hardware.instances`; no price is guessed.
+*copy* is one of several replicas of the program, each on cores of its own. A price is
+given by the caller or is a dated list price of `hardware.instances`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS_PER_HOUR = 3600.0
 MILLION = 1e6
 
 Terms = Literal["on demand", "Capacity Block"]
-#: The price of one instance, or prices by the instance's name.
+#: The price of one instance, prices by instance name, or None for the list price.
 PricePerHour = float | Mapping[str, float] | None
 
 
@@ -33,8 +33,8 @@ class Price:
 
     Attributes:
         usd_per_hour: for the whole machine.
-        basis: "given" by the caller, or the source and date of the list price.
-        terms: the terms of a list price; "" if the price is given.
+        basis: "given" by the caller, or source, terms, region and date of a list price.
+        terms: the terms of a list price; "" if the caller gives the price.
     """
 
     usd_per_hour: float
@@ -45,12 +45,13 @@ class Price:
 def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) -> Price:
     """Return the price of a target.
 
-    `given` is the caller's price of one instance, or prices by the instance's name.
-    `terms` None means on demand, or a Capacity Block if on demand has no list price.
+    `given` is the caller's price of one instance, prices by instance name, or None for
+    the list price. `terms` None means on demand, or a Capacity Block if no price on
+    demand is listed.
 
     Raises:
-        InvalidProgramError: no price is given or listed; a price is not above 0; the
-            terms do not exist.
+        InvalidProgramError: no price is given or listed; a price is not above 0;
+            `terms` is unknown.
     """
     name = target.name.partition(":")[0]
     value = given.get(name) if isinstance(given, Mapping) else given
@@ -95,12 +96,12 @@ def check_watts(watts: float | None) -> None:
 
 
 def rented_hours(busy_seconds: float, utilization: float) -> float:
-    """Return the hours to pay for `busy_seconds` of work."""
+    """Return the hours that are paid for `busy_seconds` of work at `utilization`."""
     return busy_seconds / SECONDS_PER_HOUR / utilization
 
 
 def energy_kwh(watts: float, hours: float) -> float:
-    """Return the energy of a machine with an average power of `watts`."""
+    """Return the kWh that a machine of average power `watts` uses in `hours`."""
     return watts * hours / 1000.0
 
 
@@ -116,7 +117,7 @@ class StepTime:
         all_reduce_seconds: the time of the all-reduce of gradients over the copies.
         exposed_seconds: the part of the all-reduce that the backward pass does not
             hide.
-        launch_seconds: the delay of the next launch, with its wait for all ranks.
+        launch_seconds: the delay until the next step, including a wait for all ranks.
     """
 
     compute_seconds: float
@@ -135,7 +136,7 @@ class TrainingRun:
     """The length of a training run, and how it uses the machine.
 
     Attributes:
-        steps: optimizer steps; None if `tokens` is given, or if unknown.
+        steps: optimizer steps; None if `tokens` is given or the length is unknown.
         tokens: the tokens of the run, given instead of `steps`.
         tokens_per_step: tokens of one call of the step, on one copy.
         utilization: share of the rented time in which steps run.
@@ -152,8 +153,8 @@ class TrainingRun:
         """Refuse a run that is incomplete or contradicts itself.
 
         Raises:
-            InvalidProgramError: both steps and tokens; tokens in steps of unknown size;
-                a number that is not above 0.
+            InvalidProgramError: both `steps` and `tokens`; `tokens` without
+                `tokens_per_step`; a number that is not above 0.
         """
         check_utilization(self.utilization)
         for name in ("steps", "tokens", "tokens_per_step", "watts"):
@@ -171,7 +172,7 @@ class TrainingRun:
             )
 
     def steps_of(self, copies: float) -> int | None:
-        """Return the number of steps of the run on `copies` copies; None if unknown."""
+        """Return the run's steps on `copies` copies; None without steps and tokens."""
         if self.tokens is None:
             return self.steps
         assert self.tokens_per_step is not None
@@ -183,21 +184,21 @@ class TrainingCost:
     """The cost of a run on one machine with one policy; unknown values are None.
 
     Attributes:
-        machine: instance, or the name of the caller's machine.
+        machine: the name of the instance or of the caller's machine.
         policy: the name of the policy; "" for the caller's machine.
         devices: logical cores in use; 0 for the caller's machine.
         copies: copies of the program, each with its own batch; for the caller's
             machine, the number of batches in a step.
         time: the parts of a step's time.
-        tokens_per_second: of all copies, while steps run.
+        tokens_per_second: tokens of all copies per second in which steps run.
         steps: optimizer steps.
         tokens: tokens of all steps.
         hours: rented hours.
         dollars: the price of the run.
-        dollars_per_million_tokens: at the run's utilization.
+        dollars_per_million_tokens: price of a million tokens at the run's utilization.
         energy_kwh: energy of the rented hours, from the caller's watts.
         price: the price of the whole machine.
-        hbm_bytes: peak HBM of one device, with donated arguments reused for results.
+        hbm_bytes: peak HBM of one device; results reuse donated arguments' memory.
         hbm_capacity_bytes: the HBM of one device.
     """
 
@@ -219,7 +220,7 @@ class TrainingCost:
 
     @property
     def dollars_per_batch(self) -> float:
-        """Return the price of one copy's batch in a step, at full utilization."""
+        """Return the price of a step divided by `copies`, at full utilization."""
         hours = rented_hours(self.step_seconds, 1.0)
         return hours * self.price.usd_per_hour / self.copies
 

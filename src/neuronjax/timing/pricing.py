@@ -1,9 +1,8 @@
-"""Prices of regions: the way to execute every step, and the interval of tiles.
+"""Prices of regions (`fused`): a way to execute each step, and the time between tiles.
 
-The choice maximises throughput: it minimises the load of the region's busiest engine. A
-region's tiles follow each other at the interval of its busiest queue, as in a software
-pipeline. Prices do not depend on start times, which `schedule` finds. Equal steps are
-priced once.
+The ways are chosen so that the region's busiest queue has little work. As in a software
+pipeline, a tile starts whenever the busiest queue has done its work for one tile.
+Prices do not depend on start times, which `schedule` finds.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.memory_plan import BlockPlan, Movement, Unit
 from neuronjax.timing.work import Core, Way, Work
 
-#: Fields of a work that scale with its size.
+#: Fields of `Work` that are proportional to the size of the tensors.
 _PROPORTIONAL = (
     *("seconds", "flops", "hardware_flops", "transpose_flops"),
     *("sbuf_read_bytes", "sbuf_write_bytes", "psum_read_bytes", "psum_write_bytes"),
@@ -40,9 +39,9 @@ class PricedStep:
     """A step with the way in which it is executed.
 
     Attributes:
-        way: the works of engines that execute it.
-        reads: values in memory that it reads.
-        is_barrier: whether its readers have to wait for its last tile.
+        way: the works that execute the step.
+        reads: values in memory that the step reads.
+        is_barrier: whether readers of the step's results wait for the last tile.
     """
 
     step: FusedStep
@@ -57,9 +56,9 @@ class PricedMove:
 
     Attributes:
         seconds: the time on the DMA engines.
-        latency: the seconds from its end until a consumer can start.
-        first_reader: index of the first step that reads the value, 0 if none does; for
-            a write, of the step that makes the value, -1 if none does.
+        latency: the seconds from the movement's end until a consumer can start.
+        first_reader: for a read, the index of the first step that reads the value, 0 if
+            no step does; for a write, that of the step that makes the value, or -1.
     """
 
     movement: Movement
@@ -76,9 +75,10 @@ class PricedUnit:
         pieces: the number of consecutive tiles.
         interval: the seconds from one tile to the next.
         tables: ScalarE's function tables, in order of first use.
-        blocks: the number of row blocks that do not overlap.
-        block: the prices of one block, if there are several.
-        sources: by `id` of each work in `block`, the work for all blocks together.
+        block: the prices of one row block, if the unit runs one block after the other.
+        blocks: the number of row blocks, set only in `block`.
+        sources: by `id` of a row block's work, the work for all blocks together; set
+            only in `block`.
     """
 
     steps: list[PricedStep] = field(default_factory=list)
@@ -92,8 +92,8 @@ class PricedUnit:
     sources: dict[int, Work] = field(default_factory=dict)
 
     def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
-        """Return the groups of loads that start together, in order. Each group is
-        (whether the loads stream with the tiles, the loads)."""
+        """Return, in order, the groups of loads that start together. Each group is
+        (whether each tile needs only a part of the loads, the loads)."""
         groups: dict[tuple[bool, int], list[PricedMove]] = {}
         for move in self.loads:
             streams = self.pieces > 1 and not move.movement.is_whole
@@ -149,7 +149,7 @@ class Pricing:
         return out
 
     def moves(self, unit: Unit) -> PricedUnit:
-        """Return the prices of the transfers of control flow or a collective."""
+        """Return prices of the transfers of `unit`, control flow or a collective."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = PricedUnit()
@@ -159,9 +159,9 @@ class Pricing:
     def _unmasked(
         self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
-        """Return the ways, reduced to blocks of attention scores that no mask hides.
+        """Return `options` without work for attention scores in blocks that are masked.
 
-        ASSUMPTION: the compiler skips hidden blocks as attention kernels do, with the
+        ASSUMPTION: the compiler skips masked blocks as attention kernels do, with the
         block sizes of nki-library."""
         masked = next((s.masked for s in region.steps if s.masked), None)
         if masked is None:
@@ -209,15 +209,15 @@ class Pricing:
         instruction, scalars = priced(fused, step)
         reading = Reading(scalars, frozenset(in_psum), frozenset(turned))
         found = _without_gpsimd(ways(instruction, self.core, reading))
-        if stays:  # without the copy out of PSUM
+        if stays:  # drop the last work, the copy out of PSUM
             kept = [way[:-1] if len(way) > 1 else way for way in found]
             found = tuple(dict.fromkeys(kept))
         return found
 
     def _choose(self, options: list[tuple[Way, ...]], pieces: int) -> list[Way]:
-        """Return for every step the way that minimises the load of the busiest queue.
+        """Return a way for every step, so that the busiest queue has little work.
 
-        Steps with a single way are added first, then the longest steps."""
+        Steps with a single way come first, then the others, the longest step first."""
         load: dict[str, float] = {}
         chosen: list[Way] = [found[0] for found in options]
         longest = [sum(work.seconds for work in way) for way in chosen]
@@ -232,8 +232,8 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the load of the busiest queue once `way` is added, plus 1 / `pieces`
-        of the seconds that one tile needs for the way."""
+        """Return the seconds of the busiest queue once `way` is added to `load`, plus
+        the seconds of one tile through `way`, divided by `pieces`."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -311,10 +311,10 @@ def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
 def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
     """Return the instruction to price for a step, and the positions of its scalars.
 
-    Its operands have the shapes after access patterns and the dtypes in memory."""
+    The instruction's operands have the shapes that it reads through access patterns,
+    and the dtypes of the tensors in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
-        # The operands keep the instruction's shapes, and get the dtypes in memory.
         operands = [
             _seen(types, access, v, view.type.shape)
             for v, view in zip(step.operands, i.operands, strict=False)

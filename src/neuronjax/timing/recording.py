@@ -1,4 +1,4 @@
-"""The state of a schedule: its events, and when queues become free."""
+"""The events of a schedule, and the times at which queues become free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EventRecorder:
 
     Attributes:
         on: whether events are recorded.
-        count: how often the current instructions run, due to the loops around them.
+        count: how often the loops around the current instructions execute them.
         instructions: the instructions to which events belong, one per step.
         fused: for each of `instructions`, all the instructions that its step fuses.
     """
@@ -57,8 +57,8 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Record a transfer as an event of the step that first reads the value or, for
-        a write, of the step that makes the value."""
+        """Record a transfer as an event: a read for the first step that reads the
+        value, a write for the step that computes the value."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1
@@ -70,8 +70,8 @@ class EventRecorder:
         )
 
     def once(self, first: int, last: int) -> None:
-        """Count table loads in a range of events only once, since later iterations of
-        the loop need no table loads."""
+        """Count the table loads in a range of a loop's events once, not once per
+        iteration, since later iterations need no table loads."""
         for n in range(first, last):
             if self.events[n].name == TABLE_LOAD:
                 self.events[n] = self.events[n]._replace(count=self.count)
@@ -84,7 +84,7 @@ class EventRecorder:
         period: float,
         sources: Mapping[int, Work],
     ) -> None:
-        """Extend a range of events from the first row block to all blocks."""
+        """Extend a range of events of the first row block to represent all blocks."""
         later = (blocks - 1) * period
         for n in range(first, last):
             event = self.events[n]
@@ -141,7 +141,7 @@ class QueueState:
     """The times at which queues become free, in seconds.
 
     Attributes:
-        free: the time of every queue other than DMA.
+        free: the time at which each queue other than DMA becomes free.
         table: the function table that ScalarE has loaded.
         dma: the time at which the DMA engines become free.
         end: the latest end of an event so far.

@@ -1,10 +1,10 @@
 """The wires of a message between two chips of a node, and the rates of wires.
 
-A torus routes axis after axis, in the shorter direction; if both directions are equally
-long, each carries half of the message (ASSUMPTION; with one direction an all-reduce on
-trn1 would be slower than measured). A chain and a ring are tori of one axis. In a
-switch a message takes the cable of its chip, then the cable of the destination. A wire
-is (chip, link, direction), where link is an index into `Topology.links`.
+In a torus, a chain or a ring, a message moves along one axis after the other, in the
+shorter direction; if both directions are equally long, each carries half of the message
+(ASSUMPTION; with one direction an all-reduce on trn1 would be slower than measured). In
+a switch a message takes the cable of the source, then the cable of the destination. A
+wire is (chip, link, direction), where link is an index into `Topology.links`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Routes:
         return cables * link.bytes_per_second
 
     def slowest(self, flows: Mapping[tuple[int, int], float]) -> float:
-        """Return the seconds for which the simultaneous messages `flows` (bytes by
-        ends) occupy the busiest wire."""
+        """Return the seconds for which simultaneous messages occupy the busiest wire;
+        `flows` has the bytes of each message, by (source, destination)."""
         load: dict[Wire, float] = {}
         for ends, size in flows.items():
             for wire, part in self.between(*ends):
@@ -67,7 +67,7 @@ def routes_of(topology: Topology) -> Routes:
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield a route's wires, slowest axis first, each with its part of the message."""
+    """Yield a route's wires, axis after axis, each with its part of the message."""
     start, end = place_of(topology, source), place_of(topology, destination)
     links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)
@@ -82,7 +82,7 @@ def _along_axes(
 def _ways(
     topology: Topology, axis: int, a: int, b: int
 ) -> list[tuple[int, int, float]]:
-    """Return (direction, hops, part of the message) of each direction from a to b."""
+    """Return (direction, hops, part of the message) for each direction that is used."""
     size = topology.shape[axis]
     if not topology.closed[axis]:
         return [(1 if b > a else -1, abs(b - a), 1.0)]
@@ -93,7 +93,7 @@ def _ways(
 
 
 def place_of(topology: Topology, chip: int) -> tuple[int, ...]:
-    """Return the coordinates of a chip, slowest axis first."""
+    """Return the coordinates of a chip along the axes of `topology.shape`."""
     return tuple(map(int, np.unravel_index(chip, topology.shape)))
 
 
@@ -104,7 +104,7 @@ def _number(topology: Topology, place: Sequence[int]) -> int:
 def _switched(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield the wires to the other rack, then to the other server or chip.
+    """Yield a route's wires: to the destination's rack, then to its server or chip.
 
     ASSUMPTION: between racks a message takes the direct cable to the chip in the same
     position, and continues from there."""
@@ -128,10 +128,10 @@ def _cable(source: int, destination: int, link: int) -> Iterator[tuple[Wire, flo
 
 @functools.lru_cache(maxsize=256)
 def channels(topology: Topology, group: Group) -> tuple[tuple[int, ...], ...]:
-    """Return the order of a node's chips in every channel of a ring; () for one chip.
+    """Return, for each channel of a ring, the group's chips in order; () for one chip.
 
-    All chips of a torus of 4 x 4 (x 4) have four channels; other groups have two, in
-    opposite directions (vendor's `collective_permute_implicit`)."""
+    A group of all chips of a 4 x 4 or 4 x 4 x 4 torus has four channels; other groups
+    have two, in opposite directions (vendor's `collective_permute_implicit`)."""
     first = {ranks[0]: group.locals[ranks[0]] for ranks in group.by_chip}
     if len(first) == 1:
         return ()
@@ -158,7 +158,7 @@ def _through_planes(
     cycles: Sequence[tuple[int, ...]], planes: int
 ) -> list[tuple[int, ...]]:
     """Return each cycle of a plane, cut open, as a path through all planes: forwards on
-    even planes and backwards on odd ones.
+    even planes and backwards on odd planes.
 
     ASSUMPTION, since the vendor's cycles through an UltraServer are not published. The
     paths share no wire, because the second cycle is cut between other chips than the
@@ -179,8 +179,8 @@ def _through_planes(
 
 @functools.lru_cache(maxsize=256)
 def _closed(topology: Topology, chips: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the chips in the order of a closed path along wires; in the given order if
-    no path is found."""
+    """Return the chips in the order of a closed path along wires; `chips` itself if no
+    such path is found."""
     # Along a closed path two colours alternate, as on a chessboard, so they are equally
     # frequent.
     colours = [sum(place_of(topology, chip)) % 2 for chip in chips]

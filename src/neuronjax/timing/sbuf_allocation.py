@@ -1,9 +1,9 @@
 """The choice of values that stay in SBUF between the regions of a block.
 
 The regions are visited once, in order. Values that later regions read stay while they
-fit; the value with the furthest next use is evicted first, and saved to HBM once. Whole
-operands (`TiledRegion.whole`) that do not fit beside the tiles are loaded once per
-block of rows.
+fit; the value with the furthest next use is evicted first, and saved if it is not in
+HBM. Whole operands (`TiledRegion.whole`) that do not fit beside the tiles are loaded
+once per block of rows.
 """
 
 from __future__ import annotations
@@ -74,11 +74,10 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values of which each tile is read when it is computed, so that no memory is
-        #: reserved.
+        #: Values that need no memory: each tile is read when it is computed.
         self.passed_on: set[int] = set()
-        #: Values that are written directly into a slice of a tensor in HBM. The update
-        #: of this slice then moves nothing.
+        #: Values that are written directly into a slice of a tensor in HBM, so that the
+        #: update of this slice moves nothing.
         self.in_place: set[int] = set()
         self.from_psum: set[int] = set()
         self.bound: set[int] = set()
@@ -99,7 +98,7 @@ class SbufAllocation:
     def _copy_arguments(self) -> None:
         """Add copies for results that are an argument or a view of an argument.
 
-        An unchanged carry of a loop is not copied."""
+        A loop's carry is not copied if it is unchanged or stays in SBUF."""
         arguments = self.fused.arguments
         unit = Unit(TiledRegion())
         for n, value in enumerate(self.fused.results):
@@ -164,7 +163,7 @@ class SbufAllocation:
                 is_whole = is_whole and not streams
                 times = 1
                 if value in region.whole:
-                    times = unit.copies if batches == 1 else 1  # cores split batches
+                    times = unit.copies if batches == 1 else 1  # a batch is on one core
                     times *= 1 if fits else unit.passes
                 part, turned = parts.get(value, (1.0, False))
                 turned = turned and value not in in_array
@@ -179,13 +178,12 @@ class SbufAllocation:
         unit.sbuf_bytes = min(self.capacity, used + others)
 
     def _mark_layouts(self, unit: Unit) -> set[int]:
-        """Set `unit.turned` to the matmul operands that have the wrong axis on the
-        partitions, and return the values to transpose.
+        """Set `unit.turned` to the matmul operands that the array has to transpose, and
+        return their values.
 
-        A computed value has the layout that its readers need, unless reductions along
-        its rows, or scalars per row, keep the rows on the partitions. A value from HBM
-        has the layout of its tensor. The array transposes a value once for all its
-        readers."""
+        A computed value has the layout that its readers need, unless a reduction along
+        its rows or a scalar per row keeps the rows on the partitions. A value from HBM
+        has the layout of its tensor. A value is transposed once for all its readers."""
         region, bound, reads = unit.region, self.bound, self.fused.reads
         turned: set[int] = set()
         found: dict[tuple[int, int], None] = {}
@@ -288,8 +286,8 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Remove dead values, then evict values until the rest fits in `room`; values
-        in `needed` are neither counted nor evicted."""
+        """Remove from SBUF the values without a later reader, then evict values until
+        the rest fits in `room`; values in `needed` are neither counted nor evicted."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -307,7 +305,7 @@ class SbufAllocation:
         *,
         after: int,
     ) -> None:
-        """Save values, the furthest next use first, until the rest fits in `room`."""
+        """Evict values, the furthest next use first, until `total` is within `room`."""
         for value in sorted(values, key=lambda v: (-self._next(v, after), v)):
             if total <= room:
                 break
@@ -320,8 +318,8 @@ class SbufAllocation:
         self.sbuf.add(value, size, _NEVER if value in self.kept_results else last)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
-        """Keep in SBUF the results that later units read; save results that do not
-        fit."""
+        """Save the block's results to HBM. Keep the unit's results that later units
+        read in SBUF, or save them if they do not fit."""
         fused = self.fused
         for step in unit.region.steps:
             for value in step.results:
@@ -342,8 +340,8 @@ class SbufAllocation:
                     self._place(value)
 
     def _place(self, value: int) -> None:
-        """Mark a saved value as written directly into a slice of a tensor in HBM if a
-        reader would copy it into this slice, as when a scan stacks its results."""
+        """Add a saved value to `in_place` if a reader only copies the value into a
+        slice of a tensor, as when a scan stacks its results."""
         uses = () if value in self.results else self.next_use.get(value, ())
         steps = (self.units[n].region.steps[0] for n in uses)
         if any(replaces_slice(self.fused, s, value, self.sbuf) for s in steps):
@@ -351,7 +349,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader reads each tile when it is computed."""
+        """Return whether a value's only reader reads each tile when it is made."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -378,9 +376,9 @@ class SbufAllocation:
         """Plan `unit` if it gathers or updates slices of a tensor; return whether it is
         planned.
 
-        An update happens in place, since nothing reads the target later. Its transfer
-        is an "output" if the program returns it, else an "update" if the target is an
-        argument, else a "spill_save"."""
+        An update happens in place, since nothing reads the target later. The transfer
+        is an "output" if the block returns the updated tensor, else an "update" if the
+        target is an argument, else a "spill_save"."""
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
         is_gather = isinstance(step.instruction, LocalGather)
@@ -417,8 +415,7 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """Plan an update in SBUF, in place; return False if its target is read
-        later."""
+        """Plan an update of `source` in SBUF; return False if a later unit reads it."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True

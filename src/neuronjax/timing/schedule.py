@@ -1,13 +1,13 @@
 """The schedule of a program on one logical NeuronCore, by engine.
 
 Regions follow each other in program order; each engine and the DMA rings work in the
-order of issue. Inside a region tiles follow each other at the interval of the busiest
-queue: the total is the time of one tile through all steps, plus one interval per
-further tile. A region of one tile streams parts of the tile: a step starts on its
-producer's first part, and ends no sooner than the producer's end plus the time of the
-step's last part. Loads are issued before the engines need them. Iterations of a loop
-start at equal intervals. A branch takes the time of its longest block, and an Spmd
-block the time of one device, since all devices run the same program.
+order of issue. Inside a region, tiles start at equal intervals, in which the busiest
+queue does its work for one tile: the total is the time of one tile through all steps,
+plus one interval per further tile. In a region of one tile, a step starts when the
+first part of its producer's result is ready, and processes its last part after the
+producer ends. Loads are issued before the engines need them. Iterations of a loop start
+at equal intervals. A branch takes the time of its longest block. An Spmd block takes
+the time of one device, since all devices run the same program.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def schedule(
     """Return the timeline of a program.
 
     `trips` has the iteration counts of loops with dynamic conditions, by the user's
-    line, "file.py:12", or by the instruction's ordinal. A loop that is neither static
-    nor in `trips` counts as one iteration, with a note in `Timeline.notes`. `plan` is
-    the memory plan, if it is already made; `placement` is `Policy.placement`.
+    line, "file.py:12", or by the instruction's ordinal. A loop whose count is neither
+    static nor in `trips` counts as one iteration, with a note in `Timeline.notes`.
+    `plan` None means that memory is planned here; `placement` is `Policy.placement`.
 
     Raises:
         InvalidProgramError: a collective has a device that is not in `placement`.
@@ -144,7 +144,7 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule equal row blocks: one with events, and one to find the period."""
+        """Schedule a row block with events, and one to find the period of the rest."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -166,8 +166,8 @@ class _Schedule:
         return state.dma
 
     def _tables(self, prices: PricedUnit, state: QueueState) -> None:
-        """Load each of a region's tables on ScalarE once, before the region's steps:
-        all tiles of a function are computed together (ASSUMPTION)."""
+        """Load each of ScalarE's tables once per region, before the region's steps, as
+        if all tiles of a function were computed together (ASSUMPTION)."""
         tables = prices.tables
         if not tables or tables == (state.table,):
             return
@@ -183,7 +183,7 @@ class _Schedule:
         self.table_loads += 1
 
     def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
-        """Issue the loads of a region, and return when each value is ready.
+        """Issue the loads of a region, and return when each loaded value is ready.
 
         Loads for the same step end at the same time; loads of whole operands come
         first."""
@@ -239,7 +239,7 @@ class _Schedule:
                 elif value in arrived:  # the first tile may overlap the load
                     first, end = arrived[value]
                     last = max(last, end)
-                else:  # the step waits for the last tile
+                else:  # of an earlier region: wait for its last tile
                     first = times[value][1] if value in times else 0.0
                 if first > ready:
                     ready = first
@@ -296,7 +296,8 @@ class _Schedule:
             state.end = max(state.end, end)
 
     def _ramp(self, state: QueueState, start: float, busy: float) -> float:
-        """Return the time that TensorE loses to its throttle after an idle stretch."""
+        """Return the seconds that the throttle adds to `busy` seconds of TensorE, 0 if
+        no pause is before them."""
         if not is_idle(start - state.free.get("tensor", -inf)):
             return 0.0
         return after_idle_seconds(self.core, busy)
@@ -328,7 +329,7 @@ class _Schedule:
         access = plan.fused.access
         given = [self._ready(access[v].roots, times) for v in step.operands]
         arguments = given[: len(i.operands)]
-        for _, end in given[len(i.operands) :]:  # values that blocks of `i` read
+        for _, end in given[len(i.operands) :]:  # outer values that blocks of `i` read
             for queue in _COMPUTE:
                 state.free[queue] = max(state.free.get(queue, 0.0), end)
         if isinstance(i, Loop):
@@ -370,7 +371,7 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """Schedule one iteration with recorded events, and one to find the period."""
+        """Schedule an iteration with events, and one to find the period of the rest."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:
@@ -432,7 +433,7 @@ class _Schedule:
     def _collective(
         self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
     ) -> None:
-        """Schedule a collective on the CC-cores; only its readers wait for it."""
+        """Schedule a collective on the CC-cores; only readers of its results wait."""
         (step,) = unit.region.steps
         i = step.instruction
         assert isinstance(i, Collective)

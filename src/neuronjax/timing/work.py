@@ -2,9 +2,8 @@
 
 `cost` computes the work of an instruction on each engine, `memory` the transfers
 between HBM and SBUF, `schedule` the times. All figures are for **one logical
-NeuronCore**: with LNC 2, two physical cores that share the tiles of every instruction.
-Units are seconds, bytes and floating-point operations; values of tensors are never
-used.
+NeuronCore**: with LNC 2, for two physical cores that share the tiles of every
+instruction. Units are seconds, bytes and floating-point operations.
 """
 
 from __future__ import annotations
@@ -35,12 +34,10 @@ class Core:
 
     @classmethod
     def of(cls, target: Target, lnc: int | None = None) -> Core:
-        """Return a core of a target.
-
-        `lnc` None is the target's default.
+        """Return a logical core of `target`; `lnc` None means the target's default.
 
         Raises:
-            InvalidProgramError: an LNC size that the chip does not have.
+            InvalidProgramError: the chip cannot join `lnc` physical cores.
         """
         target.logical_cores(lnc)
         return cls(target.chip, target.lnc_default if lnc is None else lnc)
@@ -81,21 +78,19 @@ class Work:
 
     Attributes:
         seconds: how long the engine is occupied.
-        tiles: the number of its engine instructions, which follow each other at equal
-            intervals; a consumer may start on the result of the first.
-        latency_seconds: from the end of the last tile until its result can be read.
+        tiles: the number of engine instructions, which follow each other at equal
+            intervals; a consumer may start when the first result can be read.
+        latency_seconds: from the end of a tile until its result can be read.
         opcode: the vendor profiler's name ("MATMUL", "ACTIVATE", "TENSOR_TENSOR").
-        flops: operations of matmuls that the program asks for; a multiply-add counts as
-            2.
+        flops: operations of the program's matmuls; a multiply-add counts as 2.
         hardware_flops: operations that the array executes for the matmuls, in BF16
             equivalents, including FP32 passes and transposes.
         transpose_flops: the part of `hardware_flops` that is transposes.
-        performance_mode: "", "2x" or "4x" of VectorE and ScalarE.
+        performance_mode: "2x" or "4x" if VectorE or ScalarE has this speed, else "".
         hbm_read_bytes: bytes that a kernel's transfers read from HBM.
         hbm_write_bytes: bytes that a kernel's transfers write to HBM.
         dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.
-        table: the table that a function of ScalarE needs; "" if every table has the
-            function.
+        table: ScalarE's table that has the function; "" if every table has it.
     """
 
     queue: Queue
@@ -119,11 +114,11 @@ class Work:
 
 #: One way to execute an instruction: works in order of dependency, each streaming its
 #: tiles to the next (a matmul, then the copy of its result out of PSUM). It is empty if
-#: the instruction is free: an access pattern of its consumers (a reshape, a broadcast).
+#: the instruction is only an access pattern of its consumers (a reshape, a broadcast).
 Way = tuple[Work, ...]
 
 #: Why bytes move between HBM and SBUF. A `weight` is an input that is a parameter. An
-#: `update` is written into an argument in place; unlike an `output`, it is no result.
+#: `update` is written into an argument in place, but is no result of the block.
 Reason = Literal[
     "input",
     "weight",
@@ -141,7 +136,7 @@ class Transfer:
     """Bytes that the DMA engines move for an instruction.
 
     Attributes:
-        buffer: the tensor's buffer; None if it has none.
+        buffer: the buffer of the tensor; None if the tensor has no buffer.
         row_bytes: contiguous bytes of one descriptor, on which efficiency depends.
         is_read: whether bytes come from HBM; else they go to HBM.
         transposes: whether the DMA engines transpose on the way.
@@ -166,19 +161,18 @@ class Transfer:
 
 
 class Event(NamedTuple):
-    """An event on a queue.
+    """The work of an instruction on one queue, or a transfer, with its times.
 
     Attributes:
         start_seconds, end_seconds: from the start of the program.
-        name: opcode, or kind of transfer.
+        name: the opcode; for a transfer, its reason or, in a kernel, "load" or "store".
         source: the Work or Transfer of the event.
         instruction: index into `Timeline.instructions`, -1 for none.
-        count: how often it occurs, due to the loops around it; times are those of the
-            first occurrence.
-        wait_seconds: how long the queue was idle before it, waiting for operands.
-        pieces: the number of its equal tiles; the first begins at the start, the last
-            ends at the end, and other events of the queue run between them.
-        queue_seconds: how long it occupies the queue.
+        count: how often the event occurs, due to loops; times are those of the first.
+        wait_seconds: how long the queue waits for operands before the event.
+        pieces: the number of equal tiles; the first begins at the start, the last ends
+            at the end, and other events of the queue may run between tiles.
+        queue_seconds: how long all tiles together occupy the queue.
     """
 
     queue: Queue
