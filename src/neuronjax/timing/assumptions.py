@@ -13,8 +13,8 @@ figure describes. The keys of sources are those of `hardware/chips.py` and
     RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
     DM DB  as in `chips.py`, and their pictures
     GL     tools/neuron-explorer/glossary.rst
-    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; published
-           times are half of the time of a kernel on one core
+    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; on one
+           core a kernel takes twice its published time
     VL     regression baselines of the vendor's kernel library on trn2
     DGE    nki/deep-dives/nki-dge.rst
     T2 T12 T16  measurements in `benchmarks/validate_collectives.py`, which prints the

@@ -49,8 +49,8 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """Return, by tensor in memory, the fraction of it that a region reads, and whether
-    any step reads it transposed."""
+    """Return, by tensor in memory, the fraction that a region reads, and whether any
+    step reads the tensor transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:

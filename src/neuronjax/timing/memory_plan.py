@@ -41,7 +41,7 @@ class Unit:
     Attributes:
         region: the steps.
         movements: reads and writes of HBM.
-        sbuf_bytes: SBUF in use while it runs, by tiles and other values.
+        sbuf_bytes: bytes of SBUF in use while the region runs.
         passes: how often `region.whole` is loaded; 1 if it fits in SBUF.
         blocks: the number of row blocks that run one after the other, see `divide`; 1
             if one tile is loaded while another is computed.

@@ -1,8 +1,8 @@
 """Regions of steps that run as one loop over tiles of rows.
 
 A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
-at a time on every physical core: only a tile of each intermediate value is in SBUF,
-engines and DMA work on different tiles at the same time, and an operand that every tile
+at a time on every physical core. Only a tile of each intermediate value is in SBUF, and
+engines and DMA work on different tiles at the same time. An operand that every tile
 needs whole (the weights of a matmul) stays in SBUF, or is loaded once for every block
 of rows that fits. Attention's scores, softmax included, thus never leave the core.
 `group` forms such regions greedily, in program order. Bytes are those of a logical
@@ -191,8 +191,8 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether `step` is a batched matmul whose result has as many elements
-        as that of a matmul in the region. An example is the matmul of the gradients of
-        attention's scores, beside the matmul of the scores."""
+        as the result of a matmul in the region: for example, the matmul of the
+        gradients of attention's scores, beside the matmul of the scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -235,11 +235,11 @@ class _Grouping:
         return rows
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether `step` contracts the region's rows and adds up tile by tile.
+        """Return whether `step` is computed as a sum over the tiles of `region`.
 
-        As in kernels for gradients of attention, batched matmuls add up if their
-        operands would otherwise leave SBUF. The sums stay in SBUF; neither their memory
-        nor the time of VectorE's additions is counted."""
+        A batched matmul that contracts the rows is such a sum if its operands would
+        otherwise leave SBUF, as in kernels for gradients of attention. Neither the
+        memory of the sums, in SBUF, nor the time of their additions is counted."""
         fused = self.fused
         if len(step.operands) != 2 or not dimensions(step).lhs_batch:
             return False

@@ -52,7 +52,7 @@ class Totals:
         seconds: busy seconds by queue.
         flops: floating-point operations of the program's matmuls.
         hardware_flops: floating-point operations that TensorE's array executes.
-        read_bytes, write_bytes: bytes of HBM.
+        read_bytes, write_bytes: bytes read from HBM, and written to HBM.
         count: how often the instruction is executed.
     """
 
