@@ -150,8 +150,8 @@ def _parts(instruction: Instruction) -> int:
     return 4 if len(instruction.results) > 1 else 1
 
 
-#: By class, a function that counts the scalar operations of an instruction that runs in
-#: software. Operations of a body count as often as the body runs.
+#: By class, a function that counts the operations of an instruction in software.
+#: Operations of a body count as often as the body runs.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
     ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),

@@ -149,7 +149,6 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an operation on one or two tensors, by passes of engines or by software."""
     dtype = i.results[0].type.dtype
     if i.op in SOFTWARE_FUNCTIONS:
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
@@ -198,7 +197,6 @@ def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an operation on one tensor, also on ScalarE if ScalarE has the operator."""
     scalars = Reading(scalars=reading.scalars | {1}, in_psum=reading.in_psum)
     on_scalar = i.op in ON_SCALAR
     return one_stream(core, i, scalars, "tensor_scalar", on_scalar=on_scalar)
@@ -206,7 +204,6 @@ def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a copy or cast of one tensor; ScalarE copies floats of up to 32 bits."""
     dtypes = (i.operands[0].type.dtype, i.results[0].type.dtype)
     wide = any(d.itemsize > 4 for d in dtypes)
     floats = all(d.kind not in "iub" for d in dtypes)

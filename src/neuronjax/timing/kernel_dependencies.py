@@ -111,7 +111,6 @@ class BoxMap:
             found[:] = [pair for pair in found if not contains(b, pair[0])]
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
-        """Choose the axis along which the storage has the most cells as long as `b`."""
         sizes = [last - first for first, last in b]
         axes = range(len(b))
         if self._shape:

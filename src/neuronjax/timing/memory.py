@@ -238,7 +238,6 @@ def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
 
 
 def _derived_from(i: Instruction) -> Sequence[View]:
-    """Return the operands from which the results are derived by moving or scaling."""
     if isinstance(i, _DERIVING):
         return i.operands[:1]
     if isinstance(i, DmaCopy) and i.kind in _MOVED:
