@@ -5,20 +5,20 @@ Each figure is a `Constant`, so that it can be listed and replaced; rules read
 match a measurement names the measurement. `CONSTANTS` lists the figures of the cost
 rules, `PLANNING_CONSTANTS` those of fusion, memory plan and schedule,
 `COLLECTIVE_CONSTANTS` those of collectives. Cycles are those of the engine that the
-figure describes, unless the unit names another clock. The keys of sources are those of
-`hardware/chips.py` and `hardware/topology.py`, and:
+figure describes. The keys of sources are those of `hardware/chips.py` and
+`hardware/topology.py`, and:
 
     V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them)
     PG     nki_perf_guide.rst and its pictures
     RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
     DM DB  as in `chips.py`, and their pictures
     GL     tools/neuron-explorer/glossary.rst
-    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; published
-           times are half of the time of a kernel on one core
+    KDA    kernels of kda-for-trainium on trn2, with the profiler's counters; on one
+           core a kernel takes twice its published time
     VL     regression baselines of the vendor's kernel library on trn2
     DGE    nki/deep-dives/nki-dge.rst
     T2 T12 T16  measurements in `benchmarks/validate_collectives.py`, which prints the
-           error of each
+           model's error for each
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ PARALLEL_INPUT = assumed(
     256,
     "elements/cycle",
     "input of the array, 2 x 128 [A2, A3, A4]: tiles run in parallel [ISA] if their"
-    " moving operands together have at most this many rows; no document says so",
+    " moving operands together have at most this many rows (not documented)",
 )
-ONE_ZERO = Constant(2, "ratio", "FP32 speedup per operand of only 0 and 1 [ISA]")
+ONE_ZERO = Constant(2, "ratio", "FP32 speedup for each operand of only 0 and 1 [ISA]")
 FP32_TRANSPOSE_PASSES = Constant(
     2,
     "passes",
@@ -132,7 +132,7 @@ VISIBLE_STARTS = assumed(
     "accesses",
     "number of an instruction's accesses to SBUF or PSUM that start after the previous"
     " instruction has ended; the others start earlier [A2]. A start takes 60 cycles",
-    fitted_to="trn2, scalar_tensor_tensor of 512 elements: 640 ns apart [RMQ, picture]",
+    fitted_to="trn2, scalar_tensor_tensor of 512 elements: every 640 ns [RMQ, picture]",
 )
 STATIC_OVERHEAD = Constant(
     100, "cycles", "fixed latency, seen if elements are few or the next work waits [A2]"
@@ -148,7 +148,7 @@ STRIDE_BYTES = Constant(
 STRIDED_ACCESS = Constant(
     2,
     "cycles/element",
-    "time at a stride of STRIDE_BYTES [A2]; guides to later cores state no other time",
+    "time at strides from STRIDE_BYTES on [A2]; later guides state no other time",
 )
 DYNAMIC_COPY_MINIMUM = Constant(
     600, "cycles", "least time of a copy with a dynamic address [V26]"
@@ -163,7 +163,7 @@ RECIPROCAL_PASSES_V2 = Constant(
 BN_AGGR_PASSES = Constant(
     13 / 3, "cycles/element", "bn_aggr: 13 cycles for 3 elements [V26]"
 )
-MAX8_EXTRA = Constant(144, "cycles", "added by max8, match_replace8 in nki-library")
+MAX8_EXTRA = Constant(144, "cycles", "added to max8, match_replace8; from nki-library")
 ELEMENTS_OF_AN_INSTRUCTION = assumed(
     2048,
     "elements",
@@ -304,7 +304,7 @@ INLINE_LIMIT = assumed(
     200, "instructions", "the largest callee that is fused with its caller"
 )
 RESIDENT_SHARE = assumed(
-    0.85, "fraction", "the part of SBUF for values that stay; tiles use the rest"
+    0.85, "fraction", "the part of SBUF for values kept for later; tiles use the rest"
 )
 COLUMN_BLOCK_BYTES = assumed(
     4096,
@@ -323,7 +323,7 @@ PASSING_SHARE = assumed(
 CARRY_SHARE = assumed(
     0.5,
     "fraction",
-    "the part of SBUF for a loop's carry; the carry's smallest values come first",
+    "the part of SBUF for a loop's carry, filled with the smallest values first",
 )
 MASK_ROWS = assumed(
     128,
@@ -358,14 +358,14 @@ PLANNING_CONSTANTS = _named(CONSTANTS)
 CHIP_START = assumed(
     6e-07,
     "s",
-    "from a collective's trigger to its first step, all ranks on one chip",
+    "from a collective's trigger to its first step, if all ranks are on one chip",
     fitted_to="T12: 2 ranks, 1 KiB, 2.1 us, less one hop",
 )
 LINK_START = assumed(
     4.7e-06,
     "s",
-    "from a collective's trigger to its first step, on several chips; ASSUMPTION: on"
-    " several instances too",
+    "from a collective's trigger to its first step, if ranks are on several chips;"
+    " ASSUMPTION: on several instances too",
     fitted_to="T12: 8 ranks, 1 KiB, 6.3 us, less one hop",
 )
 CHIP_HOP = assumed(

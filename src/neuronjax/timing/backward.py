@@ -1,10 +1,11 @@
 """The share of a program's work that is in its backward pass.
 
 Gradients can be communicated while the backward pass runs. An instruction is in the
-backward pass, or in a forward pass that it rematerialises, if the name stack contains
-"transpose(". An instruction inside a loop or a callee has a new name stack: it is in
-the backward pass if the loop or the call is. A callee's work is divided in proportion
-to the calls from each pass. Work is the sum of the busy seconds of all queues.
+backward pass, which includes rematerialised forward operations, if its name stack
+contains "transpose(". An instruction inside a loop or a callee has a new name stack: it
+is in the backward pass if the loop or the call is. A callee's work is divided in
+proportion to the calls from each pass. Work is the sum of the busy seconds of all
+queues.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ In programs, all engines of a core share a transfer, the cores of a chip share H
 bandwidth equally, and descriptors are prebuilt. Movement that an access pattern can
 replace is free (`FREE`).
 
-In kernels, an engine serves eight partitions, so that few partitions use few engines
-[DM]. A kernel has HBM to itself: the engines of a core move more than the core's share
-of HBM (400 GB/s measured on trn2 [KDA]). SyncE commands a generator of descriptors for
-loads, and ScalarE another generator for other transfers, unless the kernel names the
-engine (ASSUMPTION: the compiler uses the hardware generators unless there is a cast or
-an index known only at run time). In kernels of neuronxcc.nki descriptors are prebuilt,
-as with the compiler's `--disable-dge`.
+In kernels, a DMA engine serves eight partitions, so few partitions use few DMA engines
+[DM]. A kernel has HBM to itself: the DMA engines of a core move more than the core's
+share of HBM (400 GB/s measured on trn2 [KDA]). If a kernel names no engine for a
+transfer, SyncE commands a hardware generator of descriptors for loads, and ScalarE one
+for other transfers (ASSUMPTION: the compiler uses these generators unless there is a
+cast or an index known only at run time). Kernels of neuronxcc.nki have prebuilt
+descriptors, as with the compiler's `--disable-dge`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from neuronjax.timing.kernel_operands import (
 )
 from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
-#: Kinds of movement that consumers read through an access pattern.
+#: Kinds of `DmaCopy` that move nothing: readers use an access pattern of the source.
 ACCESS_PATTERNS = frozenset({"broadcast", "reshape", "slice"})
 
 
@@ -62,7 +62,7 @@ def _shared(core: Core, size: float, piece: float, **more: Any) -> DmaTask:
 
 
 def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
-    """Return how long a transfer occupies a core's DMA engines, and its latency.
+    """Return how long a transfer occupies the DMA engines, and its latency, in seconds.
 
     The latency is the time from the trigger to the first byte, plus the time from the
     last byte until a consumer, which waits for a semaphore, starts [DB]."""
@@ -105,7 +105,7 @@ def _copies(
     *,
     is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """Return the ways to copy non-contiguous elements in SBUF, by engines or DMA."""
+    """Return the ways to copy non-contiguous elements in SBUF, by an engine or DMA."""
     result = i.results[0].type
     size = float(prod(shape) * result.dtype.itemsize)
     end = stream(result, columns(shape, core))._replace(
@@ -219,7 +219,7 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a scatter: windows are written, or read, combined and written back."""
+    """Price a scatter: windows are written and, unless `op` is "assign", read first."""
     updates = i.operands[-1].type
     window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)
@@ -241,7 +241,7 @@ def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 class _Move(NamedTuple):
-    """A kernel's transfer of `bytes`, in pieces of `piece` contiguous bytes."""
+    """A kernel's transfer of `bytes`, in pieces of `piece` contiguous bytes each."""
 
     out: Access
     source: Access
@@ -264,8 +264,9 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 
 def _piece(*sides: Access) -> float:
-    """Return the smallest number of contiguous bytes in `sides`, a transfer's accesses.
-    An access on chip counts only if a partition's elements are not contiguous."""
+    """Return the bytes of the smallest contiguous piece in `sides`, the accesses of a
+    transfer. An access on chip whose partitions are contiguous does not count; if none
+    counts, the piece is the whole transfer."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -336,8 +337,6 @@ def _direction(m: _Move) -> str:
 
 
 def _ring(i: KernelInstruction, m: _Move, mode: str) -> str:
-    """Return the queue that issues a transfer: GpSimdE, a generator of descriptors, or,
-    if descriptors are prebuilt, the queue of loads or of stores."""
     if mode == "swdge":
         return "gpsimd"
     if mode != "hwdge":

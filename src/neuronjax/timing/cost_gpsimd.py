@@ -54,7 +54,7 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
 def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
-    """Return the way to run 32-bit `operations` on GpSimdE, spread over the lanes."""
+    """Return the way to run `operations` 32-bit operations on the lanes of GpSimdE."""
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     cycles = operations_cycles(core, operations, moved)
     return gpsimd(core, instruction, cycles, opcode)
@@ -146,11 +146,11 @@ def _shape(tensor: View | Buffer) -> tuple[int, ...]:
 
 
 def _parts(instruction: Instruction) -> int:
-    """Return how many real operations one operation needs: 4 if it is complex."""
+    """Return how many real operations one operation needs: 4 if complex, else 1."""
     return 4 if len(instruction.results) > 1 else 1
 
 
-#: By class, a function that counts an instruction's scalar operations in software.
+#: By class, a function that counts the operations of an instruction in software.
 #: Operations of a body count as often as the body runs.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),

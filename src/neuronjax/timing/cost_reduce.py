@@ -1,8 +1,8 @@
 """Costs of reductions, scans and sliding windows of programs.
 
-Along the free axis VectorE folds the elements of a lane; ScalarE sums while it copies.
-Along the partition axis TensorE adds by a product with a column of ones; for other
-folds TensorE transposes, and VectorE then folds along the free axis.
+Along the free axis VectorE folds the elements of a lane, and ScalarE can sum them while
+it copies. Along the partition axis TensorE sums by a product with a column of ones; for
+other operators TensorE transposes, and VectorE then folds along the free axis.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, 
 
 @rule.register
 def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a reduction along the free axis, or over partitions if rows are few."""
+    """Price a reduction: over the partitions if fewer than 128 rows precede the reduced
+    axes and other axes follow them, otherwise along the free axis."""
     shape, dtype = i.operands[0].type.shape, i.operands[0].type.dtype
     elements, results = prod(shape), prod(i.results[0].type.shape)
     if not elements:
@@ -140,8 +141,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _along_partitions(
     i: TensorReduce, core: Core, length: int, results: int
 ) -> tuple[Way, ...]:
-    """Return the ways to fold the leading axis of [length, results]: over tiles of 128
-    rows, then over the partitions."""
+    """Return the ways to fold a tensor [length, results] over its first axis."""
     lanes, item = core.spec.partitions, i.operands[0].type.dtype.itemsize
     tiles = ceil(length / lanes)
     per_lane = ceil(tiles * results / core.lnc)
@@ -159,7 +159,7 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass and the fold of its rows: on VectorE one or two instructions.
+    """Price a pass and its fold: one or two instructions of VectorE or one of ScalarE.
 
     A single instruction takes N + 64 cycles for each row of N elements in a lane [V26]
     (measured: N cycles for an abs-max of 16-bit elements [RMQ, picture]). ScalarE can
@@ -184,8 +184,8 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a scan of every row. If rows are few, their parts are scanned and another
-    pass joins the parts."""
+    """Price a scan of every row. Few rows may be split: each lane scans a part, and
+    another pass joins the parts."""
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)

@@ -45,7 +45,7 @@ PASSES: Mapping[str, float] = MappingProxyType(
         "ceil": a.ROUNDING_PASSES.value,
         "round_nearest_even": 2,  # to int32 and back
         "round_nearest_afz": a.ROUNDING_PASSES.value + 1,
-        "sign": 2,  # x > 0 minus x < 0
+        "sign": 2,  # (x > 0) - (x < 0)
         "is_finite": 2,  # |x| < Inf
         "popcnt": a.BIT_COUNT_PASSES.value,
         "count_leading_zeros": a.BIT_COUNT_PASSES.value,
@@ -64,8 +64,8 @@ def one_stream(
     on_scalar: bool = False,
     on_gpsimd: bool = True,
 ) -> tuple[Way, ...]:
-    """Return the ways to execute an operation on one tensor, one per engine. ScalarE
-    needs a single instruction, other engines need `times` instructions."""
+    """Return the ways to execute an operation on one tensor, each on another engine.
+    ScalarE needs a single instruction, other engines need `times` instructions."""
     queues: list[tuple[Queue, float]] = [("vector", times)]
     if on_scalar:
         queues.append(("scalar", 1))
@@ -106,7 +106,7 @@ def streams(
 
 
 def _exact_in_fp32(op: str, dtype: np.dtype) -> bool:
-    """Return whether VectorE, computing in FP32, executes an integer `op` exactly."""
+    """Return whether `op` on integers of `dtype` is exact in FP32; True for floats."""
     if dtype.kind not in "iub" or op in BITWISE or dtype.kind == "b":
         return True
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and op != "multiply")
@@ -149,7 +149,6 @@ def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an operation on one or two tensors, by passes of engines or by software."""
     dtype = i.results[0].type.dtype
     if i.op in SOFTWARE_FUNCTIONS:
         operations = prod(i.results[0].type.shape) * a.FUNCTION_OPERATIONS.value
@@ -198,7 +197,6 @@ def _(i: Select, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price an operation on one tensor, also on ScalarE if ScalarE has the operator."""
     scalars = Reading(scalars=reading.scalars | {1}, in_psum=reading.in_psum)
     on_scalar = i.op in ON_SCALAR
     return one_stream(core, i, scalars, "tensor_scalar", on_scalar=on_scalar)
@@ -206,7 +204,6 @@ def _(i: TensorScalar, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a copy or cast of one tensor; ScalarE copies floats of up to 32 bits."""
     dtypes = (i.operands[0].type.dtype, i.results[0].type.dtype)
     wide = any(d.itemsize > 4 for d in dtypes)
     floats = all(d.kind not in "iub" for d in dtypes)

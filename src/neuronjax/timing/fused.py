@@ -11,21 +11,21 @@ from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.work import Core
 
-#: Forms of steps that share a region with no other step.
+#: `FusedStep.form` of steps that share a region with no other step.
 ALONE = frozenset({"control", "collective", "other"})
 
 
 @dataclass(slots=True, eq=False)
 class FusedStep:
-    """One pass of an engine.
+    """A step of a block: instructions that an engine executes in one pass.
 
     Attributes:
         instruction: the instruction that is priced.
         members: the instructions that were fused into the step, in order.
         operands: values that `instruction` reads, directly or through access patterns.
         results: values that are written.
-        seen: the value for whose shape and dtype the step is priced: its first result
-            or, with a fused reduction, the value that is reduced.
+        seen: the value for whose shape and dtype the step is priced: the value that a
+            fused reduction reduces or, without such a reduction, the first result.
         form: the kind of step, which decides what may be fused with it:
             "tensor_scalar", "tensor_tensor", "activation", "matmul", "reduce", "scan",
             "control", "collective", "register" (one integer of a sequencer, which is
@@ -33,9 +33,9 @@ class FusedStep:
         slots: how many further scalar operations fit in the pass.
         reduces: whether the step also reduces its result along the rows.
         binds_rows: whether rows have to be on the partitions of SBUF.
-        masked: the attention scores of which the step masks whole blocks, or None.
-        sides: the row counts (`rows_of`) of a matmul's result, left operand and right
-            operand; None before they are computed.
+        masked: the attention scores whose blocks the step masks; None if it masks none.
+        sides: the row counts (products of leading dimensions) of a matmul's result,
+            left operand and right operand; None before they are computed.
         sums: results that add up over the rows of the step's region, and are complete
             after the region's last tile.
     """
@@ -62,8 +62,7 @@ class Fused:
         steps: the steps, in an order that respects dependencies.
         access: by value, the tensors in memory from which the value is read.
         constants: values that are in HBM with the program.
-        uses: by value in memory, how many steps and results of the block read the
-            value.
+        uses: by value in memory, how many steps and results of the block use the value.
         sizes: bytes of every value.
     """
 
@@ -90,14 +89,14 @@ class TiledRegion:
     """Steps that run tile by tile.
 
     Attributes:
-        candidates: row counts (`rows_of`) that all steps have.
+        candidates: row counts (products of leading dimensions) that all steps have.
         rows: the number of rows, the largest of `candidates`.
         inside: values that the steps compute.
         whole: loaded values that every tile needs completely.
         streamed: values that are loaded row by row.
         lhs_bytes: bytes of the left operands of matmuls, for all rows.
-        batches: for each of `whole`, the number of parts into which the matmul's batch
-            splits it, 1 if it is not split; only two parts are in SBUF at a time.
+        batches: for each of `whole`, the number of parts into which the batch of its
+            matmul splits the value, 1 if unsplit; two parts are in SBUF at a time.
         sums: results that are complete after the last tile.
     """
 
@@ -132,8 +131,8 @@ class TiledRegion:
 
 
 def output_bytes(fused: Fused) -> dict[int, int]:
-    """Return the bytes written to HBM for results, by tensor in memory. Results that
-    share a tensor are written separately."""
+    """Return the bytes written to HBM for a block's results, by tensor in memory: one
+    tensor may be written for several results."""
     found: dict[int, int] = {}
     for value in fused.results:
         roots = fused.access[value].roots

@@ -1,14 +1,14 @@
 """The earlier instructions for which each instruction (*entry*) of a kernel waits.
 
 Reads wait for writes, and writes for reads and writes, of overlapping boxes of a
-storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by piece;
-`BoxMap` sorts the pieces into cells of their size along the dimension that is cut most,
-so that a search for overlaps looks into one or two cells.
+storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by piece.
+`BoxMap` sorts the pieces into cells along one dimension; a cell is as long as the first
+piece, so that a search for overlaps looks into one or two cells.
 
 Storages to which the user gives no address share SBUF and PSUM as a compiler allocates
 them: a new storage takes memory that was never used or, if there is none, waits for the
-last accesses to the storage that has been dead longest, and takes its memory. Storages
-with addresses overlap if their bytes do. Bytes are those of a partition.
+last accesses to the storage that has been dead longest, whose memory it then takes.
+Storages with addresses overlap if their bytes do. Bytes are those of a partition.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from neuronjax.timing.kernel_operands import (
     whole_pattern,
 )
 
-#: For each entry, the entries for which it waits, each encoded as twice its number,
-#: plus 1 if the latency of its result does not count.
+#: For each entry, the entries for which it waits. A wait is encoded as twice the number
+#: of the awaited entry, plus 1 if the latency of its result does not delay the waiter.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
 #: A tile's writers wait for the entries that last used its memory for earlier tiles.
@@ -43,17 +43,17 @@ _HBM = frozenset({"private_hbm", "shared_hbm"})
 _FEW = 8
 
 
-#: Boxes that extend over more cells are kept in a list that every search looks through.
+#: Boxes that extend over more cells than this are in a list that every search reads.
 _MOST_CELLS = 4
 
 _Found = list[tuple[Box, int]]
 
 
 class BoxMap:
-    """A searchable set of boxes of one storage, each with the entry that accesses it.
+    """A searchable set of boxes of a storage, each with the entry that accesses it.
 
-    `shape` is the storage's shape, or () if the boxes are in a whole memory. Boxes of
-    the whole storage are stored separately, since most tiles are accessed whole."""
+    `shape` is the storage's shape, () for boxes of a whole memory. None is the box of
+    the whole storage; entries with this box, the most frequent, are stored apart."""
 
     __slots__ = ("_axis", "_cells", "_shape", "_whole", "_wide", "_width")
 
@@ -111,8 +111,6 @@ class BoxMap:
             found[:] = [pair for pair in found if not contains(b, pair[0])]
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
-        """Choose the axis along which the most boxes of the size of `b`, the first
-        box, fit."""
         sizes = [last - first for first, last in b]
         axes = range(len(b))
         if self._shape:
@@ -124,8 +122,7 @@ class BoxMap:
         self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
-        """Return the cells of `b`; None if `b` is None or has more than
-        `_MOST_CELLS`."""
+        """Return the cells of `b`; None if it is None or in more than `_MOST_CELLS`."""
         if b is None:
             return None
         first, last = b[self._axis]
@@ -144,7 +141,7 @@ class BoxMap:
 
 
 class _StorageAccesses:
-    """The accesses to a storage that a later access may have to wait for."""
+    """The accesses to a storage for which a later access may have to wait."""
 
     __slots__ = ("bytes", "freed", "readers", "whole", "writers")
 
@@ -152,7 +149,7 @@ class _StorageAccesses:
         shape = s.shape if s is not None else ()
         self.writers = BoxMap(shape)
         self.readers = BoxMap(shape)
-        #: The last accesses of the storages that had the memory before.
+        #: The last accesses to the storages that had this storage's memory before.
         self.freed: Sequence[int] = ()
         self.whole = whole_pattern(shape) if s is not None else None
         self.bytes = row_bytes(shape, s.dtype) if s is not None else 0
@@ -184,7 +181,7 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """One memory of a core: free bytes, and bytes of storages that are dead."""
+    """SBUF or PSUM of a core: its free bytes, and the bytes of dead storages."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -192,7 +189,7 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Allocate `size` bytes; return the last accesses to storages that had them."""
+        """Take `size` bytes; return the last accesses to dead storages in them."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()
@@ -216,8 +213,7 @@ class KernelDependencies:
     Attributes:
         waits: by entry, the entries and groups for which it waits, encoded as in
             `Waits`.
-        joined: groups of entries to wait for together; in `waits` their numbers follow
-            those of the entries.
+        joined: groups of entries; in `waits` group g has the number len(entries) + g.
         stationary: by entry of TensorE, a number of its stationary operand; equal
             numbers mean equal data.
         order: by entry of TensorE, the earlier entries that write the same sums.
@@ -311,13 +307,11 @@ class KernelDependencies:
             self._write(n, access, by_tensor, found)
         if i.writes_register is not None:
             self._registers[i.writes_register.number] = n
-        if found:  # an instruction does not wait for itself
+        if found:
             unique = dict.fromkeys(found) if len(found) > 1 else found
-            self.waits[n] = [w for w in unique if w >> 1 != n]
+            self.waits[n] = [w for w in unique if w >> 1 != n]  # not for itself
 
     def _note_stationary(self, n: int, held: Access, waits: list[int]) -> None:
-        """Number an entry's stationary operand; the same tile has the same number until
-        it is written again."""
         written = max(waits, default=-1)
         moves = n if held.dynamic is not None else None
         key = (held.storage.number, held.offset, held.pattern, written, moves)
@@ -370,7 +364,7 @@ class KernelDependencies:
     def _region(self, s: Storage, access: Access) -> tuple[_StorageAccesses, Box]:
         if s.address is not None and s.memory not in _HBM:
             core = self._first[s.number][2]
-            # Storages with addresses may overlap, so those in a memory share a record.
+            # Storages with addresses may overlap, so all in a memory share one record.
             shared = self._regions.setdefault((s.memory, core), _StorageAccesses())
             return shared, _absolute(s, box(access))
         region = self._regions.get(s.number)
@@ -408,8 +402,8 @@ class KernelDependencies:
                     self.waits[n].append(at[i.program, before] * 2)
 
     def _add_barriers(self) -> None:
-        """Add the waits of barriers: entries after a barrier, of every program, wait
-        for the entries of all programs before the same barrier."""
+        """Let a barrier wait for all earlier entries of its program, and entries after
+        a program's k-th barrier wait for the k-th barriers of all programs."""
         met: dict[int, list[int]] = {}
         for n, i in enumerate(self._entries):
             if i.name == "core_barrier":

@@ -1,9 +1,9 @@
 """The `Timeline` of a kernel's schedule, which every report can read.
 
-An event is an execution of an instruction; instructions of one line and one name belong
-to one `KernelOp`. With two physical cores an event occupies half of the logical core's
-queue, unless it is a collective. A transfer that uses a part of the DMA engines
-occupies the same part of the DMA queue.
+An event is an execution of an instruction; instructions with the same line, name and
+operator belong to one `KernelOp`. With two physical cores, an event other than a
+collective occupies half of the logical core's queue. A transfer that uses a
+part of the DMA engines occupies the same part of the DMA queue.
 
 A storage is alive from its first access to its last, and its bytes count for all
 partitions, however many it uses. `KernelMemory`, the `MemoryPlan` of a kernel, divides
@@ -39,14 +39,14 @@ from neuronjax.timing.memory_plan import (
 from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
-#: Opcode of issuing a transfer, which occupies SyncE if hardware generates descriptors,
-#: and GpSimdE if software does.
+#: Opcode of issuing a transfer: SyncE commands the hardware that makes descriptors, or
+#: GpSimdE makes them in software.
 ISSUE = "DMA_ISSUE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelOp(Instruction):
-    """All calls of a function of nki.isa in one line of a kernel.
+    """All calls of a function of nki.isa with one operator in one line of a kernel.
 
     Attributes:
         function: the name in nki.isa.
@@ -230,10 +230,8 @@ def _bottleneck_note(
 def bottleneck(
     s: KernelSchedule, numbers: Sequence[int] | None = None
 ) -> tuple[Queue, int, float] | None:
-    """Return (queue, op, share) of the largest part of the critical path; None if the
-    path takes no time.
-
-    `numbers` has the index of each entry's op."""
+    """Return (queue, index of the op, share) of the largest part of the critical path;
+    None if the path takes no time. `numbers` has the index of each entry's op."""
     if numbers is None:
         _, numbers = _ops(s.stream.entries)
     spent: dict[tuple[Queue, int], float] = defaultdict(float)
@@ -258,8 +256,8 @@ class KernelMemory(MemoryPlan):
     """The memory of a kernel.
 
     Attributes:
-        edges: seconds at which each unit of `main` starts, then at which the last ends.
-        psum_usage: bytes of PSUM in each unit, over all partitions.
+        edges: seconds at which each unit of `main` starts, then the end of the last.
+        psum_usage: the most bytes of PSUM in use in each unit, over all partitions.
     """
 
     edges: tuple[float, ...] = ()

@@ -1,9 +1,9 @@
 """A kernel's blocks and device loops, unrolled to one stream of instructions.
 
-A loop that would unroll to more instructions than the limit is truncated: the last
-iteration in the stream represents the remaining ones. A trip count is static, or the
-caller gives it for the loop's source line. A loop without a trip count runs once, which
-a note reports.
+A loop that would unroll to more than `MOST_INSTRUCTIONS` is truncated: the last
+iteration in the stream represents the iterations left out. A trip count is static, or
+the caller gives it for the loop's source line. A loop without a trip count counts as
+one iteration, which a note reports.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Trips = Mapping[str | int, int]
 
 @dataclass(frozen=True, slots=True)
 class UnrolledLoop:
-    """A device loop in the stream.
+    """A device loop in a `Stream`.
 
     Attributes:
-        edges: the first entry of each iteration, then the entry after the last one.
+        edges: index of each iteration's first entry, then of the entry after the loop.
         is_assumed: whether the trip count is unknown, so that one iteration is assumed.
         count: how often outer loops repeat the loop.
     """

@@ -1,4 +1,4 @@
-"""The layout of a region's tensors in SBUF and PSUM, and the bytes live at a time."""
+"""The layout of a region's tensors in SBUF and PSUM, and how many bytes are live."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """Return, by tensor in memory, the fraction of it that a region reads, and whether
-    any step reads it transposed."""
+    """Return, by tensor in memory, the fraction that a region reads, and whether any
+    step reads the tensor transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -109,10 +109,11 @@ def block_bytes(
 
 
 def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return how many row tiles a step processes before the next step.
+    """Return how many row tiles a step processes before the next step starts.
 
     The number is 1 if no matmul reads a result of the region. It is also 1 if rows of a
-    matmul's result are reduced, since one tile of attention scores is enough work."""
+    matmul's result are reduced, since one tile of attention scores is enough work.
+    Otherwise the tiles have `ROWS_AT_A_TIME` rows together."""
     made: set[int] = set()
     is_fed = False
     for step in region.steps:
@@ -128,7 +129,7 @@ def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 def row_bytes(type_: TensorType, whole: int, size: int) -> int:
     """Return the contiguous bytes of a tensor in a partition: those of a row (the last
-    dimension), at least a 128th of the tensor's `whole` bytes, at most `size`."""
+    dimension), at least a 128th of the `whole` tensor, at most the `size` moved."""
     row = prod(type_.shape[-1:]) * type_.dtype.itemsize
     return max(1, min(size, max(row, ceil(whole / 128))))
 
@@ -158,8 +159,8 @@ def replaces_slice(
 
 
 def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
-    """Return the tensor in memory of a loop's operand at `position` if the loop only
-    updates slices of this tensor, and so can carry it in place; -1 otherwise."""
+    """Return the tensor in memory that is a loop's operand at `position`, if the loop
+    only updates slices of it, and so can carry it in place; otherwise -1."""
     (step,) = unit.region.steps
     if not isinstance(step.instruction, Loop):
         return -1

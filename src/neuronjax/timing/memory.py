@@ -6,10 +6,10 @@ stay on chip while they fit. The value with the furthest next use is evicted fir
 is saved to HBM and reloaded. Tensors are evicted whole; bytes are those of a logical
 core, over all partitions. `timing.hbm` finds the contents of HBM over time.
 
-If the arguments have no names, an argument counts as a parameter if it is a right
-operand of matmuls and never a left one, or a table of a gather. An operand is followed
-back to its argument through movements, casts and scales, so that a weight that is cast
-before the matmul counts too. An argument that the program updates is no parameter.
+If the arguments have no names, an argument counts as a parameter if it is the right
+operand of a matmul or the table of a gather, and never a left operand. An operand is
+followed back to its argument through movements, casts and scales, so that a weight that
+is cast before the matmul counts, but not through updates: a KV cache does not count.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Planner:
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
             body = self.block(i.body, resident=unit.resident, share=share)
-            unit.inner = (body,)  # sequencers run the condition
+            unit.inner = (body,)  # the condition needs no SBUF: sequencers run it
         elif isinstance(i, Branch):
             unit.inner = tuple([self.block(b) for b in i.branches])
         elif isinstance(i, Spmd):
@@ -238,7 +238,6 @@ def _sides(i: Instruction) -> tuple[Sequence[View], Sequence[View]]:
 
 
 def _derived_from(i: Instruction) -> Sequence[View]:
-    """Return the operands from which the results are derived by moving or scaling."""
     if isinstance(i, _DERIVING):
         return i.operands[:1]
     if isinstance(i, DmaCopy) and i.kind in _MOVED:

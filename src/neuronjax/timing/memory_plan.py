@@ -24,7 +24,7 @@ class Movement:
     """A transfer, and its relation to the tiles of its region.
 
     Attributes:
-        value: number of the value in the block.
+        value: the number, in the block, of the value that is moved.
         is_whole: whether the first tile needs the whole transfer; if not, each tile
             needs a part.
     """
@@ -39,13 +39,13 @@ class Unit:
     """A region and its transfers.
 
     Attributes:
-        region: its steps.
+        region: the steps.
         movements: reads and writes of HBM.
-        sbuf_bytes: SBUF in use while it runs, by tiles and other values.
-        passes: how often `region.whole` is loaded if it does not fit.
+        sbuf_bytes: bytes of SBUF in use while the region runs.
+        passes: how often `region.whole` is loaded; 1 if it fits in SBUF.
         blocks: the number of row blocks that run one after the other, see `divide`; 1
-            if tiles overlap.
-        copies: copies of `region.whole`, one per physical core with its own rows.
+            if one tile is loaded while another is computed.
+        copies: copies of `region.whole`: one per physical core if cores divide rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of the carries of a loop that stay in SBUF.
         by_dma: whether the region consists only of its movements.
@@ -70,7 +70,7 @@ class BlockPlan:
     """The plan of a block.
 
     Attributes:
-        in_hbm: by value in HBM, its first and last unit.
+        in_hbm: by value, the first and the last unit during which HBM has the value.
         from_psum: matmul results that steps read in PSUM, without a copy to SBUF.
         updated: by updated value, the argument in HBM whose slices the update replaces.
         last_use: by value in memory, the last unit that reads it.
@@ -97,7 +97,7 @@ class Tensor:
     """A tensor in HBM.
 
     Attributes:
-        name: pytree path of an argument, or the user's line that computes it.
+        name: an argument's pytree path, else the user's line that computes the tensor.
         bytes: its size on one device.
         category: its purpose, such as "parameters" or "activations".
     """

@@ -1,4 +1,4 @@
-"""A target's network for collectives: wires of a node, EFA, DMA engines.
+"""A target's network for collectives: NeuronLink in a node, EFA, DMA engines.
 
 To model another machine, replace a field of `Network` (`dataclasses.replace`). Rates
 are the bytes per second that transfers reach, not nominal rates.
@@ -26,14 +26,13 @@ class Network:
     Attributes:
         topology: the NeuronLink topology of a node.
         ranks_per_chip: logical NeuronCores per chip.
-        dma_bytes_per_second: the copy rate of one channel of a rank, which is a logical
-            NeuronCore.
+        dma_bytes_per_second: the rate of one DMA channel of a rank (a logical core).
         efa_bytes_per_second: the rate of an EFA interface to other nodes; None if there
             is none.
-        chips_per_interface: the number of consecutive chips that share an interface.
+        chips_per_interface: how many consecutive chips share an EFA interface.
         link_share: the fraction of NeuronLink's nominal rate that transfers reach.
-        chip_start_seconds: from the trigger to the first step, for ranks on one chip.
-        link_start_seconds: the same for ranks on several chips.
+        chip_start_seconds: from trigger to first step, if all ranks are on one chip.
+        link_start_seconds: from trigger to first step, if ranks are on several chips.
         chip_hop_seconds: latency of a step within a node.
         efa_hop_seconds: latency of a step between nodes.
     """
@@ -123,7 +122,7 @@ class Network:
 def network_of(target: Target, lnc: int | None = None) -> Network:
     """Return the network of a target.
 
-    A bare chip is assumed to be in the instance that `collectives.placement` chooses.
+    A chip without an instance is assumed to be in the largest instance with this chip.
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.
@@ -159,7 +158,6 @@ def _around(target: Target) -> InstanceSpec | None:
 
 
 def _topology(target: Target, instance: InstanceSpec | None) -> Topology:
-    """Return a node's topology; for a bare chip of UltraServers, that of one server."""
     if instance is None:
         return target.topology
     if target.instance is not None or instance.hosts == 1:

@@ -42,8 +42,8 @@ def operator(i: Instruction) -> str:
 def folding_pass(
     main: Instruction, members: Iterable[Instruction], fold: TensorReduce
 ) -> Instruction:
-    """Return the instruction that prices the pass `main` with the `fold` of its rows:
-    just `main` if one of `members` divides or the results are integers."""
+    """Return a `ReducingPass` of `main`, the pass of `members`, and the `fold` of its
+    rows; `main` itself if a member divides or the results are integers."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):

@@ -2,10 +2,10 @@
 
 `tensor_tensor_scan` is r[i] = (d0[i] op0 r[i - 1]) op1 d1[i] along the free axis, with
 its state in FP32 [ISA]. A selective scan, for example, is a loop over tokens whose
-carry is h = a h + b. Such a loop is rewritten, as in kernels [MAM], if the latencies of
-its iterations take longer than the transpositions: each instruction of the body then
-processes all iterations together, as a last axis, and scans compute the carry. Only the
-time changes: execution still runs the loop.
+carry is h = a h + b. If such a loop is rewritten, as in kernels [MAM], each instruction
+of the body processes all iterations together, as a last axis, and scans compute the
+carry. This needs transpositions; a loop is rewritten if they take less time than the
+latencies of its iterations. Only the time changes: execution still runs the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from neuronjax.timing.work import Core
 
 
 def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
-    """Return the program with recurrent loops as scans; unchanged if it has none."""
+    """Return the program with recurrent loops as scans; without them, `program`."""
     if not any(isinstance(i, Loop) for i in program.walk()):
         return program
     rewriting = _ScanRewriting(program, core)
@@ -47,7 +47,7 @@ def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
 def scanned_loops(
     before: InstructionProgram, after: InstructionProgram
 ) -> tuple[str, ...]:
-    """Return the user's lines of the loops that `with_scans` replaced."""
+    """Return the user's lines of loops in `before` that are no loops in `after`."""
     if after is before:
         return ()
     left = {i.location.source for i in after.walk() if isinstance(i, Loop)}
@@ -108,7 +108,7 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes of the transpositions in `found` that do not cancel."""
+        """Return the bytes of the transpositions in `found` that nothing undoes."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:

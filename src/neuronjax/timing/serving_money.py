@@ -4,8 +4,8 @@ A copy of the program, on its own cores, serves `batch` sequences at a time. Eac
 of prefill processes the prompts of `prefill_batch` sequences and makes the first token
 of each sequence; one call of decode makes one more token of all sequences. A copy with
 a full batch repeats all prefills of the batch, then `output_tokens - 1` decodes
-(continuous batching changes the order, but not the sum). The model leaves out queues
-and the host's work.
+(continuous batching changes the order, but not the sum). The model leaves out the
+waiting of requests and the host's work.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ServingCost:
         policy: the name of the policy.
         devices: logical cores in use.
         copies: copies of the program, each with its own weights and cache.
-        time_to_first_token_seconds: one prefill, without waiting for a copy.
+        time_to_first_token_seconds: one prefill, without the wait for a free copy.
         inter_token_seconds: one decode, without a prefill in between.
         loaded_inter_token_seconds: the mean time between tokens with a full batch,
             including prefills of other requests.
@@ -87,12 +87,12 @@ class ServingCost:
         dollars_per_million_output_tokens: decode's share of the price.
         dollars_per_million_tokens: for prompts and answers together.
         price: the price of the whole machine.
-        hbm_bytes: a device's weights, KV cache and workspace; the cache is donated, so
-            that it is updated in place.
+        hbm_bytes: of a device's weights, KV cache and workspace; the cache is donated,
+            so that it is updated in place.
         hbm_capacity_bytes: the HBM of a device.
         weights_bytes: the weights in `hbm_bytes`.
         kv_cache_bytes: the KV cache in `hbm_bytes`, of all sequences.
-        max_batch: the most sequences whose cache a device can hold.
+        max_batch: most sequences whose KV cache fits on a device; None without a cache.
         kwh_per_million_tokens: energy for prompts and answers together, at the
             utilization, from the caller's watts; None without watts.
     """

@@ -1,8 +1,8 @@
 """Regions of steps that run as one loop over tiles of rows.
 
 A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
-at a time on every physical core: only a tile of each intermediate value is in SBUF,
-engines and DMA work on different tiles at the same time, and an operand that every tile
+at a time on every physical core. Only a tile of each intermediate value is in SBUF, and
+engines and DMA work on different tiles at the same time. An operand that every tile
 needs whole (the weights of a matmul) stays in SBUF, or is loaded once for every block
 of rows that fits. Attention's scores, softmax included, thus never leave the core.
 `group` forms such regions greedily, in program order. Bytes are those of a logical
@@ -33,8 +33,8 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the bytes in SBUF of a whole operand, or of two of its parts if the batch
-    splits it."""
+    """Return the SBUF bytes of `value`, an operand that tiles need whole, or of two
+    parts of the operand if the batch of its matmul splits it."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -57,7 +57,7 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts (`rows_of`) into which a step can be tiled by itself."""
+    """Return the row counts (`rows_of`) with which a step alone can be tiled."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -115,7 +115,7 @@ def _contracted_rows(
 
 
 def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
-    """Return the shape of a matmul's left (0) or right (1) operand, not of scales."""
+    """Return the shape of a matmul's left (`n` = 0) or right (1) operand."""
     operands = step.operands
     position = n if len(operands) != 3 else 2 * n
     return fused.types[operands[min(position, len(operands) - 1)]].shape
@@ -191,8 +191,8 @@ class _Grouping:
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether `step` is a batched matmul whose result has as many elements
-        as that of a matmul in the region. An example is the matmul of the gradients of
-        attention's scores, beside the matmul of the scores."""
+        as the result of a matmul in the region: for example, the matmul of the
+        gradients of attention's scores, beside the matmul of the scores."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -227,19 +227,19 @@ class _Grouping:
         before = ceil(region.rows / per_tile)
         after = ceil(max(rows, default=1) / per_tile)
         if after < before:
-            # Fewer tiles are allowed if a region without matmuls and folds keeps
-            # several rows.
+            # Tiles may become fewer only in a region that has no matmul and no
+            # fold, and keeps several rows.
             folds = any(s.form == "reduce" or s.reduces for s in region.steps)
             if max(rows, default=1) == 1 or region.has_matmul or folds:
                 return None
         return rows
 
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether a matmul that contracts the rows can add up tile by tile.
+        """Return whether `step` is computed as a sum over the tiles of `region`.
 
-        As in kernels for gradients of attention, batched matmuls add up if their
-        operands would otherwise leave SBUF. The sums stay in SBUF; neither their memory
-        nor the time of VectorE's additions is counted."""
+        A batched matmul that contracts the rows is such a sum if its operands would
+        otherwise leave SBUF, as in kernels for gradients of attention. Neither the
+        memory of the sums, in SBUF, nor the time of their additions is counted."""
         fused = self.fused
         if len(step.operands) != 2 or not dimensions(step).lhs_batch:
             return False
@@ -257,11 +257,11 @@ class _Grouping:
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
 
     def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return the row counts of a region if `step` reduces over its rows, so that
-        each tile is folded as soon as it is made; None if the step does not do so.
+        """Return the row counts of a region with `step`, if the step reduces over the
+        region's rows and can fold each tile as soon as it is made; otherwise None.
 
-        Such a fold finds the largest magnitude in a tensor before the tensor leaves
-        SBUF. The results of the partitions are folded last."""
+        An example is the search for a tensor's largest magnitude before the tensor
+        leaves SBUF. The results of the partitions are folded last."""
         fold = next((m for m in step.members if isinstance(m, TensorReduce)), None)
         reads = self.fused.reads(step)
         if fold is None or region.rows == 1 or region.inside.isdisjoint(reads):
@@ -299,7 +299,8 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Return the row counts with which a region can load an operand in tiles."""
+        """Return the row counts with which a region can load, tile by tile, an operand
+        that another region computes."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:

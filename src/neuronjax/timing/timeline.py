@@ -16,7 +16,7 @@ from neuronjax.ir.instruction import Instruction
 from neuronjax.timing.memory_plan import MemoryPlan
 from neuronjax.timing.work import QUEUES, Event, Queue, Work
 
-#: Opcode of ScalarE's table loads, which run before the functions need them.
+#: Opcode of loading a function's table into ScalarE.
 TABLE_LOAD = "ACT_TABLE_LOAD"
 
 
@@ -25,8 +25,8 @@ class LoopSpan:
     """A loop in the timeline.
 
     Attributes:
-        start_seconds, end_seconds: of all iterations, when the loop first runs.
-        period_seconds: from one iteration to the next.
+        start_seconds, end_seconds: of all iterations in the first run of the loop.
+        period_seconds: from the start of one iteration to the start of the next.
         first_event, last_event: the events of the first iteration, as a range of
             `Timeline.events`.
         count: how often the whole loop runs.
@@ -50,9 +50,9 @@ class Totals:
 
     Attributes:
         seconds: busy seconds by queue.
-        flops: operations that the program asks for.
-        hardware_flops: operations that the array executes.
-        read_bytes, write_bytes: bytes of HBM.
+        flops: floating-point operations of the program's matmuls.
+        hardware_flops: floating-point operations that TensorE's array executes.
+        read_bytes, write_bytes: bytes read from HBM, and written to HBM.
         count: how often the instruction is executed.
     """
 

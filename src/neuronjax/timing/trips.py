@@ -82,7 +82,7 @@ def _increment(
     functions: Mapping[str, Block],
     depth: int = _DEPTH,
 ) -> int | None:
-    """Return the constant that the body adds to the counter; None if it adds none."""
+    """Return the constant that `body` adds to argument `position`, otherwise None."""
     written = {**outside, **writers(body)}
     counter = body.arguments[position].number
     result = body.results[position].buffer.number
