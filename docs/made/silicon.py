@@ -186,8 +186,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         " 6.949e-6",
         source=_KDA,
         shown_by=_ROWS,
-        unexplained="an error of 0.9e-6 to 1.0e-6 (in quadrature) in each kernel; the"
-        " bits of results; all functions except rsqrt and exp",
+        unexplained="what causes the rest of each distance, 0.9e-6 to 1.0e-6 (in"
+        " quadrature); the bits of results; all functions except rsqrt and exp",
     ),
     Evidence(
         subject="elementary functions",
@@ -205,8 +205,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         verdict="confirmed",
         chip="trn1",
         device="e4m3: the chip reads 0x78 to 0x7E and 0xF8 to 0xFE as Inf or NaN, and"
-        " all other codes as the host does; the largest number is 240",
-        here="float8_e4m3 reads the codes in the same way",
+        " all other codes as the host reads float8_e4m3fn; the largest number is 240",
+        here="our float8_e4m3 reads all codes as the chip does",
         source=_KILN,
         shown_by=_FORMATS,
         unexplained="which codes are Inf; what a cast makes of numbers above 240",
@@ -271,7 +271,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         chip="trn1",
         device="for arguments of -85 to -76 too, exp's relative error is at most"
         " 1.5e-5",
-        here="up to 9 % off at -85, because products below 2^-126 are lost",
+        here="relative errors of up to 9 % (at -85), because products below 2^-126 are"
+        " lost",
         source=_KILN,
         shown_by=_TABLES,
         unexplained="in which order the engine scales a polynomial",
