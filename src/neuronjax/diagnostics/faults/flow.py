@@ -389,13 +389,16 @@ def _is_ordinary(chain: list[Step], unit: float) -> bool:
 
     The error is not ordinary if any op but the last of `chain` enlarges an error below
     `HOPELESS` by a factor of `COSTLY` or of 1 / `unit`, or beyond what perturbed data
-    explain; or if an op casts to 8 bits and perturbed data do not explain the error.
+    explain; if an op casts to 8 bits and perturbed data do not explain the error; or if
+    slices of the last result, which the other ops read, are wrong beyond that.
     """
     costly = [e for _, e in chain[:-1] if amplification(e) >= min(1 / unit, COSTLY)]
     costly += [e for _, e in chain[:-1] if _is_unexplained(e)]
     if any(e.error_before < HOPELESS for e in costly):
         return False
-    share = chain[0][1].result
+    share, last = chain[0][1].result, chain[-1][1].result
+    if len(chain) > 1 and _loses_slices(chain[-2][1], last.error):
+        return False
     casts = [t.path.op.results[0].type.dtype for t, _ in chain if narrows(t.path.op)]
     by_policy = max(map(unit_of, casts), default=0.0) <= COARSE
     return by_policy or share.error <= OF_DATA * share.data_error
@@ -405,6 +408,15 @@ def _is_unexplained(evidence: OpEvidence) -> bool:
     share = evidence.result
     is_larger = amplification(evidence) >= OF_DATA
     return is_larger and share.error > max(HOPELESS, OF_DATA * share.data_error)
+
+
+def _loses_slices(reader: OpEvidence, error: float) -> bool:
+    """Return whether an operand of `reader` is far more wrong than `error`, the error
+    of the array from which it was sliced, and than perturbed data explain."""
+    return any(
+        s.error > max(HOPELESS, OF_DATA * max(s.data_error, error))
+        for s in reader.operands.values()
+    )
 
 
 def _error(trace: OpTrace) -> float:

@@ -14,7 +14,7 @@ from neuronjax.diagnostics.faults.flow import AMPLIFIES
 from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
-from neuronjax.diagnostics.faults.search import NEAR_ONE, Suspect
+from neuronjax.diagnostics.faults.search import ANGLES, NEAR_ONE, Suspect
 from neuronjax.diagnostics.faults.traits import buries, cast_limit, largest_operand
 from neuronjax.execution.probes.signs import (
     FEW,
@@ -329,7 +329,8 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if e.result.error < AMPLIFIES * operand:
         text = f"its operands have a relative error of {short(operand)} already"
     if short_name(t) in SINGULAR:
-        return FaultName("singular", text)
+        is_angle = t.path.op.name in ANGLES
+        return FaultName("singular", text, ANGLE if is_angle else "")
     # A sum that is larger than both addends cancels nothing.
     largest = max((x.norm for x in e.operands.values()), default=0.0)
     grows = short_name(t) in ("add", "subtract") and e.result.norm > largest

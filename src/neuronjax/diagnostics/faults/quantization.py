@@ -66,6 +66,9 @@ _LARGEST_CODE = 65535
 _NEAR_LARGEST = 0.5
 _MEETS = CLIPS | ROUNDS
 _SHOWS = frozenset(f"stablehlo.{n}" for n in ("convert", "reshape", "transpose"))
+#: Ops by which a quantizer makes steps finer near zero (mu-law, logarithmic codes).
+_COMPANDS = frozenset(f"stablehlo.{n}" for n in ("abs", "sign", "log", "sqrt"))
+_COMPANDS |= {"stablehlo.log_plus_one", "stablehlo.cbrt"}
 #: Ops that bound numbers, and the comparison that a bounding select reads.
 _CHOICES = CLIPS | {"stablehlo.compare"}
 _HANDS_ON = CONSTANT | SCALES | {"stablehlo.sqrt"}
@@ -102,16 +105,18 @@ def quantizing(
     if not is_cast and not (op.name in _MEETS and _is_scaled_back(flow, op)):
         return
     steps, scaled = [last], list[OpTrace]()
-    for trace, is_scaled in _before(flow, graph, op):
+    for trace, passed in _before(flow, graph, op):
         # A quantizer to floats may bound numbers before it scales them. Before the
         # scaling of a quantizer to integers, a constant bound may be a relu6.
-        after = is_short_float(dtype) or not is_scaled
-        (steps if after else scaled).append(trace)
+        if is_short_float(dtype) or not passed:
+            steps.append(trace)
+        elif passed & _COMPANDS or _is_range(flow, trace):
+            scaled.append(trace)
     least = _NEAR_LARGEST * largest_of(dtype) if is_short_float(dtype) else 0.0
     # With a zero point, a bound at zero cuts numbers off; otherwise it is a ReLU.
     zero = any(_is_zero_point(flow, r) for r in _shown(flow, op))
     bounds = [b for t in steps if (b := _bound(flow, t, zero)) and b.limit >= least]
-    ranges = [b for t in scaled if _is_range(flow, t) and (b := _bound(flow, t))]
+    ranges = [b for t in scaled if (b := _bound(flow, t))]
     roundings = [t for t in steps if rounds(t.path.op)]
     codes = [b.limit for b in bounds]
     if ranges and not bounds:
@@ -201,22 +206,24 @@ def _is_range(flow: Flow, trace: OpTrace) -> bool:
     return any(flow.maker(v) and not flow.is_constant(v) for v in floats)
 
 
-def _before(flow: Flow, graph: ValueSources, op: Op) -> Iterator[tuple[OpTrace, bool]]:
-    """Yield (op that bounds or rounds numbers, whether a scaling follows) for the ops
-    before `op`, back to arithmetic other than scaling."""
-    left = [(v, False) for v in _numbers(op)]
+def _before(
+    flow: Flow, graph: ValueSources, op: Op
+) -> Iterator[tuple[OpTrace, frozenset[str]]]:
+    """Yield (op that bounds or rounds numbers, names of the ops between it and `op`
+    that scale or compand) for the ops before `op`, back to other arithmetic."""
+    left = [(v, frozenset[str]()) for v in _numbers(op)]
     seen = set(left)
     while left:
-        value, is_scaled = left.pop()
+        value, passed = left.pop()
         trace, found = flow.trace(value), list[Value]()
         if trace is None:
             found = graph.sources.get(value, [])
-        elif trace.path.op.name in _MEETS | _SHOWS | SCALES:
-            if trace.path.op.name in _MEETS:
-                yield trace, is_scaled
-            is_scaled |= trace.path.op.name in SCALES
+        elif (name := trace.path.op.name) in _MEETS | _SHOWS | SCALES | _COMPANDS:
+            if name in _MEETS:
+                yield trace, passed
+            passed |= {name} & (SCALES | _COMPANDS)
             found = _numbers(trace.path.op)
-        left += [f for f in ((v, is_scaled) for v in found) if f not in seen]
+        left += [f for f in ((v, passed) for v in found) if f not in seen]
         seen.update(left)
 
 

@@ -96,8 +96,9 @@ OF_OFFSET = 1e-3
 #: An op that amplifies an error by a larger factor is listed even for small errors.
 TWO_DIGITS = 100.0
 _LOG = "stablehlo.log"
+ANGLES = frozenset(("chlo.acos", "chlo.asin"))
 #: Functions whose result loses digits if an operand near 1 is rounded.
-NEAR_ONE = frozenset(("chlo.acos", "chlo.asin", _LOG))
+NEAR_ONE = ANGLES | {_LOG}
 #: A periodic function loses few digits of an operand up to this magnitude.
 FEW_PERIODS = 16.0
 
@@ -381,12 +382,15 @@ class FaultSearch:
         if chain[0][0].path.op.name in NEAR_ONE:
             before = (t for t, _ in chain[1:] if t.path.op.name not in BOUNDS)
             found = next(before, None)
-            if chain[0][0].path.op.name != _LOG or self._adds_one(chain[0][0], found):
+            if found is not None and self._is_for(found, chain[0][0]):
                 return found
         is_own = evidence.own >= OWN * evidence.result.error
         if is_own and any(self._is_window(t, e, last, shown) for t, e in chain[:-1]):
             return last
+        large = self._before_phase(chain)
         functions = [n for n, (t, _) in enumerate(chain[:-1]) if is_function(t)]
+        if large is not None and functions:
+            return large
         chain = chain[functions[-1] + 1 :] if functions else chain
         shown = chain[0][1]
         if len(chain) == 1 or (functions and shown.result.error < UNSEEN):
@@ -402,7 +406,6 @@ class FaultSearch:
         is_offset = chain[0][0].path.op.name in ADDS and has_offset(last, evidence)
         if is_own and is_offset and lost > OF_OFFSET:
             return last
-        large = self._before_phase(chain)
         if large is not None:
             return large
         return self._rounds_whole_before(last, evidence)
@@ -424,12 +427,14 @@ class FaultSearch:
                 left += [t for t in behind if t.path.op not in seen]
         return None
 
-    def _adds_one(self, log: OpTrace, sum_: OpTrace | None) -> bool:
-        """Return whether `sum_` adds a constant on another line than `log` is on."""
-        if sum_ is None or sum_.path.op.name not in ADDS:
-            return False
-        is_constant = any(map(self._flow.is_constant, sum_.path.op.operands))
-        return is_constant and sum_.path.source != log.path.source
+    def _is_for(self, made: OpTrace, function: OpTrace) -> bool:
+        """Return whether `made` computes a number near 1 only for `function`. For a
+        logarithm, the number must be a sum with a constant, on another line."""
+        if function.path.op.name != _LOG:
+            return len(self._flow.readers(made.path.op.results[0])) == 1
+        is_constant = any(map(self._flow.is_constant, made.path.op.operands))
+        is_sum = made.path.op.name in ADDS and is_constant
+        return is_sum and made.path.source != function.path.source
 
     def _before_phase(self, chain: list[Step]) -> OpTrace | None:
         """Return the earliest op that made a part of the error of large numbers, if an
