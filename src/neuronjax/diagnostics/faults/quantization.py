@@ -28,6 +28,7 @@ from neuronjax.diagnostics.faults.evidence import (
     rounds,
 )
 from neuronjax.diagnostics.faults.flow import Flow
+from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.scales import (
@@ -46,6 +47,8 @@ from neuronjax.ir.value_sources import ValueSources
 
 #: An error this many times as large as necessary costs one bit.
 A_BIT = 2.0
+#: A clip before integers that changes a smaller share of the norm is no fault.
+CUT_OFF = 0.1
 #: Above this share of elements that are rounded to zero, a quantizer is at fault.
 FLATTENED = 0.4
 #: Numbers with a smaller share of the norm are negligible, unless nearly all numbers or
@@ -142,7 +145,8 @@ def quantizing(
             continue
         few = trace.flattened > FEW and _matters(flow, graph, traces, trace)
         many = trace.flattened > FLATTENED and trace.flattened_norm > NEGLIGIBLE
-        many |= trace.flattened > NEARLY_ALL or trace.dead_channels > DEAD
+        if trace.flattened_norm > UNSEEN:
+            many |= trace.flattened > NEARLY_ALL or trace.dead_channels > DEAD
         if few or many:
             yield trace, trace.emptiest
 
@@ -256,12 +260,13 @@ def _bound(flow: Flow, trace: OpTrace, zero: bool = False) -> Bound | None:
 def _costs_a_bit(dtype: Any, bounds: Sequence[Bound], codes: float) -> bool:
     """Return whether a quantizer that clips at `bounds` makes over twice the error that
     it would make with a fitting scale. `codes` is the largest rounded number."""
+    parts = [b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds]
     if not is_short_float(dtype):
         cut_off = math.hypot(*(b.cut_off * codes / b.limit for b in bounds))
         over = max(b.largest / b.limit for b in bounds)
-        return math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
+        costs = math.hypot(cut_off, _OF_WHOLE) > A_BIT * _OF_WHOLE * over
+        return costs and math.hypot(*parts) > CUT_OFF
     # Numbers may be scaled between bounds, so divide each cut_off by the result's norm.
-    parts = (b.cut_off / (b.evidence.result.norm or math.inf) for b in bounds)
     own = _OF_FLOATS * unit_of(dtype)
     return math.hypot(own, *parts) > A_BIT * own
 
@@ -291,8 +296,12 @@ def _matters(
             return op.operands[1] in reached and _is_blown_up(trace)
         if op.name != "stablehlo.multiply" or trace.worst.result.elements <= few:
             return False
+        # A scale, which multiplies several zeros, does not count.
         others = [v for v in op.operands if v not in reached]
-        return [flow.is_constant(v) for v in others] == [False]
+        if len(others) != 1 or flow.is_constant(others[0]):
+            return False
+        made = flow.maker(others[0])
+        return made is None or made.worst.result.elements > few
 
     return any(map(owes, traces.values()))
 
