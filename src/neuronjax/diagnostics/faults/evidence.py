@@ -11,7 +11,7 @@ import numpy as np
 
 from neuronjax.diagnostics.faults.judgement import COARSE, COSTLY, OF_ONE_OP, SHORT
 from neuronjax.diagnostics.faults.perturbation import unit_of
-from neuronjax.diagnostics.faults.shares import Seen, Share, norm, wide
+from neuronjax.diagnostics.faults.shares import MOST_LOST, Seen, Share, norm, wide
 from neuronjax.diagnostics.faults.units import Cast
 from neuronjax.execution.probes.signs import MOSTLY
 from neuronjax.ir.program import Op, Value
@@ -121,6 +121,8 @@ _CHANGES = {
     "stablehlo.round_nearest_even": 0.5,
     "stablehlo.round_nearest_afz": 0.5,
 }
+#: This many whole numbers may become others by chance, of any number of elements.
+_FEW_FLIPS = 4
 #: Floats with a smaller relative distance may be the same number in FP32.
 _ONE_IN_FP32 = 2.0**-21
 #: Larger floats have at most 12 fractional bits in FP32: too few for `is_tie`.
@@ -129,7 +131,8 @@ _LARGEST_WITH_FRACTION = 2.0**11
 
 def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
     """Return whether `result` is off only by chance: exactly one of several comparisons
-    flips, or floats next to a rounding boundary become other whole numbers."""
+    flips, or floats next to a rounding boundary become other whole numbers. Many whole
+    numbers that become others (such as `floor` of n / 3 * 3) are no chance."""
     if op.name == "stablehlo.compare":
         flips = np.count_nonzero(np.asarray(result.actual) != result.reference)
         return flips == 1 < np.size(result.reference)
@@ -138,12 +141,14 @@ def is_tie(op: Op, operands: Sequence[Seen], result: Seen) -> bool:
     if op.name == "stablehlo.convert" and result.dtype.kind not in "iu":
         return False
     flipped = np.asarray(result.actual) != np.asarray(result.reference)
+    size = flipped.size
+    few = size if _CHANGES[op.name] else max(_FEW_FLIPS, MOST_LOST * size)
     given = wide(operands[0].reference)[flipped]
     change = np.rint(given - _CHANGES[op.name]) + _CHANGES[op.name]
     apart = np.abs(given - change) + np.abs(given - wide(operands[0].actual)[flipped])
     size = np.abs(given)
     beside = (apart <= _ONE_IN_FP32 * size) & (size < _LARGEST_WITH_FRACTION)
-    return bool(flipped.any() and beside.all())
+    return bool(0 < np.count_nonzero(flipped) <= few and beside.all())
 
 
 BOUNDS = frozenset(("stablehlo.maximum", "stablehlo.minimum", "stablehlo.clamp"))

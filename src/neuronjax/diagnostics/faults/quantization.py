@@ -28,7 +28,6 @@ from neuronjax.diagnostics.faults.evidence import (
     rounds,
 )
 from neuronjax.diagnostics.faults.flow import Flow
-from neuronjax.diagnostics.faults.judgement import UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
 from neuronjax.diagnostics.faults.recorder import OpTrace
 from neuronjax.diagnostics.faults.scales import (
@@ -145,8 +144,7 @@ def quantizing(
             continue
         few = trace.flattened > FEW and _matters(flow, graph, traces, trace)
         many = trace.flattened > FLATTENED and trace.flattened_norm > NEGLIGIBLE
-        if trace.flattened_norm > UNSEEN:
-            many |= trace.flattened > NEARLY_ALL or trace.dead_channels > DEAD
+        many |= trace.flattened > NEARLY_ALL or trace.dead_channels > DEAD
         if few or many:
             yield trace, trace.emptiest
 

@@ -446,6 +446,8 @@ class FaultSearch:
         )
         first = next(phase, None)
         large = [] if first is None else chain[first + 1 :]
+        if any(TWO_DIGITS < amplification(s) < math.inf for _, s in large):
+            return None  # a difference that cancels comes first
         while large and (behind := next(self._flow.behind_step(*large[-1]), None)):
             is_part = behind.worst.own >= PART * large[-1][1].result.error
             if not is_part or any(behind is t for t, _ in large):
@@ -457,12 +459,18 @@ class FaultSearch:
     def _is_window(
         self, trace: OpTrace, seen: OpEvidence, sums: OpTrace, shown: OpEvidence
     ) -> bool:
-        """Return whether `trace` subtracts two running sums of the op `sums`, and the
-        rounding of the difference alone would make an acceptable error in `shown`."""
-        is_running = sums.path.op.name == "stablehlo.reduce_window"
-        makers = [self._flow.maker(v) for v in trace.path.op.operands]
-        if not is_running or trace.path.op.name not in ADDS or makers != [sums, sums]:
+        """Return whether `trace` adds and subtracts only running sums of the op `sums`,
+        and its rounding alone would make an acceptable error in `shown`."""
+        if sums.path.op.name != "stablehlo.reduce_window" or trace is sums:
             return False
+        left, seen_ops = [trace], {sums.path.op}
+        while left:
+            made = left.pop()
+            if made is None or made.path.op.name not in ADDS:
+                return False
+            seen_ops.add(made.path.op)
+            makers = map(self._flow.maker, made.path.op.operands)
+            left += [t for t in makers if t is None or t.path.op not in seen_ops]
         times = shown.result.error / (seen.result.error or math.inf)
         return times * unit_of(trace.path.op.results[0].type.dtype) <= UNSEEN
 
@@ -505,6 +513,7 @@ class FaultSearch:
         """Yield (op that causes the Inf or NaN of `shown`, op at which the effect first
         shows); the second is None if `shown` is the cause."""
         if is_too_large(shown, evidence):  # earlier roundings do not matter
+            yield from ((t, shown) for t in self._overflowing_terms(shown))
             yield shown, None
             return
         maker = flushed(self._flow, shown, evidence)
@@ -516,6 +525,20 @@ class FaultSearch:
         if maker is not shown:
             yield maker, shown
         yield shown, None
+
+    def _overflowing_terms(self, shown: OpTrace) -> Iterator[OpTrace]:
+        """Yield the ops, before the sums and products that end in `shown`, that make
+        large numbers and overflow too, in a later iteration."""
+        seen, left = set[Op](), [shown]
+        while left:
+            trace = left.pop()
+            seen.add(trace.path.op)
+            if trace.path.op.name in FACTORS | ADDS:
+                makers = map(self._flow.maker, trace.path.op.operands)
+                left += [t for t in makers if t and t.path.op not in seen]
+            elif (moment := trace.made_nonfinite) and is_too_large(trace, moment[2]):
+                if shown.made_nonfinite and moment[0] > shown.made_nonfinite[0]:
+                    yield trace
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
         """Yield the ops whose errors made an operand for which `shown` is undefined."""
