@@ -10,7 +10,7 @@ import neuronjax as nj
 from neuronjax.api.compare import compare
 from neuronjax.policy import Policy
 from tests.arrays import normal
-from tests.diagnostics.faults.marked import marked_line
+from tests.diagnostics.faults.marked import assert_named, marked_line
 
 X = normal(64, 128)
 E4M3 = jnp.float8_e4m3fn
@@ -394,3 +394,51 @@ def test_two_calls_of_one_quantizer_have_their_own_scales():
     k = X * np.where(np.arange(128) == 3, np.float32(2000), np.float32(1))
     found = compare(cached, policy="bf16")(k, X)
     assert {f.record.source for f in found.faults[:1]} == {marked_line(cached)}
+
+
+# -- companding, tables, and clips that cost little ------------------------------------
+
+
+def compressed(y):
+    return jnp.sign(y) * jnp.log1p(255 * jnp.abs(y)) / np.log(256)
+
+
+def expanded(codes):
+    return jnp.sign(codes) * jnp.expm1(jnp.abs(codes) * np.log(256)) / 255
+
+
+def mu_law(x):
+    y = jnp.clip(x, -1, 1)  # here
+    return expanded(jnp.round(compressed(y) * 2047) / 2047)
+
+
+def mu_law_of_peak(x):
+    peak = jnp.max(jnp.abs(x))
+    y = jnp.clip(x / peak, -1, 1)
+    return expanded(jnp.round(compressed(y) * 2047) / 2047) * peak
+
+
+def test_a_clip_before_companding():
+    assert_named("saturation", mu_law, mu_law_of_peak, [2 * normal(512, seed=40)])
+
+
+def of_table(x):
+    """Look up GELU by codes of 8 bits; each entry serves several numbers."""
+    scale = jnp.max(jnp.abs(x)) / 127
+    entries = jax.nn.gelu(jnp.arange(-128, 128).astype(jnp.float32) * scale)
+    of_entries = jnp.max(jnp.abs(entries)) / 127
+    table = jnp.round(entries / of_entries).astype(jnp.int8)
+    codes = jnp.round(x / scale).astype(jnp.int32) + 128
+    return table[codes].astype(jnp.float32) * of_entries
+
+
+def with_old_scale(x):
+    """Quantize to 8 bits with a scale that cuts off one number by an eighth."""
+    scale = 0.88 * jnp.max(jnp.abs(x)) / 127
+    return jnp.clip(jnp.round(x / scale), -127, 127).astype(jnp.int8) * scale
+
+
+@pytest.mark.parametrize("function", [of_table, with_old_scale])
+def test_quantizers_that_lose_little(function):
+    report = compare(function)(normal(32, 40, seed=41))
+    assert report.faults == (), str(report)
