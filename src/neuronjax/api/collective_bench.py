@@ -158,7 +158,7 @@ def _timer(
     is_whole = devices == tuple(range(target.logical_cores()))
     if op not in _OVER_NODES or not is_whole or lnc not in (None, target.lnc_default):
         raise InvalidProgramError(
-            f"{op} over {len(devices)} ranks",
+            f"{op} over {len(devices)} ranks is not predicted",
             remedy=f"use at most {_MOST_LISTED} ranks; "
             f"{' and '.join(_OVER_NODES)} also accept all ranks of a target",
         )

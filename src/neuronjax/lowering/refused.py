@@ -60,7 +60,7 @@ _DYNAMIC = RefusedOp(
     remedy="give every dimension a size before you save the program",
 )
 _ASYNC = RefusedOp(
-    reason="schedules another op, which changes no value",
+    reason="only schedules another op; scheduling changes no value",
     remedy="save the program before XLA's scheduler has rewritten it",
 )
 _REPLICAS = RefusedOp(

@@ -278,7 +278,7 @@ def parse_environment(environ: Mapping[str, str]) -> ParsedFlags:
     if not _boolean(environ, "NKI_PRECISE_FP", default=True):
         raise UnsupportedError(
             "NKI_PRECISE_FP=0 is not emulated",
-            remedy="unset it: low-precision values keep their own format",
+            remedy="unset it: neuronjax keeps low-precision values in their own format",
         )
     parsed = parse_flags(environ.get("NEURON_CC_FLAGS", ""))
     fields = dict(parsed.fields)

@@ -328,8 +328,9 @@ CARRY_SHARE = assumed(
 MASK_ROWS = assumed(
     128,
     "rows",
-    "queries in a block of attention scores, and keys if a matmul contracts the scores,"
-    " as in nki-library's attention_cte; blocks that a mask hides are not computed",
+    "queries in a block of attention scores, and also keys if a matmul contracts the"
+    " scores, as in nki-library's attention_cte; blocks that a mask hides are not"
+    " computed",
 )
 MASK_COLUMNS = assumed(
     512, "columns", "keys in a block of scores, as in nki-library's attention_cte"
@@ -378,14 +379,14 @@ LINK_SHARE = assumed(
     0.7,
     "fraction",
     "the part of a NeuronLink's rate that transfers reach; ASSUMPTION: on all chips",
-    fitted_to="T12: 8 ranks: bytes added from 512 KiB to 1 MiB move at 16.8 GB/s",
+    fitted_to="T12: 8 ranks: the bytes above 512 KiB move at 16.8 GB/s, up to 1 MiB",
 )
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
     "a channel's part of a core's DMA rate; a collective has two channels, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
-    fitted_to="T2: 2 ranks: bytes added from 16 MiB to 1 GiB move at 56.8 GB/s",
+    fitted_to="T2: 2 ranks: the bytes above 16 MiB move at 56.8 GB/s, up to 1 GiB",
 )
 SLICE_BYTES = assumed(
     2**20,

@@ -184,8 +184,8 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a scan of every row. Few rows may be split: each lane scans a part, and
-    another pass joins the parts."""
+    """Price a scan of every row. If there are few rows, each row may be split: each
+    lane scans a part, and another pass joins the parts."""
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)

@@ -43,8 +43,8 @@ class Unit:
         movements: reads and writes of HBM.
         sbuf_bytes: bytes of SBUF in use while the region runs.
         passes: how often `region.whole` is loaded; 1 if it fits in SBUF.
-        blocks: the number of row blocks that run one after the other, see `divide`; 1
-            if one tile is loaded while another is computed.
+        blocks: the number of row blocks, each loaded after the previous one is computed
+            (see `divide`); 1 if tiles are loaded while other tiles are computed.
         copies: copies of `region.whole`: one per physical core if cores divide rows.
         inner: plans of the blocks of a loop, branch, call or Spmd.
         resident: positions of the carries of a loop that stay in SBUF.

@@ -47,7 +47,7 @@ def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
 def scanned_loops(
     before: InstructionProgram, after: InstructionProgram
 ) -> tuple[str, ...]:
-    """Return the user's lines of loops in `before` that are no loops in `after`."""
+    """Return the source lines of the loops in `before` that `after` has no more."""
     if after is before:
         return ()
     left = {i.location.source for i in after.walk() if isinstance(i, Loop)}

@@ -163,7 +163,8 @@ class SbufAllocation:
                 is_whole = is_whole and not streams
                 times = 1
                 if value in region.whole:
-                    times = unit.copies if batches == 1 else 1  # a batch is on one core
+                    # Only one core needs each part of the batch.
+                    times = unit.copies if batches == 1 else 1
                     times *= 1 if fits else unit.passes
                 part, turned = parts.get(value, (1.0, False))
                 turned = turned and value not in in_array

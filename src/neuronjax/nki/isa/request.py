@@ -133,7 +133,7 @@ class Request:
             if value.shape[0] != like.shape[0] or value.size != like.size:
                 self.refuse(
                     f"{name} has shape {value.shape}, {operand.like} {like.shape}",
-                    "give both as many partitions, and as many elements in each",
+                    "give both tensors the same number of partitions and of elements",
                 )
 
     def check_place(self, name: str, value: Any, memories: Sequence[str]) -> None:

@@ -204,13 +204,13 @@ class Initialised:
         storage = access.storage
         name = f" {storage.name!r}" if storage.name else ""
         every = "all" if count == access.size else f"{count:,} of"
-        came = ""
+        state = "were never written"
         if storage in self._spoilt:
-            came = f": {self._spoilt[storage]} computed them from unwritten elements"
+            state = f"were computed by {self._spoilt[storage]} from unwritten elements"
         return InvalidProgramError(
             f"reads {access.dtype}{list(access.shape)} of the tensor{name} "
             f"{storage.dtype}{list(storage.shape)} in {storage.memory}; {every} "
-            f"{access.size:,} elements were never written{came}",
+            f"{access.size:,} elements {state}",
             op=f"nisa.{i.name}",
             location=i.location,
             remedy=f"the tensor was allocated at {storage.location}: write it first "

@@ -50,7 +50,7 @@ class Throttle:
 
     def __init__(self) -> None:
         self.lost_seconds = 0.0
-        self._ramped = 0.0  # seconds of the rise to 100 %
+        self._ramped = 0.0  # seconds for which the limit has risen
         self._end = -inf  # end of the last matmul
 
     def spent(self, start: float, seconds: float, share: float) -> float:
