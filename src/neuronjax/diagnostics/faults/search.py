@@ -709,10 +709,14 @@ def _loses_some(share: Share) -> bool:
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
     """Return whether an op of `others` that affects a result of `suspect` makes an
-    error over `TWO_DIGITS` times as large as the error of `suspect`. False if `suspect`
-    makes zeros: a small error in zeros becomes an infinite error in a quotient."""
+    error over `TWO_DIGITS` times as large as the error of `suspect`, or makes zeros and
+    loses so many times as many elements. False if `suspect` makes zeros: a small error
+    in zeros becomes an infinite error in a quotient."""
     if suspect.trace.zeros:
         return False
-    error, results = suspect.trace.worst.result.error, {*suspect.results}
-    makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
-    return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)
+    results, shown = {*suspect.results}, suspect.trace.worst.result
+    makers = [o.trace for o in others if o.role == "makes" and results & {*o.results}]
+    if any(math.inf > t.worst.own > TWO_DIGITS * shown.error > 0 for t in makers):
+        return True
+    lost = (t.worst.result.lost for t in makers if t.zeros)
+    return any(x > TWO_DIGITS * shown.lost > 0 for x in lost)
