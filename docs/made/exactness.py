@@ -172,7 +172,8 @@ switch: fp32_model
 tests: conformance/test_oracle_contraction.py
 
 modelled: double-row FP8
-K tile of 256: each cell first adds the products of rows k and k + 128
+FP8 matmuls that contract 256 or more elements have a K tile of 256: each cell of
+TensorE's array first adds the products of rows k and k + 128
 [the two products and one add per cell are documented; the rounding is not]
 tests: conformance/test_oracle_contraction.py
 
@@ -215,8 +216,8 @@ instructions: TensorTensorScan ScanBlock
 
 modelled: reductions over devices
 sums are FP32, in the order of the algorithm; a rank (a device) that stores a partial
-sum rounds it to the tensor's dtype; a ring has one to four channels; a channel is a
-closed path through all ranks in one direction, along which a part of the data is added;
+sum rounds it to the tensor's dtype; a channel is a closed path through all ranks in one
+direction, along which a part of the data is added; a ring has one to four channels;
 kangaring, AWS's ring of pairs of ranks, has two channels with half of the data each:
 on one channel, the first rank of every pair adds, and on the other, the second rank
 [algorithms, steps and FP32 sums are documented; the order within a step is not; one

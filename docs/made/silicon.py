@@ -126,7 +126,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         source=_KDA,
         shown_by=_MODELS,
         unexplained="five other models also fit the measured FP32 matmuls of trn2, for"
-        " example sums of 32 rows without the pass low by low",
+        " example sums of 32 rows without the pass that multiplies the low halves",
     ),
     Evidence(
         subject="FP32 operands in TensorE",

@@ -45,7 +45,7 @@ _SHOWN_GROUPS = 24
 _SHOWN_DECISIONS = 16
 #: Predicted times with a smaller ratio count as equal.
 _AS_FAST = 1.01
-_STYLES = {"kept": "green", "measured": ""}
+_STYLES = {"kept": "green", "tolerated": ""}
 _REFUSED_LATER = {"undone": EXCESS_HELD_OUT, "given up": "better without it"}
 
 
@@ -356,7 +356,7 @@ class PrecisionSearch(Displayed):
         or all if `rows` is None."""
         run = [n for n, d in enumerate(self.decisions) if d.error is not None]
         shown = run if rows is None else run[-rows:]
-        title = f"{len(shown)} of {len(run)} decisions that were measured"
+        title = f"{len(shown)} of {len(run)} decisions whose error was computed"
         columns = {"#": RIGHT, "stage": PLAIN, "group": TEXT, "to": WORD}
         cells = (
             (*self._cells(n), error, time, Text(word, _STYLES.get(word, "red")))

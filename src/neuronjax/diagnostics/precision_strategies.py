@@ -30,7 +30,7 @@ OBJECTIVES = ("time", "preference")
 EXCESS = "exceeds the tolerance"
 SAVES_NO_TIME = "saves no time"
 EXCESS_HELD_OUT = "held-out error too large"
-Outcome = Literal["kept", "measured", "rejected"]
+Outcome = Literal["kept", "tolerated", "rejected"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Decision:
         error: measured error; None if nothing was run.
         seconds: predicted time; None if the program could not be lowered.
         kept_seconds: predicted time of the assignment kept after this decision.
-        outcome: "kept", "rejected", or "measured" if only the error is used.
+        outcome: "kept", "rejected", or "tolerated" if only the error is used.
     """
 
     stage: str
@@ -201,7 +201,7 @@ class Search:
             self._sensitivity.setdefault(group, error)
             if self.goal.allows(error):
                 found[group] = error
-                self._decide("alone", (group,), assignment, "measured", "sensitivity")
+                self._decide("alone", (group,), assignment, "tolerated", "sensitivity")
             else:
                 self._decide("alone", (group,), assignment, "rejected", EXCESS)
         return found
@@ -270,7 +270,7 @@ class Search:
 
     def _settle(self) -> None:
         """Set `state` to the best assignment measured "alone", if that is better."""
-        alone = [d for d in self.decisions if d.outcome == "measured"]
+        alone = [d for d in self.decisions if d.outcome == "tolerated"]
         best = min(alone, key=lambda d: self._cost(d.assignment), default=None)
         if best is not None and self._cost(best.assignment) < self._cost(self.state):
             self.state = best.assignment
@@ -334,7 +334,7 @@ def became_of(result: Assignment, decisions: Sequence[Decision]) -> tuple[str, .
 
     The outcome is "kept" on the path to the result, "undone" if the assignment exceeded
     the tolerance on held-out batches, "given up" if it was kept but an earlier
-    assignment was better; else "rejected" or "measured"."""
+    assignment was better; else "rejected" or "tolerated"."""
     path = path_to(result, decisions)
     undone = {d.assignment for d in decisions if d.stage == "held out"}
 
