@@ -56,34 +56,19 @@ class _Bracket(NamedTuple):
     odd: jax.Array
 
 
-def _nearest_even(bracket: _Bracket, _: jax.Array) -> jax.Array:
-    return bracket.fraction > _HALF - bracket.odd
-
-
-def _toward_zero(bracket: _Bracket, _: jax.Array) -> jax.Array:
-    return jnp.zeros_like(bracket.fraction, jnp.bool_)
-
-
-def _half_away(bracket: _Bracket, _: jax.Array) -> jax.Array:
-    return bracket.fraction >= _HALF
-
-
-def _stochastic(bracket: _Bracket, random: jax.Array) -> jax.Array:
-    return bracket.fraction + random < random  # the carry out of 32 bits
-
-
 # Each function returns whether the result is `floor + 1` rather than `floor`, given the
 # bracket and the random bits.
 _ROUNDS_UP: dict[str, Callable[[_Bracket, jax.Array], jax.Array]] = {
-    "rne": _nearest_even,
-    "rtz": _toward_zero,
-    "half_away": _half_away,
-    "stochastic": _stochastic,
+    "rne": lambda bracket, _: bracket.fraction > _HALF - bracket.odd,
+    "rtz": lambda bracket, _: jnp.zeros_like(bracket.fraction, jnp.bool_),
+    "half_away": lambda bracket, _: bracket.fraction >= _HALF,
+    # the carry out of 32 bits
+    "stochastic": lambda bracket, random: bracket.fraction + random < random,
 }
 _INTEGER_ROUNDS_UP = {
-    "rne": _nearest_even,
-    "truncate": _toward_zero,
-    "half_away": _half_away,
+    "rne": _ROUNDS_UP["rne"],
+    "truncate": _ROUNDS_UP["rtz"],
+    "half_away": _ROUNDS_UP["half_away"],
 }
 _SATURATES = {"ieee": False, "saturate": True}
 

@@ -350,7 +350,8 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def one_pass(a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array) -> jax.Array:
     """Return the array's sums over all of K, by a kernel if the host has one."""
     if has_host_kernels(a.k):
-        return contract(a, b, order.of_one_pass(a.k))
+        one = order._replace(k_tile=a.k, passes=1, group_rows=None)
+        return contract(a, b, one)
     return folded(a, b, order, zero)
 
 
