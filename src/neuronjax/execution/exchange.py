@@ -110,7 +110,10 @@ class _Members:
     def parts(self, x: jax.Array, dimension: int) -> jax.Array:
         """Cut [devices, *local] into [groups, ranks, parts, *part], a part per rank."""
         x, at = self.gathered(x), dimension + 2
-        part = _part(self._instruction, x.shape[at], self.size)
+        length, n = x.shape[at], self.size
+        fault = f"{length} elements of a dimension do not form {n} equal parts"
+        _check(self._instruction, fault if length % n else "", f"use a multiple of {n}")
+        part = length // n
         x = lax.reshape(x, (*x.shape[:at], self.size, part, *x.shape[at + 1 :]))
         return jnp.moveaxis(x, at, 2)
 
@@ -141,13 +144,6 @@ def _check(i: Collective, fault: str, remedy: str) -> None:
 def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
     location = i.location.source or None
     return InvalidProgramError(found, op=i.name, location=location, remedy=remedy)
-
-
-def _part(i: Collective, length: int, parts: int) -> int:
-    if length % parts:
-        problem = f"{length} elements of a dimension do not form {parts} equal parts"
-        raise _invalid(i, problem, f"use a multiple of {parts}")
-    return length // parts
 
 
 # -- movement --------------------------------------------------------------------------
@@ -272,25 +268,18 @@ def _sent(x: jax.Array, pairs: Sequence[tuple[int, int]], devices: int) -> jax.A
 def all_reduce(
     i: AllReduce, operands: Sequence[jax.Array], d: _ExchangeContext
 ) -> Arrays:
+    """Reduce the operands. ASSUMPTION: chunks are equal parts of the flattened tensor,
+    the last one padded."""
     members = _Members(i, i.groups, d.devices)
-    return tuple(
-        members.to_all(_all_reduced(i, members.gathered(x), d.zero, _key(d.key, k)))
-        for k, x in enumerate(operands)
-    )
-
-
-def _all_reduced(
-    i: AllReduce, x: jax.Array, zero: jax.Array, key: jax.Array
-) -> jax.Array:
-    """Reduce [groups, ranks, *local] over ranks. ASSUMPTION: chunks are equal parts of
-    the flattened tensor, the last one padded."""
-    groups, ranks, *local = x.shape
-    length, chunks = prod(local), i.plan.chunks
-    part = -(-length // chunks)
-    x = filled(lax.reshape(x, (groups, ranks, length)), chunks * part)
-    x = lax.reshape(x, (groups, ranks, chunks, part))
-    total = lax.reshape(_reduced(i, x, zero, key), (groups, chunks * part))
-    return lax.reshape(total[:, :length], (groups, *local))
+    results = []
+    for k, x in enumerate(operands):
+        local = x.shape[1:]
+        x = lax.reshape(
+            members.gathered(x), (members.count, members.size, 1, prod(local))
+        )
+        total = _in_pieces(i, x, i.plan.chunks, d.zero, _key(d.key, k))
+        results.append(members.to_all(lax.reshape(total, (members.count, *local))))
+    return tuple(results)
 
 
 @_exchanged.register
@@ -303,24 +292,25 @@ def reduce_scatter(
         x = members.parts(x, i.dimension)  # [groups, ranks, parts, *part]
         shape = (members.count, members.size, *x.shape[3:])
         x = lax.reshape(x, (*x.shape[:3], prod(x.shape[3:])))
-        total = _part_reduced(i, x, d.zero, _key(d.key, k))
+        # Channels divide the elements of each part.
+        total = _in_pieces(i, x, i.plan.channels, d.zero, _key(d.key, k))
         results.append(members.returned(lax.reshape(total, shape)))
     return tuple(results)
 
 
-def _part_reduced(
-    i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
+def _in_pieces(
+    i: Reduction, x: jax.Array, pieces: int, zero: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """Reduce [groups, ranks, parts, m] over ranks; channels divide the m elements."""
-    channels = i.plan.channels
-    if channels == 1:
+    """Reduce [groups, ranks, parts, m] over ranks, with the m elements cut in pieces
+    of one size, of which the last is padded."""
+    if pieces == 1:
         return _reduced(i, x, zero, key)
     groups, ranks, parts, length = x.shape
-    share = -(-length // channels)
-    x = filled(x, channels * share)
-    x = lax.reshape(x, (groups, ranks, parts * channels, share))
+    share = -(-length // pieces)
+    x = filled(x, pieces * share)
+    x = lax.reshape(x, (groups, ranks, parts * pieces, share))
     total = _reduced(i, x, zero, key)
-    return lax.reshape(total, (groups, parts, channels * share))[..., :length]
+    return lax.reshape(total, (groups, parts, pieces * share))[..., :length]
 
 
 def filled(x: jax.Array, length: int) -> jax.Array:

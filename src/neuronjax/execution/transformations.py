@@ -44,6 +44,7 @@ from neuronjax.execution.inputs_outputs import (
     CallContext,
     Outcome,
     check_history,
+    joined_complex,
     split_complex,
 )
 from neuronjax.execution.probes.plan import Collector
@@ -403,10 +404,5 @@ def is_inexact(leaf: Any) -> bool:
 
 def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:
     """Return results of a lowered program with the complex dtypes of `program`."""
-    parts = iter(arrays)
-    return [
-        lax.complex(next(parts), next(parts))
-        if value.type.dtype.kind == "c"
-        else next(parts)
-        for value in program.entry.body.results
-    ]
+    values = program.entry.body.results
+    return joined_complex(arrays, (value.type.dtype.kind == "c" for value in values))

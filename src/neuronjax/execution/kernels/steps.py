@@ -20,6 +20,7 @@ from neuronjax.execution.kernels import faults
 from neuronjax.execution.kernels.accesses import (
     AccessBox,
     AccessPlan,
+    dimension_of,
     relative_elements,
     used_indices,
 )
@@ -80,11 +81,8 @@ class ResolvedAccess:
 
     def _move(self, box: AccessBox) -> None:
         """Move the window along one dimension by a scalar runtime offset."""
-        stride, index = self.plan.stride, self._used()
-        for dim, unit in enumerate(box.units):
-            if stride >= unit and stride % unit == 0:
-                self.starts[dim] += index * (stride // unit)
-                return
+        dim = dimension_of(self.plan.stride, box.units)
+        self.starts[dim] += self._used() * (self.plan.stride // box.units[dim])
 
     def elements(self) -> jax.Array:
         """Return the element numbers that a gather reads, in the shape of the view.
