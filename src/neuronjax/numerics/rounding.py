@@ -166,7 +166,7 @@ def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.
             is requested while JAX has them disabled.
     """
     require(x, jnp.float32, "x")
-    rounds_up = _choose("mode", mode, _INTEGER_ROUNDS_UP)
+    rounds_up = choose("mode", mode, _INTEGER_ROUNDS_UP)
     info = jnp.iinfo(dtype)
     word = _word_for(info)
     magnitude, sign = _split(x)
@@ -192,8 +192,8 @@ def _round(
     random_bit_count: int = 32,
 ) -> jax.Array:
     require(x, jnp.float32, "x")
-    rounds_up = _choose("rounding", rounding, _ROUNDS_UP)
-    saturates = _choose("overflow", overflow, _SATURATES)
+    rounds_up = choose("rounding", rounding, _ROUNDS_UP)
+    saturates = choose("overflow", overflow, _SATURATES)
     random = _top_bits(x, rounding, random_bits, random_bit_count)
     if rounding == "rne" and not saturates and _keeps_exponent(fmt):
         return _nearest_even_same_exponent(x, fmt)
@@ -386,7 +386,8 @@ def _top_bits(
     return random_bits & np.uint32(0xFFFF_FFFF << (32 - count) & 0xFFFF_FFFF)
 
 
-def _choose(option: str, value: str, table: dict[str, Any]) -> Any:
+def choose(option: str, value: str, table: dict[str, Any]) -> Any:
+    """Return the entry of a table for an option's value, or refuse the value."""
     if value not in table:
         raise InvalidProgramError(
             f"{option}={value!r}", remedy=f"use one of: {', '.join(table)}"

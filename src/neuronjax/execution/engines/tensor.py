@@ -184,18 +184,14 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
 def nc_transpose(i: NcTranspose, x: Sequence[jax.Array], r: Registers) -> Arrays:
     [source] = x
     if not i.exact:
-        return (_by_identity(i, wide(source), r),)
+        # A product: each element times one plus other elements times zero.
+        flat, result = source.reshape(-1, *source.shape[-2:]), i.results[0].type
+        out = through_identity(Matrix(wide(flat), True), r.zero).reshape(result.shape)
+        is_wide = result.dtype == jnp.float32
+        return (out if is_wide else cast(out, get_format(result.dtype)),)
     if source.dtype.itemsize == 1:
         source = bits_of(source).astype(jnp.uint16)
     return (jnp.swapaxes(source, -1, -2),)
-
-
-def _by_identity(i: NcTranspose, source: jax.Array, r: Registers) -> jax.Array:
-    """Transpose as a product: each element times one plus other elements times zero."""
-    flat = source.reshape(-1, *source.shape[-2:])
-    result = i.results[0].type
-    out = through_identity(Matrix(flat, True), r.zero).reshape(result.shape)
-    return out if result.dtype == jnp.float32 else cast(out, get_format(result.dtype))
 
 
 def through_identity(x: Matrix, zero: jax.Array) -> jax.Array:

@@ -129,12 +129,14 @@ def entry(array: jax.Array, number: Index) -> jax.Array:
 
 def read(place: ResolvedAccess, state: State) -> jax.Array:
     """Return the view, in its numeric dtype."""
-    plan = place.plan
-    carried = _read_carried(place, state)
-    dtype = dtypes.info(plan.dtype)
-    if carried.dtype == dtype.numeric:
-        return carried
-    return lax.bitcast_convert_type(carried, dtype.numeric)
+    return as_numeric(_read_carried(place, state), place.plan.dtype)
+
+
+def as_numeric(carried: jax.Array, dtype: str) -> jax.Array:
+    """Return an array of the carrier dtype in the numeric dtype."""
+    numeric = dtypes.info(dtype).numeric
+    same = carried.dtype == numeric
+    return carried if same else lax.bitcast_convert_type(carried, numeric)
 
 
 def read_at(plan: AccessPlan, ints: list[int], state: State) -> jax.Array:
