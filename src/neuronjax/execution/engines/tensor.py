@@ -277,7 +277,7 @@ def accumulate(
     filled = order.k_tile if order.apart else -(-lhs.k // per_cell) * per_cell
     k_tile = min(order.k_tile, filled)
     count = -(-lhs.k // k_tile)
-    a, b = (_tiled(x, count, k_tile) for x in (lhs, rhs))
+    a, b = (_tiled(x, k_tile) for x in (lhs, rhs))
 
     def add(total: jax.Array | None, tile: tuple) -> tuple[jax.Array, None]:
         left, right = Matrix(tile[0], lhs.k_first), Matrix(tile[1], rhs.k_first)
@@ -292,18 +292,12 @@ def accumulate(
     return lax.scan(add, start, tiles)[0]
 
 
-def _tiled(x: Matrix, count: int, k_tile: int) -> jax.Array:
+def _tiled(x: Matrix, k_tile: int) -> jax.Array:
     """Return the arrays of the tiles, stacked along a new first axis. Zeros fill the
     last tile: their products are +0, which adds nothing to a sum that starts from
     +0."""
-    pad = (0, count * k_tile - x.k)
-    if x.k_first:
-        array = jnp.pad(x.array, [(0, 0), pad, (0, 0)])
-        array = lax.reshape(array, (x.batch, count, k_tile, x.free))
-        return lax.transpose(array, (1, 0, 2, 3))
-    array = jnp.pad(x.array, [(0, 0), (0, 0), pad])
-    array = lax.reshape(array, (x.batch, x.free, count, k_tile))
-    return lax.transpose(array, (2, 0, 1, 3))
+    axis = 1 if x.k_first else 2
+    return jnp.moveaxis(microscaling.blocked(x.array, axis - 3, k_tile), axis, 0)
 
 
 def array_passes(
