@@ -88,8 +88,8 @@ def _is_open(program: Program, op: Op) -> bool:
     )
 
 
-def _mesh(program: Program, sharding: Sharding) -> Mesh:
-    mesh = sharding.mesh
+def _mesh(program: Program, over: Sharding | AxisGroups) -> Mesh:
+    mesh = over.mesh
     return program.meshes.get(mesh, Mesh(())) if isinstance(mesh, str) else mesh
 
 
@@ -314,10 +314,7 @@ class _Renumbering:
     def _table(self, found: Any) -> np.ndarray:
         if not isinstance(found, AxisGroups):
             return found
-        mesh = found.mesh
-        if not isinstance(mesh, Mesh):
-            mesh = self._program.meshes[mesh]
-        return np.array(groups_along(mesh, found.axes))
+        return np.array(groups_along(_mesh(self._program, found), found.axes))
 
     def _lookup(self, op: Op) -> Iterator[Op]:
         """Yield ops that look up a device's old number by its new number."""

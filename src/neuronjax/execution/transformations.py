@@ -314,10 +314,19 @@ class _Derivative:
         context, residuals = saved
         pairs = zip(cotangents.results, self.outputs, strict=True)
         floats = [on_every_device(c) for c, o in pairs if is_inexact(o)]
-        count = len(residuals)
-        scale = self.primal.policy.loss_scale
+        count, scale = len(residuals), self.primal.policy.loss_scale
+
+        def function(*leaves: Any) -> list[Any]:
+            pull = jax.tree.unflatten(self.vjp_tree, leaves[:count])
+            rest = iter(leaves[count:])
+            cts = [
+                _scaled(next(rest), scale) if is_inexact(o) else float0(o)
+                for o in self.outputs
+            ]
+            return [_scaled(g, scale and 1 / scale) for g in pull(cts)]
+
         emulation = replace(
-            self.primal.of_function(self._backward_function(count, scale)),
+            self.primal.of_function(function),
             names=(
                 *self.residual_names,
                 *[f"cotangent/{i}" for i in range(len(floats))],
@@ -329,20 +338,6 @@ class _Derivative:
         inputs = self.inputs
         # The context has no cotangent.
         return None, *[next(gradients) if is_inexact(x) else float0(x) for x in inputs]
-
-    def _backward_function(
-        self, count: int, scale: float | None
-    ) -> Callable[..., list[Any]]:
-        def function(*leaves: Any) -> list[Any]:
-            pull = jax.tree.unflatten(self.vjp_tree, leaves[:count])
-            floats = iter(leaves[count:])
-            cts = [
-                _scaled(next(floats), scale) if is_inexact(o) else float0(o)
-                for o in self.outputs
-            ]
-            return [_scaled(g, scale and 1 / scale) for g in pull(cts)]
-
-        return function
 
 
 def _scaled(x: Any, scale: float | None) -> Any:

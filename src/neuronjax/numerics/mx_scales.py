@@ -110,16 +110,6 @@ def _if_rounded_up(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
     return (mantissa + half) >> _MANTISSA_BITS
 
 
-def _modulo_256(
-    field: jax.Array, mantissa: jax.Array, element: FloatFormat
-) -> jax.Array:
-    """Return the vendor's `quantize_mx_golden`: OCP's rule in uint8, which wraps
-    around. A block of zeros gets byte 256 - emax, a block with Inf or NaN 255 - emax,
-    and a block below 2^(emax - 127) a huge scale, which makes its elements zeros."""
-    del mantissa
-    return (field - np.uint32(element.max_exponent)) & np.uint32(0xFF)
-
-
 _INCREMENTS: dict[str, _Increment] = {
     # OCP MX 1.0, section 6.3, and torchao's FLOOR. The largest elements may saturate.
     "ocp_floor": lambda mantissa, _: jnp.zeros_like(mantissa),
@@ -136,7 +126,15 @@ BOUNDED: dict[str, ScaleRule] = {
     for mode in ("", ALTERNATIVE)
     for rule, increment in _INCREMENTS.items()
 }
-SCALE_RULES: dict[str, ScaleRule] = {**BOUNDED, "nki_golden": _modulo_256}
+SCALE_RULES: dict[str, ScaleRule] = {
+    **BOUNDED,
+    # The vendor's `quantize_mx_golden`: OCP's rule in uint8, which wraps around. A
+    # block of zeros gets byte 256 - emax, a block with Inf or NaN 255 - emax, and a
+    # block below 2^(emax - 127) a huge scale, which makes its elements zeros.
+    "nki_golden": lambda field, _, element: (
+        (field - np.uint32(element.max_exponent)) & np.uint32(0xFF)
+    ),
+}
 
 
 def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:

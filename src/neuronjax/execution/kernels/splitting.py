@@ -110,9 +110,8 @@ class Splitter:
         self._steps: dict[Any, tuple[KernelStep, int]] = {}
 
     def block(self, block: KernelBlock) -> Iterator[Element]:
-        """Yield the elements of a block; bodies are lists of elements."""
-        for item in block.items:
-            yield self.item(item)
+        """Return the elements of a block; bodies are lists of elements."""
+        return map(self.item, block.items)
 
     def item(self, item: Item) -> Element:
         if isinstance(item, KernelInstruction):
