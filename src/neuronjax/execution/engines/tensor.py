@@ -19,7 +19,7 @@ stochastically. The first result is also rounded when it is written.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -101,11 +101,8 @@ def _adder(
 ) -> Callable[..., jax.Array]:
     """Return the function that adds passes with these settings, always the same object,
     so JAX traces it once per shape."""
-    if format is None:
-        return functools.partial(_add_passes, rounded=None)
     options: dict[str, Any] = dict(rounding=rounding, overflow=overflow)
-    rounded = functools.partial(_rounded, format=format, **options)
-    return functools.partial(_add_passes, rounded=rounded)
+    return functools.partial(_add_passes, format=format, options=options)
 
 
 def _add_passes(
@@ -115,14 +112,17 @@ def _add_passes(
     zero: jax.Array,
     key: jax.Array,
     *,
-    rounded: Callable[..., jax.Array] | None,
+    format: FloatFormat | None,
+    options: Mapping[str, Any],
 ) -> jax.Array:
-    """Return the sum of the passes, one by one, each new sum rounded by `rounded`."""
+    """Return the sum of the passes, one by one, each new sum rounded to `format`."""
     for n, stored in enumerate(passes):
         total = stored if total is None else total + stored
-        if rounded is not None:
-            write = tile * jnp.uint32(len(passes)) + jnp.uint32(n)
-            total = rounded(total, fold(key, write))
+        if format is not None:
+            own = fold(key, tile * jnp.uint32(len(passes)) + jnp.uint32(n))
+            is_random = options["rounding"] == "stochastic"
+            drawn = random_bits(total.shape, own) if is_random else None
+            total = round_to_format(total, format, **options, random_bits=drawn)
     assert total is not None
     return canonical_sum(total, zero)
 
@@ -132,20 +132,6 @@ def canonical_sum(total: jax.Array, zero: jax.Array) -> jax.Array:
     differ in whether a sum of -0 starts from +0, and in which NaN they keep."""
     total = total + lax.neg(zero)  # a +0 that the compiler does not know
     return jnp.where(total != total, jnp.float32(np.nan), total)
-
-
-def _rounded(
-    total: jax.Array,
-    key: jax.Array,
-    *,
-    format: FloatFormat,
-    rounding: Any,
-    overflow: Any,
-) -> jax.Array:
-    drawn = random_bits(total.shape, key) if rounding == "stochastic" else None
-    return round_to_format(
-        total, format, rounding=rounding, overflow=overflow, random_bits=drawn
-    )
 
 
 def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
