@@ -10,7 +10,7 @@ hardware's own functions accept are in `hardware.activation_functions`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 from jax import lax
@@ -30,12 +30,16 @@ _LAX = {
 }
 
 
+def host_function(name: str) -> Callable[[jax.Array], jax.Array]:
+    """Return JAX's own function of an activation, for `transcendentals="host"`."""
+    return getattr(lax, _LAX.get(name, name))
+
+
 @execute.register
 def activation(i: Activation, x: Sequence[jax.Array], r: Registers) -> Arrays:
     operand = wide(x[0])
     if i.transcendentals == "host":
-        function = getattr(lax, _LAX.get(i.function, i.function))
-        return (write(function(operand), i, r),)
+        return (write(host_function(i.function)(operand), i, r),)
     name = scalar_engine.OF_PROGRAMS.get(i.function)
     if i.transcendentals == "scalar_engine" and name is not None:
         return (write(scalar_engine.function(name)(operand, r.zero), i, r),)
