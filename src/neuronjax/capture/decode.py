@@ -73,9 +73,9 @@ def decode_module(
             )
     main = _entry(by_name)
     names = tuple(argument_names) or _argument_names(by_name[main])
-    locations = _Locations(file)
+    locations: dict[Any, Location] = {}  # each is decoded only once
     functions = {
-        name: Function(name, _Decoder(locations).region(op.regions[0]))
+        name: Function(name, _Decoder(file, locations).region(op.regions[0]))
         for name, op in by_name.items()
     }
     functions = _with_lent_lines(functions)
@@ -164,8 +164,8 @@ def _argument_names(function: Any) -> tuple[str, ...]:
 
 
 class _Decoder:
-    def __init__(self, locations: _Locations) -> None:
-        self._locations = locations
+    def __init__(self, file: str, locations: dict[Any, Location]) -> None:
+        self._file, self._locations = file, locations
         self._values: dict[Any, Value] = {}
         # Not functools.cache: an MLIR object keeps its context and constants alive.
         self._types: dict[Any, TensorType] = {}
@@ -196,7 +196,7 @@ class _Decoder:
     def _op(self, op: Any) -> Op:
         operation = op.operation
         name = operation.name
-        location = self._locations.of(op.location)
+        location = self._location(op.location)
         try:
             operands = tuple([self._values[v] for v in operation.operands])
             regions = tuple([self.region(r) for r in operation.regions])
@@ -207,6 +207,15 @@ class _Decoder:
                 raise
             raise error.changed(op=name, location=location.source) from error
         return Op(name, operands, results, attributes, regions, location)
+
+    def _location(self, location: Any) -> Location:
+        """Return a decoded location; the file "-" is replaced by the module's own."""
+        key = location.attr
+        if key not in self._locations:
+            found = decode_location(location)
+            own = replace(found, file=self._file) if found.file == "-" else found
+            self._locations[key] = own
+        return self._locations[key]
 
     def _attributes_of(self, operation: Any, op: str) -> dict[str, Any]:
         """Return an op's attributes by name; equal attributes are decoded once."""
@@ -246,23 +255,6 @@ def tensor_type(mlir_type: Any) -> TensorType:
         )
     element = element_dtype(str(mlir_type.element_type))
     return TensorType(tuple(mlir_type.shape), element)
-
-
-class _Locations:
-    """The decoded locations of a module, each decoded only once."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._known: dict[Any, Location] = {}
-
-    def of(self, location: Any) -> Location:
-        """Return a decoded location; the file "-" is replaced by the module's own."""
-        key = location.attr
-        if key not in self._known:
-            decoded = decode_location(location)
-            own = replace(decoded, file=self._file) if decoded.file == "-" else decoded
-            self._known[key] = own
-        return self._known[key]
 
 
 def decode_location(location: Any) -> Location:

@@ -88,8 +88,8 @@ def _is_open(program: Program, op: Op) -> bool:
     )
 
 
-def _mesh(program: Program, sharding: Sharding) -> Mesh:
-    mesh = sharding.mesh
+def _mesh(program: Program, over: Sharding | AxisGroups) -> Mesh:
+    mesh = over.mesh
     return program.meshes.get(mesh, Mesh(())) if isinstance(mesh, str) else mesh
 
 
@@ -314,10 +314,7 @@ class _Renumbering:
     def _table(self, found: Any) -> np.ndarray:
         if not isinstance(found, AxisGroups):
             return found
-        mesh = found.mesh
-        if not isinstance(mesh, Mesh):
-            mesh = self._program.meshes[mesh]
-        return np.array(groups_along(mesh, found.axes))
+        return np.array(groups_along(_mesh(self._program, found), found.axes))
 
     def _lookup(self, op: Op) -> Iterator[Op]:
         """Yield ops that look up a device's old number by its new number."""
@@ -377,9 +374,10 @@ def find_mesh(
         meshes: the program's meshes, whose axes may be cut.
     """
     for mesh in [*meshes, *(cut for mesh in meshes for cut in _cuts(mesh))]:
-        splits = [split_over(mesh, tiling) for tiling in tilings]
-        if None not in splits:
-            return mesh, [split for split in splits if split is not None]
+        found = (split_over(mesh, tiling) for tiling in tilings)
+        splits = [split for split in found if split is not None]
+        if len(splits) == len(tilings):
+            return mesh, splits
     return None
 
 
@@ -389,13 +387,9 @@ def split_over(mesh: Mesh, tiling: DeviceTiling) -> Split | None:
     sizes = [size for _, size in mesh.axes]
     devices = list(mesh.device_ids or range(prod(sizes)))
     grid = np.array(tiling.places)[devices].reshape(*sizes, len(tiling.counts))
-    tilings = [
-        _axes(mesh, grid[..., dimension], count)
-        for dimension, count in enumerate(tiling.counts)
-    ]
-    return (
-        None if None in tilings else tuple(axes for axes in tilings if axes is not None)
-    )
+    found = (_axes(mesh, grid[..., d], count) for d, count in enumerate(tiling.counts))
+    split = tuple(axes for axes in found if axes is not None)
+    return split if len(split) == len(tiling.counts) else None
 
 
 def _axes(mesh: Mesh, places: np.ndarray, count: int) -> tuple[str, ...] | None:

@@ -270,15 +270,8 @@ def printing(op: Any, results: list[Any]) -> None:
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
     layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}
     attributes = {name: a for name, a in own(op).items() if name != FRONTEND}
-    ir.Operation.create(
-        op.name,
-        results=results,
-        operands=list(op.operands),
-        attributes={**attributes, **layouts, **(marked(op.name) if results else {})},
-        loc=op.location,
-        ip=ir.InsertionPoint(op),
-    )
-    op.erase()
+    marks = marked(op.name) if results else {}
+    replace(op, op.name, {**attributes, **layouts, **marks}, results)
 
 
 def _is_elementwise(op: Any) -> bool:

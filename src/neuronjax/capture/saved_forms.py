@@ -32,18 +32,21 @@ def is_main(op: Any) -> bool:
     return is_function and ir.StringAttr(op.attributes["sym_name"]).value == "main"
 
 
-def replace(op: Any, name: str, attributes: dict[str, Any]) -> None:
-    """Replace an op by one of another name."""
+def replace(
+    op: Any, name: str, attributes: dict[str, Any], results: list[Any] | None = None
+) -> None:
+    """Replace an op by one of another name; `results` are types of results that nothing
+    reads, in place of those of the op."""
     new = ir.Operation.create(
         name,
-        results=[result.type for result in op.results],
+        results=[r.type for r in op.results] if results is None else results,
         operands=list(op.operands),
         attributes=attributes,
         loc=op.location,
         ip=ir.InsertionPoint(op),
     )
-    for old_result, new_result in zip(op.results, new.results, strict=True):
-        old_result.replace_all_uses_with(new_result)
+    for old, result in zip(op.results, new.results, strict=results is None):
+        old.replace_all_uses_with(result)
     op.erase()
 
 

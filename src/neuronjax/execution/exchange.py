@@ -46,6 +46,7 @@ from neuronjax.numerics.random_bits import fold as fold_key
 from neuronjax.numerics.rounding import cast, round_to_int
 
 Arrays = tuple[jax.Array, ...]
+Operands = Sequence[jax.Array]
 
 EXTREMES = ("minimum", "maximum")
 BITWISE = ("and", "or", "xor")
@@ -75,11 +76,12 @@ class _ExchangeContext(NamedTuple):
     zero: jax.Array
     key: jax.Array
 
+    def of_operand(self, number: int) -> _ExchangeContext:
+        return self._replace(key=fold_key(self.key, jnp.uint32(number)))
+
 
 @functools.singledispatch
-def _exchanged(
-    i: Collective, operands: Sequence[jax.Array], d: _ExchangeContext
-) -> Arrays:
+def _exchanged(i: Collective, operands: Operands, d: _ExchangeContext) -> Arrays:
     raise InternalError(f"no rule exchanges {i.name}")
 
 
@@ -110,7 +112,10 @@ class _Members:
     def parts(self, x: jax.Array, dimension: int) -> jax.Array:
         """Cut [devices, *local] into [groups, ranks, parts, *part], a part per rank."""
         x, at = self.gathered(x), dimension + 2
-        part = _part(self._instruction, x.shape[at], self.size)
+        length, n = x.shape[at], self.size
+        fault = f"{length} elements of a dimension do not form {n} equal parts"
+        _check(self._instruction, fault if length % n else "", f"use a multiple of {n}")
+        part = length // n
         x = lax.reshape(x, (*x.shape[:at], self.size, part, *x.shape[at + 1 :]))
         return jnp.moveaxis(x, at, 2)
 
@@ -143,27 +148,16 @@ def _invalid(i: Collective, found: str, remedy: str) -> InvalidProgramError:
     return InvalidProgramError(found, op=i.name, location=location, remedy=remedy)
 
 
-def _part(i: Collective, length: int, parts: int) -> int:
-    if length % parts:
-        problem = f"{length} elements of a dimension do not form {parts} equal parts"
-        raise _invalid(i, problem, f"use a multiple of {parts}")
-    return length // parts
-
-
 # -- movement --------------------------------------------------------------------------
 
 
 @_exchanged.register
-def partition_id(
-    i: PartitionId, operands: Sequence[jax.Array], d: _ExchangeContext
-) -> Arrays:
+def partition_id(i: PartitionId, operands: Operands, d: _ExchangeContext) -> Arrays:
     return (lax.iota(jnp.uint32, d.devices),)
 
 
 @_exchanged.register
-def all_gather(
-    i: AllGather, operands: Sequence[jax.Array], d: _ExchangeContext
-) -> Arrays:
+def all_gather(i: AllGather, operands: Operands, d: _ExchangeContext) -> Arrays:
     members = _Members(i, i.groups, d.devices)
     return tuple(
         members.to_all(_concatenated(members.gathered(x), i.dimension))
@@ -172,9 +166,7 @@ def all_gather(
 
 
 @_exchanged.register
-def all_to_all(
-    i: AllToAll, operands: Sequence[jax.Array], d: _ExchangeContext
-) -> Arrays:
+def all_to_all(i: AllToAll, operands: Operands, d: _ExchangeContext) -> Arrays:
     members = _Members(i, i.groups, d.devices)
     joined = functools.partial(_concatenated, dimension=i.concat_dimension)
     results = []
@@ -195,7 +187,7 @@ def _concatenated(x: jax.Array, dimension: int) -> jax.Array:
 
 @_exchanged.register
 def collective_permute(
-    i: CollectivePermute, operands: Sequence[jax.Array], d: _ExchangeContext
+    i: CollectivePermute, operands: Operands, d: _ExchangeContext
 ) -> Arrays:
     _check(i, fault_of_pairs(i.pairs, d.devices), PAIRS_REMEDY)
     return tuple(_sent(x, i.pairs, d.devices) for x in operands)
@@ -203,7 +195,7 @@ def collective_permute(
 
 @_exchanged.register
 def collective_broadcast(
-    i: CollectiveBroadcast, operands: Sequence[jax.Array], d: _ExchangeContext
+    i: CollectiveBroadcast, operands: Operands, d: _ExchangeContext
 ) -> Arrays:
     _check(i, fault_of_groups(i.groups, d.devices, complete=False), PAIRS_REMEDY)
     pairs = [(group[0], member) for group in i.groups for member in group]
@@ -212,7 +204,7 @@ def collective_broadcast(
 
 @_exchanged.register
 def ragged_all_to_all(
-    i: RaggedAllToAll, operands: Sequence[jax.Array], d: _ExchangeContext
+    i: RaggedAllToAll, operands: Operands, d: _ExchangeContext
 ) -> Arrays:
     """Send parts of different sizes to all members. ASSUMPTION: `recv_sizes` equal the
     senders' sizes, as they must; parts that reach over the end are cut off; where parts
@@ -269,58 +261,48 @@ def _sent(x: jax.Array, pairs: Sequence[tuple[int, int]], devices: int) -> jax.A
 
 
 @_exchanged.register
-def all_reduce(
-    i: AllReduce, operands: Sequence[jax.Array], d: _ExchangeContext
-) -> Arrays:
+def all_reduce(i: AllReduce, operands: Operands, d: _ExchangeContext) -> Arrays:
+    """Reduce the operands. ASSUMPTION: chunks are equal parts of the flattened tensor,
+    the last one padded."""
     members = _Members(i, i.groups, d.devices)
-    return tuple(
-        members.to_all(_all_reduced(i, members.gathered(x), d.zero, _key(d.key, k)))
-        for k, x in enumerate(operands)
-    )
-
-
-def _all_reduced(
-    i: AllReduce, x: jax.Array, zero: jax.Array, key: jax.Array
-) -> jax.Array:
-    """Reduce [groups, ranks, *local] over ranks. ASSUMPTION: chunks are equal parts of
-    the flattened tensor, the last one padded."""
-    groups, ranks, *local = x.shape
-    length, chunks = prod(local), i.plan.chunks
-    part = -(-length // chunks)
-    x = filled(lax.reshape(x, (groups, ranks, length)), chunks * part)
-    x = lax.reshape(x, (groups, ranks, chunks, part))
-    total = lax.reshape(_reduced(i, x, zero, key), (groups, chunks * part))
-    return lax.reshape(total[:, :length], (groups, *local))
+    results = []
+    for k, x in enumerate(operands):
+        local = x.shape[1:]
+        x = lax.reshape(
+            members.gathered(x), (members.count, members.size, 1, prod(local))
+        )
+        total = _in_pieces(i, x, i.plan.chunks, d.of_operand(k))
+        results.append(members.to_all(lax.reshape(total, (members.count, *local))))
+    return tuple(results)
 
 
 @_exchanged.register
-def reduce_scatter(
-    i: ReduceScatter, operands: Sequence[jax.Array], d: _ExchangeContext
-) -> Arrays:
+def reduce_scatter(i: ReduceScatter, operands: Operands, d: _ExchangeContext) -> Arrays:
     members = _Members(i, i.groups, d.devices)
     results = []
     for k, x in enumerate(operands):
         x = members.parts(x, i.dimension)  # [groups, ranks, parts, *part]
         shape = (members.count, members.size, *x.shape[3:])
         x = lax.reshape(x, (*x.shape[:3], prod(x.shape[3:])))
-        total = _part_reduced(i, x, d.zero, _key(d.key, k))
+        # Channels divide the elements of each part.
+        total = _in_pieces(i, x, i.plan.channels, d.of_operand(k))
         results.append(members.returned(lax.reshape(total, shape)))
     return tuple(results)
 
 
-def _part_reduced(
-    i: ReduceScatter, x: jax.Array, zero: jax.Array, key: jax.Array
+def _in_pieces(
+    i: Reduction, x: jax.Array, pieces: int, d: _ExchangeContext
 ) -> jax.Array:
-    """Reduce [groups, ranks, parts, m] over ranks; channels divide the m elements."""
-    channels = i.plan.channels
-    if channels == 1:
-        return _reduced(i, x, zero, key)
+    """Reduce [groups, ranks, parts, m] over ranks, with the m elements cut in pieces
+    of one size, of which the last is padded."""
+    if pieces == 1:
+        return _reduced(i, x, d)
     groups, ranks, parts, length = x.shape
-    share = -(-length // channels)
-    x = filled(x, channels * share)
-    x = lax.reshape(x, (groups, ranks, parts * channels, share))
-    total = _reduced(i, x, zero, key)
-    return lax.reshape(total, (groups, parts, channels * share))[..., :length]
+    share = -(-length // pieces)
+    x = filled(x, pieces * share)
+    x = lax.reshape(x, (groups, ranks, parts * pieces, share))
+    total = _reduced(i, x, d)
+    return lax.reshape(total, (groups, parts, pieces * share))[..., :length]
 
 
 def filled(x: jax.Array, length: int) -> jax.Array:
@@ -329,11 +311,7 @@ def filled(x: jax.Array, length: int) -> jax.Array:
     return lax.pad(x, jnp.zeros((), x.dtype), padding) if padding[-1][1] else x
 
 
-def _key(key: jax.Array, operand: int) -> jax.Array:
-    return fold_key(key, jnp.uint32(operand))
-
-
-def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax.Array:
+def _reduced(i: Reduction, x: jax.Array, d: _ExchangeContext) -> jax.Array:
     """Reduce [groups, ranks, chunks, m] over ranks, by the plan of the instruction."""
     if i.plan.ranks != x.shape[1]:
         raise InternalError(f"{i.name}: {i.plan} is no plan for {x.shape[1]} ranks")
@@ -344,11 +322,11 @@ def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax
     if x.dtype.kind in "iub":
         if i.integer_path != "fp32" or x.dtype == jnp.bool_ or i.op in BITWISE:
             return reduce_integers(i.op, x, (1,))
-        floats = opaque(x.astype(jnp.float32), zero)
+        floats = opaque(x.astype(jnp.float32), d.zero)
         if i.op in EXTREMES:
             total = reduce_extreme(i.op, floats, (1,))
         else:
-            total = fold_ranks(floats, i.plan, i.op, SumStorage(), zero, key)
+            total = fold_ranks(floats, i.plan, i.op, SumStorage(), d.zero, d.key)
         return round_to_int(total, x.dtype, mode="rne")
     if i.op in BITWISE or x.dtype.kind == "c":
         remedy = "reduce integers, or the real and imaginary parts"
@@ -357,12 +335,10 @@ def _reduced(i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array) -> jax
         overflow: Any = i.overflow
         extreme = reduce_extreme(i.op, wide(x), (1,))
         return cast(extreme, get_format(x.dtype), overflow=overflow)
-    return _reduced_floats(i, x, zero, key)
+    return _reduced_floats(i, x, d)
 
 
-def _reduced_floats(
-    i: Reduction, x: jax.Array, zero: jax.Array, key: jax.Array
-) -> jax.Array:
+def _reduced_floats(i: Reduction, x: jax.Array, d: _ExchangeContext) -> jax.Array:
     """Reduce floats by a sum or a product. Stochastic rounding folds the numbers of
     stage and hop into its keys. The number after the last stage is for rounding the
     result to its dtype, the next number for rounding the operands to the dtype in which
@@ -371,11 +347,11 @@ def _reduced_floats(
     travels = get_format(i.reduce_dtype or i.write_format or dtype)
     own = get_format(dtype)
     # Everything is made opaque, also constants and products, which XLA would contract.
-    x = opaque(x, zero)
+    x = opaque(x, d.zero)
     storage = SumStorage(travels, i.rounding, i.overflow)
     if travels != own:
-        x = storage.stored(wide(x), key, last + 1)
-    total = fold_ranks(x, i.plan, i.op, storage, zero, key)
+        x = storage.stored(wide(x), d.key, last + 1)
+    total = fold_ranks(x, i.plan, i.op, storage, d.zero, d.key)
     if travels == own:
         return total
-    return storage._replace(format=own).stored(wide(total), key, last)
+    return storage._replace(format=own).stored(wide(total), d.key, last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,16 @@ def split_complex(arrays: Sequence[jax.Array]) -> list[jax.Array]:
         part
         for x in arrays
         for part in ((lax.real(x), lax.imag(x)) if jnp.iscomplexobj(x) else (x,))
+    ]
+
+
+def joined_complex(
+    parts: Iterable[jax.Array], is_complex: Iterable[bool]
+) -> list[jax.Array]:
+    """Return the inverse of `split_complex`, given which of its arrays are complex."""
+    rest = iter(parts)
+    return [
+        lax.complex(next(rest), next(rest)) if c else next(rest) for c in is_complex
     ]
 
 

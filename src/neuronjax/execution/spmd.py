@@ -275,7 +275,7 @@ class _Devices:
                 return total if flags[0] else total[0]
 
             return [
-                all_reduced(i, self.stacked(*values), self._count, self._real, reduce)
+                all_reduced(i, self.stacked(*values), self._real, reduce)
                 for values in (scope.get(v.buffer.number) for v in i.operands)
             ]
         return self._joint(i, flags, scope, key)
@@ -375,7 +375,6 @@ _SLICE_BYTES = 4 << 20
 def all_reduced(
     i: AllReduce,
     x: jax.Array,
-    devices: int,
     real: RealDevices,
     reduce: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:

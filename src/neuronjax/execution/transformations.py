@@ -44,6 +44,7 @@ from neuronjax.execution.inputs_outputs import (
     CallContext,
     Outcome,
     check_history,
+    joined_complex,
     split_complex,
 )
 from neuronjax.execution.probes.plan import Collector
@@ -313,10 +314,19 @@ class _Derivative:
         context, residuals = saved
         pairs = zip(cotangents.results, self.outputs, strict=True)
         floats = [on_every_device(c) for c, o in pairs if is_inexact(o)]
-        count = len(residuals)
-        scale = self.primal.policy.loss_scale
+        count, scale = len(residuals), self.primal.policy.loss_scale
+
+        def function(*leaves: Any) -> list[Any]:
+            pull = jax.tree.unflatten(self.vjp_tree, leaves[:count])
+            rest = iter(leaves[count:])
+            cts = [
+                _scaled(next(rest), scale) if is_inexact(o) else float0(o)
+                for o in self.outputs
+            ]
+            return [_scaled(g, scale and 1 / scale) for g in pull(cts)]
+
         emulation = replace(
-            self.primal.of_function(self._backward_function(count, scale)),
+            self.primal.of_function(function),
             names=(
                 *self.residual_names,
                 *[f"cotangent/{i}" for i in range(len(floats))],
@@ -328,20 +338,6 @@ class _Derivative:
         inputs = self.inputs
         # The context has no cotangent.
         return None, *[next(gradients) if is_inexact(x) else float0(x) for x in inputs]
-
-    def _backward_function(
-        self, count: int, scale: float | None
-    ) -> Callable[..., list[Any]]:
-        def function(*leaves: Any) -> list[Any]:
-            pull = jax.tree.unflatten(self.vjp_tree, leaves[:count])
-            floats = iter(leaves[count:])
-            cts = [
-                _scaled(next(floats), scale) if is_inexact(o) else float0(o)
-                for o in self.outputs
-            ]
-            return [_scaled(g, scale and 1 / scale) for g in pull(cts)]
-
-        return function
 
 
 def _scaled(x: Any, scale: float | None) -> Any:
@@ -403,10 +399,5 @@ def is_inexact(leaf: Any) -> bool:
 
 def join_complex(arrays: Sequence[jax.Array], program: Program) -> list[jax.Array]:
     """Return results of a lowered program with the complex dtypes of `program`."""
-    parts = iter(arrays)
-    return [
-        lax.complex(next(parts), next(parts))
-        if value.type.dtype.kind == "c"
-        else next(parts)
-        for value in program.entry.body.results
-    ]
+    values = program.entry.body.results
+    return joined_complex(arrays, (value.type.dtype.kind == "c" for value in values))

@@ -6,6 +6,7 @@ through loops until nothing new is known, and through branches.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -119,7 +120,4 @@ class _Walk:
 
 
 def _joined(facts: Sequence[Descent]) -> Descent:
-    total = _NOTHING
-    for fact in facts:
-        total = total.join(fact)
-    return total
+    return functools.reduce(Descent.join, facts, _NOTHING)

@@ -136,10 +136,8 @@ def path(ranks: int, hop: int = 1) -> FoldPlan:
     `hop` divides `ranks`. A sum starts after its owner's group, and ends in it."""
     if ranks == 1:
         return star(1)
-    order = []
-    for owner in range(ranks):
-        start = (owner // hop + 1) * hop
-        order.append(tuple((start + k) % ranks for k in range(ranks)))
+    starts = ((owner // hop + 1) * hop for owner in range(ranks))
+    order = (tuple((start + k) % ranks for k in range(ranks)) for start in starts)
     return FoldPlan("path", (Stage(ranks, hop),), tuple(order))
 
 

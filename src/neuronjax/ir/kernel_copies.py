@@ -80,9 +80,7 @@ def _uses(body: KernelBlock, kept: Set[Storage]) -> dict[Storage, _ResultUse]:
 
 def _read(i: KernelInstruction) -> list[Access]:
     reads = [a for a in i.inputs if isinstance(a, Access)]
-    for access in (*reads, *i.outputs):
-        if access.dynamic is not None and isinstance(access.dynamic.index, Access):
-            reads.append(access.dynamic.index)
+    reads += [index for a in i.accesses if (index := a.index) is not None]
     if i.reads_outputs:
         reads += i.outputs
     return reads

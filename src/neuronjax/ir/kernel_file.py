@@ -38,6 +38,7 @@ _VERSION = 2
 #: Most bytes of the text, which becomes about ten times as many bytes of objects.
 MOST_TEXT_BYTES = 256 << 20
 _PLAIN = (str, int, float, bool, type(None))
+_PROGRAM = "name target grid ranks registers older wants_grid".split()
 _STORAGE = ("memory", "shape", "dtype", "name", "address", "location", "position")
 _INSTRUCTION = (
     *("name", "engine", "outputs", "inputs", "parameters", "attributes"),
@@ -51,13 +52,7 @@ def write_program(program: KernelProgram) -> bytes:
     writer = _ProgramWriter(program.storages)
     described = {
         "version": _VERSION,
-        "name": program.name,
-        "target": program.target,
-        "grid": program.grid,
-        "ranks": program.ranks,
-        "registers": program.registers,
-        "older": program.older,
-        "wants_grid": program.wants_grid,
+        **{field: getattr(program, field) for field in _PROGRAM},
         "arguments": [writer.storages[s] for s in program.arguments],
         "results": [writer.operand(a) for a in program.results],
         "body": writer.block(program.body),

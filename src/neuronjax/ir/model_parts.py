@@ -15,7 +15,7 @@ that name a module, and statistics add them.
 from __future__ import annotations
 
 from collections import ChainMap, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -243,16 +243,10 @@ def _forms(heard: Iterable[tuple[_Layer, _Layer, str]]) -> dict[_Layer, _Path]:
     below: dict[_Layer, set[_Path]] = defaultdict(set)
     for functions, classes, module in heard:
         form = _form(tuple(module.split("/")))
-        for layer in _layers_around(functions, classes):
-            below[layer].add(form)
+        stack = _layers(functions, classes)
+        for n in range(len(stack)):  # every two layers, one inside the other
+            below[stack[max(0, n - 1) : n + 1]].add(form)
     return {layer: _proper(sorted(forms)) for layer, forms in below.items()}
-
-
-def _layers_around(functions: _Layer, classes: _Layer) -> Iterator[_Layer]:
-    """Yield every pair of layers, one inside the other, that led to an op."""
-    stack = _layers(functions, classes)
-    for n in range(len(stack)):
-        yield stack[max(0, n - 1) : n + 1]
 
 
 def _form(path: _Path) -> _Path:

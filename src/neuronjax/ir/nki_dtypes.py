@@ -50,43 +50,29 @@ class DTypeInfo:
         return self.kind in ("int", "uint", "bool")
 
 
+def _kept_in(carrier: str, name: str, kind: Kind, **more: Any) -> DTypeInfo:
+    dtype = np.dtype(carrier)
+    fields: dict[str, Any] = {"carrier": dtype, "numeric": dtype, **more}
+    return DTypeInfo(name=name, kind=kind, itemsize=dtype.itemsize, **fields)
+
+
 def _integer(name: str) -> DTypeInfo:
-    dtype = np.dtype(name)
-    kind: Kind = "int" if dtype.kind == "i" else "uint"
-    return DTypeInfo(
-        name=name, kind=kind, itemsize=dtype.itemsize, carrier=dtype, numeric=dtype
-    )
+    return _kept_in(name, name, "uint" if name[0] == "u" else "int")
 
 
 def _float(name: str) -> DTypeInfo:
     dtype = get_format(name).dtype
-    word = np.dtype(f"uint{8 * dtype.itemsize}")
-    carrier = dtype if dtype == np.float32 else word
-    return DTypeInfo(
-        name=name, kind="float", itemsize=dtype.itemsize, carrier=carrier, numeric=dtype
-    )
+    is_wide = dtype == np.float32
+    carrier = "float32" if is_wide else f"uint{8 * dtype.itemsize}"
+    return _kept_in(carrier, name, "float", numeric=dtype)
 
 
 def _packed(name: str, carrier: str) -> DTypeInfo:
-    dtype = np.dtype(carrier)
-    return DTypeInfo(
-        name=name,
-        kind="packed",
-        itemsize=dtype.itemsize,
-        carrier=dtype,
-        numeric=dtype,
-        elements=4,
-    )
+    return _kept_in(carrier, name, "packed", elements=4)
 
 
 _ALL = (
-    DTypeInfo(
-        name="bool",
-        kind="bool",
-        itemsize=1,
-        carrier=np.dtype(np.uint8),
-        numeric=np.dtype(np.uint8),
-    ),
+    _kept_in("uint8", "bool", "bool"),
     *map(_integer, ("int8", "int16", "int32", "uint8", "uint16", "uint32")),
     *map(_float, ("float32", "tfloat32", "bfloat16", "float16")),
     *map(_float, ("float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")),
@@ -118,17 +104,15 @@ def as_dtype(dtype: Any) -> DType:
     return name
 
 
-@functools.cache
-def _known_name(dtype: type) -> str:
-    return _numpy_name(dtype)
-
-
 def _numpy_name(dtype: Any) -> str:
     try:
         return np.dtype(dtype).name
     except TypeError:
         # torch.bfloat16 prints as "torch.bfloat16".
         return str(dtype).rpartition(".")[2]
+
+
+_known_name = functools.cache(_numpy_name)
 
 
 def info(dtype: DType) -> DTypeInfo:

@@ -126,7 +126,8 @@ class DataFlow(abc.ABC, Generic[Fact]):
         if isinstance(i, Loop):
             return self._loop(i)
         outs = [self.enter(entry) for entry in entries(i, self.functions)]
-        return [functools.reduce(self.join, column) for column in zip(*outs)]
+        facts = [functools.reduce(self.join, column) for column in zip(*outs)]
+        return facts or [self.nothing] * len(i.results)
 
     def enter(self, entry: BlockEntry) -> list[Fact]:
         """Return the facts about a block's results when an instruction runs it."""

@@ -9,6 +9,7 @@ from neuronjax.ir.program import CALLEES, Op, Program, Value
 
 #: (a value, a neighbouring value) -> whether a search continues to the neighbour.
 Follows = Callable[[Value, Value], bool]
+_Pairs = Sequence[tuple[Value, Value]]
 
 
 class ValueSources:
@@ -76,12 +77,16 @@ class ValueSources:
             value = sources[0]
         return value
 
-    def _inside(
-        self, op: Op
-    ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
+    def _inside(self, op: Op) -> Iterator[tuple[_Pairs, _Pairs]]:
         """Yield, for each region, the pairs of values at its entry and its exit."""
         if op.name == "stablehlo.while":
-            yield from self._loop(op)
+            condition, body = op.regions
+            for region in (condition, body):
+                yield _pairs(op.operands, region.arguments), []
+                yield _pairs(body.results, region.arguments), []
+            yield [], _pairs(body.results, op.results)
+            yield [], _pairs(op.operands, op.results)
+            yield [], [(c, r) for c in condition.results for r in op.results]
             return
         callee = op.callee
         if callee or op.name == "sdy.manual_computation":
@@ -95,17 +100,6 @@ class ValueSources:
             entering = [(v, a) for v in op.operands for a in region.arguments]
             leaving = [(v, r) for v in region.results for r in op.results]
             yield entering, leaving
-
-    def _loop(
-        self, op: Op
-    ) -> Iterator[tuple[Sequence[tuple[Value, Value]], Sequence[tuple[Value, Value]]]]:
-        condition, body = op.regions
-        for region in (condition, body):
-            yield _pairs(op.operands, region.arguments), []
-            yield _pairs(body.results, region.arguments), []
-        yield [], _pairs(body.results, op.results)
-        yield [], _pairs(op.operands, op.results)
-        yield [], [(c, r) for c in condition.results for r in op.results]
 
 
 def _reached(
@@ -123,5 +117,5 @@ def _reached(
     return reached
 
 
-def _pairs(left: Sequence[Value], right: Sequence[Value]) -> list[tuple[Value, Value]]:
+def _pairs(left: Sequence[Value], right: Sequence[Value]) -> _Pairs:
     return list(zip(left, right, strict=True))

@@ -152,22 +152,18 @@ def _float_array(x: Any) -> jax.Array:
 def _to_integer(
     x: jax.Array, target: IntFormat, rounding: Rounding, overflow: Overflow
 ) -> jax.Array:
-    modes = ", ".join(_INTEGER_MODES)
     if rounding == "stochastic":
         raise UnsupportedError(
             f"stochastic rounding to {target.name}: chips support it only for floats",
-            remedy=f"use one of: {modes}",
+            remedy=f"use one of: {', '.join(_INTEGER_MODES)}",
         )
-    if rounding not in _INTEGER_MODES:
-        raise InvalidProgramError(
-            f"rounding={rounding!r}", remedy=f"use one of: {modes}"
-        )
+    mode = engine.choose("rounding", rounding, _INTEGER_MODES)
     if overflow not in get_args(Overflow):
         raise InvalidProgramError(
             f"overflow={overflow!r}", remedy="leave overflow out: integers saturate"
         )
     wide = widen(jax.lax.stop_gradient(x))
-    return neuronjax_cast_to_integer(wide, target.dtype, _INTEGER_MODES[rounding])
+    return neuronjax_cast_to_integer(wide, target.dtype, mode)
 
 
 def _to_float(

@@ -128,7 +128,8 @@ class Measurement:
     reference_ulp: float
 
 
-def _read(name: str) -> dict[str, Any]:
+def read_table(name: str) -> dict[str, Any]:
+    """Return the content of a file of `numerics/tables`."""
     path = resources.files("neuronjax.numerics") / "tables" / name
     return json.loads(path.read_text())
 
@@ -149,14 +150,14 @@ EXCEPTIONS: Mapping[str, Mapping[str, Exceptions]] = MappingProxyType(
         format_name: {
             name: _exceptions(rows, format_name) for name, rows in functions.items()
         }
-        for format_name, functions in _read("exceptions.json").items()
+        for format_name, functions in read_table("exceptions.json").items()
     }
 )
 
 MEASURED: Mapping[str, Measurement] = MappingProxyType(
     {
         name: Measurement(**{**row, "at": float.fromhex(row["at"])})
-        for name, row in _read("accuracy.json").items()
+        for name, row in read_table("accuracy.json").items()
     }
 )
 

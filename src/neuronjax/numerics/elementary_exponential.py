@@ -89,15 +89,11 @@ def exp_in_range(x: jax.Array, zero: jax.Array) -> jax.Array:
     return float_of(bits_of(one_plus_h) + shifted_integer(n))
 
 
-def in_exp_range(x: jax.Array, result: jax.Array) -> jax.Array:
-    """Return `result` for x in EXP_MIN..EXP_MAX, elsewhere e^x: 0, infinity or NaN."""
-    high = jnp.where(x <= EXP_MAX, result, jnp.where(x > EXP_MAX, INF, NAN))
-    return jnp.where(x < EXP_MIN, np.float32(0), high)
-
-
 def exp(x: jax.Array, zero: jax.Array) -> jax.Array:
     """Return e^x; results below 2^-126 are zero."""
-    return in_exp_range(x, exp_in_range(x, zero))
+    result = exp_in_range(x, zero)
+    high = jnp.where(x <= EXP_MAX, result, jnp.where(x > EXP_MAX, INF, NAN))
+    return jnp.where(x < EXP_MIN, np.float32(0), high)
 
 
 def exp2(x: jax.Array, zero: jax.Array) -> jax.Array:

@@ -32,7 +32,8 @@ from neuronjax.numerics.host_kernels.choice import is_exportable
 
 def opaque_zero() -> jax.Array:
     """Return a float32 scalar -0.0 that the compiler cannot know."""
-    return opaque_zero_of(lax.bitcast_convert_type(_unknown(), jnp.uint32))
+    unknown = lax.platform_dependent(cpu=_transformed, default=_drawn)
+    return opaque_zero_of(lax.bitcast_convert_type(unknown, jnp.uint32))
 
 
 def opaque_zero_of(bits: jax.Array) -> jax.Array:
@@ -42,11 +43,6 @@ def opaque_zero_of(bits: jax.Array) -> jax.Array:
     one = jnp.uint32(1)
     zero = (bits * (bits + one)) & one
     return lax.bitcast_convert_type(zero ^ jnp.uint32(0x8000_0000), jnp.float32)
-
-
-def _unknown() -> jax.Array:
-    """Return a float32 scalar that the compiler does not know."""
-    return lax.platform_dependent(cpu=_transformed, default=_drawn)
 
 
 def _transformed() -> jax.Array:

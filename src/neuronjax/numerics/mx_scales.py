@@ -88,27 +88,6 @@ def _bounded(increment: _Increment, rule: str) -> ScaleRule:
     return scale
 
 
-def _none(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return increment 0, as in OCP MX 1.0, section 6.3, and in torchao's FLOOR. The
-    largest elements may saturate."""
-    del element
-    return jnp.zeros_like(mantissa)
-
-
-def _always(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return increment 1, which doubles OCP's scale, as `nki.isa.quantize_mx` does
-    since NKI 0.5.0. The largest element is then below 2^emax, so nothing saturates."""
-    del element
-    return jnp.ones_like(mantissa)
-
-
-def _unless_power_of_two(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
-    """Return the increment for which the scale is torchao's CEIL, 2^ceil(log2 amax) /
-    2^emax."""
-    del element
-    return (mantissa != _ZERO).astype(jnp.uint32)
-
-
 def _above_largest(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
     """Return the increment of torchao's RCEIL, the rule of cuBLAS and arXiv 2506.08027.
 
@@ -131,20 +110,14 @@ def _if_rounded_up(mantissa: jax.Array, element: FloatFormat) -> jax.Array:
     return (mantissa + half) >> _MANTISSA_BITS
 
 
-def _modulo_256(
-    field: jax.Array, mantissa: jax.Array, element: FloatFormat
-) -> jax.Array:
-    """Return the vendor's `quantize_mx_golden`: OCP's rule in uint8, which wraps
-    around. A block of zeros gets byte 256 - emax, a block with Inf or NaN 255 - emax,
-    and a block below 2^(emax - 127) a huge scale, which makes its elements zeros."""
-    del mantissa
-    return (field - np.uint32(element.max_exponent)) & np.uint32(0xFF)
-
-
 _INCREMENTS: dict[str, _Increment] = {
-    "ocp_floor": _none,
-    "neuron": _always,
-    "ceil": _unless_power_of_two,
+    # OCP MX 1.0, section 6.3, and torchao's FLOOR. The largest elements may saturate.
+    "ocp_floor": lambda mantissa, _: jnp.zeros_like(mantissa),
+    # Twice OCP's scale, as `nki.isa.quantize_mx` has it since NKI 0.5.0. The largest
+    # element is then below 2^emax, so nothing saturates.
+    "neuron": lambda mantissa, _: jnp.ones_like(mantissa),
+    # torchao's CEIL, 2^ceil(log2 amax) / 2^emax.
+    "ceil": lambda mantissa, _: (mantissa != _ZERO).astype(jnp.uint32),
     "rceil": _above_largest,
     "even": _if_rounded_up,
 }
@@ -153,7 +126,15 @@ BOUNDED: dict[str, ScaleRule] = {
     for mode in ("", ALTERNATIVE)
     for rule, increment in _INCREMENTS.items()
 }
-SCALE_RULES: dict[str, ScaleRule] = {**BOUNDED, "nki_golden": _modulo_256}
+SCALE_RULES: dict[str, ScaleRule] = {
+    **BOUNDED,
+    # The vendor's `quantize_mx_golden`: OCP's rule in uint8, which wraps around. A
+    # block of zeros gets byte 256 - emax, a block with Inf or NaN 255 - emax, and a
+    # block below 2^(emax - 127) a huge scale, which makes its elements zeros.
+    "nki_golden": lambda field, _, element: (
+        (field - np.uint32(element.max_exponent)) & np.uint32(0xFF)
+    ),
+}
 
 
 def scale_magnitudes(magnitude: jax.Array, scale: jax.Array) -> jax.Array:

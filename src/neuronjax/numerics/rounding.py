@@ -56,34 +56,19 @@ class _Bracket(NamedTuple):
     odd: jax.Array
 
 
-def _nearest_even(bracket: _Bracket, _: jax.Array) -> jax.Array:
-    return bracket.fraction > _HALF - bracket.odd
-
-
-def _toward_zero(bracket: _Bracket, _: jax.Array) -> jax.Array:
-    return jnp.zeros_like(bracket.fraction, jnp.bool_)
-
-
-def _half_away(bracket: _Bracket, _: jax.Array) -> jax.Array:
-    return bracket.fraction >= _HALF
-
-
-def _stochastic(bracket: _Bracket, random: jax.Array) -> jax.Array:
-    return bracket.fraction + random < random  # the carry out of 32 bits
-
-
 # Each function returns whether the result is `floor + 1` rather than `floor`, given the
 # bracket and the random bits.
 _ROUNDS_UP: dict[str, Callable[[_Bracket, jax.Array], jax.Array]] = {
-    "rne": _nearest_even,
-    "rtz": _toward_zero,
-    "half_away": _half_away,
-    "stochastic": _stochastic,
+    "rne": lambda bracket, _: bracket.fraction > _HALF - bracket.odd,
+    "rtz": lambda bracket, _: jnp.zeros_like(bracket.fraction, jnp.bool_),
+    "half_away": lambda bracket, _: bracket.fraction >= _HALF,
+    # the carry out of 32 bits
+    "stochastic": lambda bracket, random: bracket.fraction + random < random,
 }
 _INTEGER_ROUNDS_UP = {
-    "rne": _nearest_even,
-    "truncate": _toward_zero,
-    "half_away": _half_away,
+    "rne": _ROUNDS_UP["rne"],
+    "truncate": _ROUNDS_UP["rtz"],
+    "half_away": _ROUNDS_UP["half_away"],
 }
 _SATURATES = {"ieee": False, "saturate": True}
 
@@ -181,7 +166,7 @@ def round_to_int(x: jax.Array, dtype: Any, *, mode: IntegerMode = "rne") -> jax.
             is requested while JAX has them disabled.
     """
     require(x, jnp.float32, "x")
-    rounds_up = _choose("mode", mode, _INTEGER_ROUNDS_UP)
+    rounds_up = choose("mode", mode, _INTEGER_ROUNDS_UP)
     info = jnp.iinfo(dtype)
     word = _word_for(info)
     magnitude, sign = _split(x)
@@ -207,8 +192,8 @@ def _round(
     random_bit_count: int = 32,
 ) -> jax.Array:
     require(x, jnp.float32, "x")
-    rounds_up = _choose("rounding", rounding, _ROUNDS_UP)
-    saturates = _choose("overflow", overflow, _SATURATES)
+    rounds_up = choose("rounding", rounding, _ROUNDS_UP)
+    saturates = choose("overflow", overflow, _SATURATES)
     random = _top_bits(x, rounding, random_bits, random_bit_count)
     if rounding == "rne" and not saturates and _keeps_exponent(fmt):
         return _nearest_even_same_exponent(x, fmt)
@@ -401,7 +386,8 @@ def _top_bits(
     return random_bits & np.uint32(0xFFFF_FFFF << (32 - count) & 0xFFFF_FFFF)
 
 
-def _choose(option: str, value: str, table: dict[str, Any]) -> Any:
+def choose(option: str, value: str, table: dict[str, Any]) -> Any:
+    """Return the entry of a table for an option's value, or refuse the value."""
     if value not in table:
         raise InvalidProgramError(
             f"{option}={value!r}", remedy=f"use one of: {', '.join(table)}"

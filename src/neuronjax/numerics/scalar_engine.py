@@ -27,10 +27,8 @@ Products are sealed, so the bits are the same in every context.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
@@ -39,6 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.numerics.elementary import read_table
 from neuronjax.numerics.elementary_core import (
     INF,
     MANTISSA,
@@ -151,8 +150,7 @@ def _table(row: Mapping[str, Any]) -> PiecewiseCubic:
 @functools.cache
 def tables() -> Mapping[str, PiecewiseCubic]:
     """Return the table of every function, by its name in nki.language."""
-    path = resources.files("neuronjax.numerics") / "tables" / "scalar_engine.json"
-    rows = json.loads(path.read_text())
+    rows = read_table("scalar_engine.json")
     return MappingProxyType({name: _table(row) for name, row in rows.items()})
 
 

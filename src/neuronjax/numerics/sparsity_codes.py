@@ -18,6 +18,7 @@ from jax import lax
 
 from neuronjax.errors import InvalidProgramError
 from neuronjax.numerics.float_format import FORMATS, FloatFormat
+from neuronjax.numerics.microscaling import blocked
 
 Array = jax.Array | np.ndarray
 
@@ -122,11 +123,7 @@ Members = list[jax.Array]
 
 
 def _members(x: jax.Array, size: int, axis: int) -> Members:
-    at = axis + x.ndim
-    missing = -x.shape[at] % size
-    x = jnp.pad(x, [(0, missing * (d == at)) for d in range(x.ndim)])
-    shape = (*x.shape[:at], x.shape[at] // size, size, *x.shape[at + 1 :])
-    return list(jnp.moveaxis(x.reshape(shape), at + 1, 0))
+    return list(jnp.moveaxis(blocked(x, axis, size), axis, 0))
 
 
 def _joined(members: Members, axis: int, length: int | None = None) -> jax.Array:

@@ -6,6 +6,7 @@ flushes subnormals. `rounding` is the opposite direction.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -83,10 +84,7 @@ def from_codes(codes: jax.Array, fmt: FloatFormat) -> jax.Array:
 
         return nibbles.packed(codes, fmt.dtype)
 
-    def converted(codes: jax.Array) -> jax.Array:
-        return narrowed(codes, fmt)
-
-    return choice.by_kernel(packed, converted, codes)
+    return choice.by_kernel(packed, functools.partial(narrowed, fmt=fmt), codes)
 
 
 def widen_finite(x: jax.Array) -> jax.Array:

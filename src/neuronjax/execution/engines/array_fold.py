@@ -69,10 +69,6 @@ class FoldOrder(NamedTuple):
             in_range=double,
         )
 
-    def of_one_pass(self, k: int) -> FoldOrder:
-        """Return the order of a single pass of `k` rows."""
-        return self._replace(k_tile=k, passes=1, group_rows=None)
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -86,11 +86,6 @@ def reduce_block(i: ReduceBlock, x: Sequence[jax.Array], r: Registers) -> Arrays
 def rng(i: Rng, x: Sequence[jax.Array], r: Registers) -> Arrays:
     """Return a new state, and random bits by Philox or threefry, whose integer
     algorithms XLA defines exactly."""
-    algorithms = {
-        "DEFAULT": lax.RandomAlgorithm.RNG_DEFAULT,
-        "PHILOX": lax.RandomAlgorithm.RNG_PHILOX,
-        "THREE_FRY": lax.RandomAlgorithm.RNG_THREE_FRY,
-    }
     state, bits = i.results
     key = x[0]
     words = lax.bitcast_convert_type(key, jnp.uint32).reshape(-1)
@@ -98,7 +93,7 @@ def rng(i: Rng, x: Sequence[jax.Array], r: Registers) -> Arrays:
         words,
         bits.type.shape,
         dtype=bits.type.dtype,  # type: ignore[arg-type]
-        algorithm=algorithms[i.algorithm],
+        algorithm=lax.RandomAlgorithm[f"RNG_{i.algorithm}"],
     )
     new_key = lax.bitcast_convert_type(
         lax.reshape(new_key, (*state.type.shape, 2)), state.type.dtype

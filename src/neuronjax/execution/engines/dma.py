@@ -119,14 +119,8 @@ def local_gather(i: LocalGather, x: Sequence[jax.Array], r: Registers) -> Arrays
     result = i.results[0].type
     if not prod(result.shape):
         return (jnp.zeros(result.shape, result.dtype),)
-    indices = index_vectors_last(as_int32(indices), numbers["index_vector_dim"])
-    dimensions = lax.GatherDimensionNumbers(
-        offset_dims=numbers["offset_dims"],
-        collapsed_slice_dims=numbers["collapsed_slice_dims"],
-        start_index_map=numbers["start_index_map"],
-        operand_batching_dims=numbers["operand_batching_dims"],
-        start_indices_batching_dims=numbers["start_indices_batching_dims"],
-    )
+    indices = index_vectors_last(as_int32(indices), numbers.pop("index_vector_dim"))
+    dimensions = lax.GatherDimensionNumbers(**numbers)
     out = lax.gather(
         operand,
         indices,

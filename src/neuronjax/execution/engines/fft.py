@@ -23,7 +23,7 @@ routine.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import factorial, prod
 from typing import Any
 
@@ -144,7 +144,8 @@ def _middle_axis(x: Parts, zero: jax.Array) -> Parts:
     for p in factors(n):
         m = length // p
         x = each(lambda a: a.reshape(batch, p, m, -1), x)
-        blocks = _radix(p)(x, zero)
+        odd = _bluestein if p > LARGEST_RADIX else _odd_radix
+        blocks = {2: _radix_2, 4: _radix_4}.get(p, odd)(x, zero)
         if m > 1:
             blocks = _twiddled(blocks, length, zero)
         # [batch, m, p, rest]: the frequencies k become the outermost axis of `rest`.
@@ -166,13 +167,6 @@ def _twiddled(blocks: Blocks, length: int, zero: jax.Array) -> Blocks:
         twiddled.append(product(block, twiddles, zero))
         k += len(frequencies)
     return twiddled
-
-
-def _radix(p: int) -> Callable[[Parts, jax.Array], Blocks]:
-    """Return the function that transforms axis 1 of [batch, p, m, rest] to blocks."""
-    if p > LARGEST_RADIX:
-        return _bluestein
-    return {2: _radix_2, 4: _radix_4}.get(p, _odd_radix)
 
 
 def _split(x: Parts) -> Blocks:
@@ -280,13 +274,8 @@ def _bluestein(x: Parts, zero: jax.Array) -> Blocks:
 
 def _table(exponents: np.ndarray, n: int) -> Parts:
     """Return exp(-2 pi i e / n) of integers e, rounded once to FP32."""
-    cosines, sines = roots_of_unity(n)
-    index = exponents % n
-    return _rounded(cosines[index]), _rounded(-sines[index])
-
-
-def _rounded(x: np.ndarray) -> jax.Array:
-    return jnp.asarray(x.astype(np.float32))
+    cosines, sines = (roots[exponents % n] for roots in roots_of_unity(n))
+    return tuple(jnp.asarray(x.astype(np.float32)) for x in (cosines, -sines))
 
 
 @functools.lru_cache(maxsize=64)

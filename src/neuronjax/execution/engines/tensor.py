@@ -19,7 +19,7 @@ stochastically. The first result is also rounded when it is written.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -101,11 +101,8 @@ def _adder(
 ) -> Callable[..., jax.Array]:
     """Return the function that adds passes with these settings, always the same object,
     so JAX traces it once per shape."""
-    if format is None:
-        return functools.partial(_add_passes, rounded=None)
     options: dict[str, Any] = dict(rounding=rounding, overflow=overflow)
-    rounded = functools.partial(_rounded, format=format, **options)
-    return functools.partial(_add_passes, rounded=rounded)
+    return functools.partial(_add_passes, format=format, options=options)
 
 
 def _add_passes(
@@ -115,14 +112,17 @@ def _add_passes(
     zero: jax.Array,
     key: jax.Array,
     *,
-    rounded: Callable[..., jax.Array] | None,
+    format: FloatFormat | None,
+    options: Mapping[str, Any],
 ) -> jax.Array:
-    """Return the sum of the passes, one by one, each new sum rounded by `rounded`."""
+    """Return the sum of the passes, one by one, each new sum rounded to `format`."""
     for n, stored in enumerate(passes):
         total = stored if total is None else total + stored
-        if rounded is not None:
-            write = tile * jnp.uint32(len(passes)) + jnp.uint32(n)
-            total = rounded(total, fold(key, write))
+        if format is not None:
+            own = fold(key, tile * jnp.uint32(len(passes)) + jnp.uint32(n))
+            is_random = options["rounding"] == "stochastic"
+            drawn = random_bits(total.shape, own) if is_random else None
+            total = round_to_format(total, format, **options, random_bits=drawn)
     assert total is not None
     return canonical_sum(total, zero)
 
@@ -132,20 +132,6 @@ def canonical_sum(total: jax.Array, zero: jax.Array) -> jax.Array:
     differ in whether a sum of -0 starts from +0, and in which NaN they keep."""
     total = total + lax.neg(zero)  # a +0 that the compiler does not know
     return jnp.where(total != total, jnp.float32(np.nan), total)
-
-
-def _rounded(
-    total: jax.Array,
-    key: jax.Array,
-    *,
-    format: FloatFormat,
-    rounding: Any,
-    overflow: Any,
-) -> jax.Array:
-    drawn = random_bits(total.shape, key) if rounding == "stochastic" else None
-    return round_to_format(
-        total, format, rounding=rounding, overflow=overflow, random_bits=drawn
-    )
 
 
 def as_psum(total: jax.Array, i: Instruction) -> jax.Array:
@@ -184,18 +170,14 @@ def nc_matmul(i: NcMatmul, x: Sequence[jax.Array], r: Registers) -> Arrays:
 def nc_transpose(i: NcTranspose, x: Sequence[jax.Array], r: Registers) -> Arrays:
     [source] = x
     if not i.exact:
-        return (_by_identity(i, wide(source), r),)
+        # A product: each element times one plus other elements times zero.
+        flat, result = source.reshape(-1, *source.shape[-2:]), i.results[0].type
+        out = through_identity(Matrix(wide(flat), True), r.zero).reshape(result.shape)
+        is_wide = result.dtype == jnp.float32
+        return (out if is_wide else cast(out, get_format(result.dtype)),)
     if source.dtype.itemsize == 1:
         source = bits_of(source).astype(jnp.uint16)
     return (jnp.swapaxes(source, -1, -2),)
-
-
-def _by_identity(i: NcTranspose, source: jax.Array, r: Registers) -> jax.Array:
-    """Transpose as a product: each element times one plus other elements times zero."""
-    flat = source.reshape(-1, *source.shape[-2:])
-    result = i.results[0].type
-    out = through_identity(Matrix(flat, True), r.zero).reshape(result.shape)
-    return out if result.dtype == jnp.float32 else cast(out, get_format(result.dtype))
 
 
 def through_identity(x: Matrix, zero: jax.Array) -> jax.Array:
@@ -281,7 +263,7 @@ def accumulate(
     filled = order.k_tile if order.apart else -(-lhs.k // per_cell) * per_cell
     k_tile = min(order.k_tile, filled)
     count = -(-lhs.k // k_tile)
-    a, b = (_tiled(x, count, k_tile) for x in (lhs, rhs))
+    a, b = (_tiled(x, k_tile) for x in (lhs, rhs))
 
     def add(total: jax.Array | None, tile: tuple) -> tuple[jax.Array, None]:
         left, right = Matrix(tile[0], lhs.k_first), Matrix(tile[1], rhs.k_first)
@@ -296,18 +278,12 @@ def accumulate(
     return lax.scan(add, start, tiles)[0]
 
 
-def _tiled(x: Matrix, count: int, k_tile: int) -> jax.Array:
+def _tiled(x: Matrix, k_tile: int) -> jax.Array:
     """Return the arrays of the tiles, stacked along a new first axis. Zeros fill the
     last tile: their products are +0, which adds nothing to a sum that starts from
     +0."""
-    pad = (0, count * k_tile - x.k)
-    if x.k_first:
-        array = jnp.pad(x.array, [(0, 0), pad, (0, 0)])
-        array = lax.reshape(array, (x.batch, count, k_tile, x.free))
-        return lax.transpose(array, (1, 0, 2, 3))
-    array = jnp.pad(x.array, [(0, 0), (0, 0), pad])
-    array = lax.reshape(array, (x.batch, x.free, count, k_tile))
-    return lax.transpose(array, (2, 0, 1, 3))
+    axis = 1 if x.k_first else 2
+    return jnp.moveaxis(microscaling.blocked(x.array, axis - 3, k_tile), axis, 0)
 
 
 def array_passes(
@@ -350,7 +326,8 @@ def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def one_pass(a: Matrix, b: Matrix, order: FoldOrder, zero: jax.Array) -> jax.Array:
     """Return the array's sums over all of K, by a kernel if the host has one."""
     if has_host_kernels(a.k):
-        return contract(a, b, order.of_one_pass(a.k))
+        one = order._replace(k_tile=a.k, passes=1, group_rows=None)
+        return contract(a, b, one)
     return folded(a, b, order, zero)
 
 

@@ -178,12 +178,7 @@ def tensor_tensor(i: TensorTensor, x: Sequence[jax.Array], r: Registers) -> Arra
 
 
 COMPARISONS: dict[str, Function] = {
-    "EQ": lax.eq,
-    "NE": lax.ne,
-    "LT": lax.lt,
-    "LE": lax.le,
-    "GT": lax.gt,
-    "GE": lax.ge,
+    name: getattr(lax, name.lower()) for name in "EQ NE LT LE GT GE".split()
 }
 
 

@@ -250,9 +250,7 @@ class _FoldBuilder:
 
         nothing = ir.Constant(self._integers, [0] * lanes)
         [found] = c.fold(c.sdiv(floats, int64(lanes)), [nothing], step)
-        name = f"llvm.vector.reduce.smax.v{lanes}i32"
-        reduce = c.external(name, I32, self._integers)
-        c.ret(c.ashr(c.call(reduce, [found]), I32(23)))
+        c.ret(c.ashr(elements.largest_lane(c, found), I32(23)))
         return function
 
     # -- the result --------------------------------------------------------------------

@@ -28,6 +28,7 @@ from neuronjax.numerics.host_kernels.elements import (
     MANTISSA_BITS,
     ElementKind,
     larger,
+    largest_lane,
     magnitude,
     rounded,
     store_codes,
@@ -123,9 +124,7 @@ class _Quantizer:
                 largest = magnitude(c, vectors[0])
                 for x in vectors[1:]:
                     largest = larger(c, largest, magnitude(c, x))
-                name = f"llvm.vector.reduce.smax.v{lanes}i32"
-                amax = c.call(c.external(name, I32, largest.type), [largest])
-                scale = self._scale(amax)
+                scale = self._scale(largest_lane(c, largest))
                 store_codes(c, scale, self._scales, to, 0)
                 for n, x in enumerate(vectors):
                     codes = self._encoded(x, c.splat(scale, lanes))
@@ -170,9 +169,7 @@ class _Quantizer:
         emax = like(largest_exponent(self._format, self._kind.rule))
         raised = c.add(field, self._increment(mantissa))
         byte = c.sub(larger(c, raised, emax), emax)
-        byte = c.select(
-            c.icmp_signed(">", byte, like(MAX_SCALE)), like(MAX_SCALE), byte
-        )
+        byte = c.smaller(byte, like(MAX_SCALE))
         return c.select(c.icmp_signed("==", field, like(255)), like(NAN_SCALE), byte)
 
     def _increment(self, mantissa: Value) -> Value:
@@ -192,9 +189,7 @@ class _Quantizer:
         c, fmt = self._c, self._format
         like = lambda x: c.like(bits, x)  # noqa: E731
         quotient = self._quotient(magnitude(c, bits), scale)
-        code = rounded(c, fmt, quotient)
-        largest = like(fmt.max_code)
-        code = c.select(c.icmp_signed(">", code, largest), largest, code)
+        code = c.smaller(rounded(c, fmt, quotient), like(fmt.max_code))
         sign = c.lshr(bits, like(31))
         code = c.or_(code, c.shl(sign, like(fmt.width - 1)))
         return c.select(c.icmp_signed("==", scale, like(NAN_SCALE)), like(0), code)

@@ -31,6 +31,7 @@ from neuronjax.numerics.host_kernels.elements import (
     ElementKind,
     ceiling,
     larger,
+    largest_lane,
     magnitude,
     rounded,
     store_codes,
@@ -125,8 +126,7 @@ class _Scaler:
         most, *others = c.fold(whole, [nothing] * 4, widest)
         for other in others:
             most = larger(c, most, other)
-        name = f"llvm.vector.reduce.smax.v{lanes}i32"
-        total = c.call(c.external(name, I32, most.type), [most])
+        total = largest_lane(c, most)
         done = c.mul(whole, int64(width))
         rest = c.add(self.first, done)
         [total] = c.fold(
@@ -160,8 +160,7 @@ class _Scaler:
         like = lambda x: c.like(bits, x)  # noqa: E731
         size = magnitude(c, product)
         most = like(ceiling(fmt, self.kind.saturates))
-        top = c.select(c.icmp_signed(">", size, most), most, size)
-        code = rounded(c, fmt, top)
+        code = rounded(c, fmt, c.smaller(size, most))
         is_nan = c.icmp_signed(">", size, like(INFINITY))
         code = c.select(is_nan, like(fmt.nan_code), code)
         sign = c.lshr(product, like(31))

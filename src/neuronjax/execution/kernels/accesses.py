@@ -73,7 +73,7 @@ def box(total: int, pattern: Pattern, moving: int = 0) -> AccessBox | None:
         if count == 1 or stride == 0:
             source.append(None)
             continue
-        dim = _dimension_of(stride, units)
+        dim = dimension_of(stride, units)
         if extents[dim] != 1:
             return None
         steps[dim] = stride // units[dim]
@@ -110,11 +110,9 @@ def _dimensions(
     return tuple(sizes), tuple(units)
 
 
-def _dimension_of(stride: int, units: tuple[int, ...]) -> int:
-    for dim, unit in enumerate(units):
-        if stride >= unit and stride % unit == 0:
-            return dim
-    raise AssertionError("the last unit is 1")
+def dimension_of(stride: int, units: tuple[int, ...]) -> int:
+    """Return the dimension along which a positive stride moves; the last unit is 1."""
+    return next(d for d, u in enumerate(units) if stride >= u and stride % u == 0)
 
 
 class AccessPlan(NamedTuple):

@@ -6,7 +6,7 @@ per storage. So `breakpoint()` and `print(tile)` see values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -28,22 +28,13 @@ from neuronjax.numerics.exact import opaque, opaque_zero
 FEWEST_REGISTERS = 16
 
 
-class _Numbered(Mapping[Storage, PoolSlot]):
+class _Numbered(dict[Storage, PoolSlot]):
     """The storages of one instruction, each as slot 0 of a pool. Pools are numbered in
     order of appearance, so equal instructions on other storages are the same step."""
 
-    def __init__(self) -> None:
-        self.storages: dict[Storage, int] = {}
-
-    def __getitem__(self, storage: Storage) -> PoolSlot:
-        number = self.storages.setdefault(storage, len(self.storages))
-        return PoolSlot(number, 0)
-
-    def __iter__(self) -> Iterator[Storage]:
-        return iter(self.storages)
-
-    def __len__(self) -> int:
-        return len(self.storages)
+    def __missing__(self, storage: Storage) -> PoolSlot:
+        self[storage] = PoolSlot(len(self), 0)
+        return self[storage]
 
 
 class StaticPart(NamedTuple):
@@ -101,12 +92,12 @@ class EagerMachine:
 
     def call_of(self, instruction: KernelInstruction) -> EagerCall:
         """Return the arguments of `run_step` for an instruction."""
-        self._numbered.storages.clear()
+        self._numbered.clear()
         element = self._splitter.instruction(instruction)
         assert isinstance(element.kind, KernelStep)
         for access in instruction.every_access:
             self._array(access.storage)
-        storages = list(self._numbered.storages)  # in order of their numbers
+        storages = list(self._numbered)  # in order of their numbers
         registers = [r.number for r in _registers_of(instruction)]
         self._make_room(max(registers, default=0))
         return EagerCall(
@@ -129,13 +120,12 @@ class EagerMachine:
 
     def read(self, access: Access) -> np.ndarray:
         """Return the current elements of a view."""
-        self._numbered.storages.clear()
+        self._numbered.clear()
         ints: list[int] = []
         with jax.disable_jit(False):
             plan = self._splitter.access(access, ints)
-            state: State = {
-                n: self._array(s) for s, n in self._numbered.storages.items()
-            }
+            numbered = self._numbered.items()
+            state: State = {slot.pool: self._array(s) for s, slot in numbered}
             state["registers"] = jnp.asarray(self._registers)
             value = steps.read_at(plan, ints, state)
         return np.asarray(value)

@@ -199,11 +199,7 @@ def argument_value(plan: KernelPlan, argument: int, state: State) -> jax.Array:
 
 def numeric_value(array: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
     """Return a slot in the carrier dtype as an array of the numeric dtype."""
-    numeric = dtypes.info(dtype).numeric
-    array = array.reshape(shape)
-    if array.dtype == numeric:
-        return array
-    return lax.bitcast_convert_type(array, numeric)
+    return steps.as_numeric(array.reshape(shape), dtype)
 
 
 # ---- Nodes.

@@ -110,9 +110,8 @@ class Splitter:
         self._steps: dict[Any, tuple[KernelStep, int]] = {}
 
     def block(self, block: KernelBlock) -> Iterator[Element]:
-        """Yield the elements of a block; bodies are lists of elements."""
-        for item in block.items:
-            yield self.item(item)
+        """Return the elements of a block; bodies are lists of elements."""
+        return map(self.item, block.items)
 
     def item(self, item: Item) -> Element:
         if isinstance(item, KernelInstruction):
@@ -179,7 +178,7 @@ class Splitter:
         """Return the plan of an access, and append its integers to `ints`."""
         place = self.places[a.storage]
         ints.append(place.slot)
-        window = self._box(a, place.pool)
+        window = self._box(a)
         if window is None:
             ints.append(a.offset)
         else:
@@ -205,7 +204,7 @@ class Splitter:
             self._plans[look] = plan
         return self._plans[look]
 
-    def _box(self, a: Access, pool: int) -> accesses.AccessBox | None:
+    def _box(self, a: Access) -> accesses.AccessBox | None:
         kind, moving = "", 0
         if a.dynamic is not None:
             kind, moving = a.dynamic.kind, a.dynamic.stride
@@ -223,11 +222,9 @@ class Splitter:
 def _stays(found: accesses.AccessBox, offset: int, dynamic: DynamicOffset) -> bool:
     """Return whether the runtime offset moves the window within one dimension. If it
     leaves the outermost dimension, and so the storage, `faults` reports the index."""
-    for dim, unit in enumerate(found.units):
-        if dynamic.stride % unit == 0 and dynamic.stride >= unit:
-            if dim == 0:
-                return True
-            reach = (dynamic.limit - 1) * (dynamic.stride // unit)
-            start = found.starts(offset)[dim]
-            return start + reach + found.extents[dim] <= found.sizes[dim]
-    return False
+    if dynamic.stride < 1:
+        return False
+    dim = accesses.dimension_of(dynamic.stride, found.units)
+    reach = (dynamic.limit - 1) * (dynamic.stride // found.units[dim])
+    start = found.starts(offset)[dim]
+    return dim == 0 or start + reach + found.extents[dim] <= found.sizes[dim]

@@ -20,6 +20,7 @@ from neuronjax.execution.kernels import faults
 from neuronjax.execution.kernels.accesses import (
     AccessBox,
     AccessPlan,
+    dimension_of,
     relative_elements,
     used_indices,
 )
@@ -80,11 +81,8 @@ class ResolvedAccess:
 
     def _move(self, box: AccessBox) -> None:
         """Move the window along one dimension by a scalar runtime offset."""
-        stride, index = self.plan.stride, self._used()
-        for dim, unit in enumerate(box.units):
-            if stride >= unit and stride % unit == 0:
-                self.starts[dim] += index * (stride // unit)
-                return
+        dim = dimension_of(self.plan.stride, box.units)
+        self.starts[dim] += self._used() * (self.plan.stride // box.units[dim])
 
     def elements(self) -> jax.Array:
         """Return the element numbers that a gather reads, in the shape of the view.
@@ -131,12 +129,14 @@ def entry(array: jax.Array, number: Index) -> jax.Array:
 
 def read(place: ResolvedAccess, state: State) -> jax.Array:
     """Return the view, in its numeric dtype."""
-    plan = place.plan
-    carried = _read_carried(place, state)
-    dtype = dtypes.info(plan.dtype)
-    if carried.dtype == dtype.numeric:
-        return carried
-    return lax.bitcast_convert_type(carried, dtype.numeric)
+    return as_numeric(_read_carried(place, state), place.plan.dtype)
+
+
+def as_numeric(carried: jax.Array, dtype: str) -> jax.Array:
+    """Return an array of the carrier dtype in the numeric dtype."""
+    numeric = dtypes.info(dtype).numeric
+    same = carried.dtype == numeric
+    return carried if same else lax.bitcast_convert_type(carried, numeric)
 
 
 def read_at(plan: AccessPlan, ints: list[int], state: State) -> jax.Array:

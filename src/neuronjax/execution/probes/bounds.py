@@ -114,9 +114,6 @@ class _BoundFinder(DataFlow[_Clipped]):
                 self._quantizes(given, _whole_ends() if given.rounded else frozenset())
         return [bound] * len(i.results)
 
-    def nested(self, i: Instruction) -> Sequence[_Clipped]:
-        return super().nested(i) or [self.nothing] * len(i.results)
-
     def _bounded(self, i: Instruction) -> _Clipped:
         numbers = list(map(self._numbers, i.operands))
         is_float = i.results[0].type.dtype.name in FORMATS

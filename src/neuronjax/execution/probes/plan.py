@@ -264,10 +264,6 @@ class _UpstreamFinder(DataFlow[_Sources]):
             behind = frozenset((slot,))
         return [behind] * len(i.results)
 
-    def nested(self, i: Instruction) -> Sequence[_Sources]:
-        behind = super().nested(i)
-        return behind or [self.nothing] * len(i.results)
-
     def instruction(self, i: Instruction) -> Sequence[_Sources]:
         if not isinstance(i, Call):
             return super().instruction(i)

@@ -147,7 +147,7 @@ def count_rounding(
     rounding; if they are not known, pass `after` twice. Of an MX array `after` has the
     elements and `scales` the scales, in float8_e8m0fnu. `operands` are those of a sum
     whose updates are counted; for any other write of a state, its old numbers."""
-    return _kernel(layout)(before, after, tuple(operands), scales)
+    return _count(layout, before, after, tuple(operands), scales)
 
 
 @jax.jit
@@ -159,11 +159,7 @@ def revived(y: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(flushed, jnp.finfo(y.dtype).smallest_normal, y)
 
 
-@functools.lru_cache(maxsize=1024)
-def _kernel(layout: CounterLayout) -> jax.stages.Wrapped:
-    return jax.jit(functools.partial(_count, layout))
-
-
+@functools.partial(jax.jit, static_argnums=0)
 def _count(
     layout: CounterLayout,
     before: jax.Array,

@@ -219,10 +219,10 @@ class _StateFinder(DataFlow[_Carried]):
             return [self.nothing] * len(i.results)
         outer = self._holders
         self._holders = {} if isinstance(i, Call | Spmd) else outer
+        facts: Sequence[_Carried] = [self.nothing] * len(i.results)
         if isinstance(i, Spmd):
             self.returning(id(i), i.body)
-            facts = []
         else:
             facts = super().nested(i)
         self._holders = outer
-        return facts or [self.nothing] * len(i.results)
+        return facts

@@ -28,7 +28,7 @@ from neuronjax.execution.probes.rounding_counters import (
     empty_counters,
     exponent_bins,
 )
-from neuronjax.execution.probes.step_signs import faults_of, places_by_kind
+from neuronjax.execution.probes.step_signs import as_floats, faults_of, places_by_kind
 from neuronjax.numerics.shown import Shown
 
 #: Counters that are known only if the probe sees the numbers before the rounding.
@@ -187,7 +187,7 @@ class Statistics(Shown):
         for n, probe in enumerate(self.sites):
             groups.setdefault(probe.kind if by == "kind" else probe.key, []).append(n)
         traced = any(isinstance(x, Tracer) for x in self.arrays.values())
-        counts = (_floats if traced else _numbers)(self.arrays["counts"])
+        counts = (as_floats if traced else _numbers)(self.arrays["counts"])
         metrics = {}
         for group, numbers in groups.items():
             of = np.asarray(numbers)
@@ -232,11 +232,6 @@ class Statistics(Shown):
 def _numbers(pairs: Any) -> np.ndarray:
     words = np.asarray(pairs).astype(np.uint64)
     return words[..., 0] + (words[..., 1] << np.uint64(32))
-
-
-def _floats(pairs: jax.Array) -> jax.Array:
-    words = pairs.astype(jnp.float32)
-    return words[..., 0] + words[..., 1] * jnp.float32(2.0**32)
 
 
 def _described(probe: Probe) -> dict[str, Any]:

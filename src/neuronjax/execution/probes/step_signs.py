@@ -45,8 +45,7 @@ def signs_of_step(
     """Return which signs each probe shows, as booleans [probes, signs]. `arrays` holds
     "counts" and "amax" of the step, as `Statistics.arrays`; arguments and results are
     those of main."""
-    numbers = arrays["counts"].astype(jnp.float32)
-    numbers = numbers[..., 0] + numbers[..., 1] * np.float32(2.0**32)
+    numbers = as_floats(arrays["counts"])
     n = {name: numbers[:, k] for k, name in enumerate(COUNTERS)}
     top = lax.bitcast_convert_type(arrays["amax"], jnp.uint32)
     integer = np.asarray([p.kind == "integer" for p in plan.probes], np.bool_)
@@ -70,6 +69,12 @@ def signs_of_step(
         ],
         axis=1,
     )
+
+
+def as_floats(pairs: jax.Array) -> jax.Array:
+    """Return 64-bit numbers, pairs of words with the low word first, as floats."""
+    words = pairs.astype(jnp.float32)
+    return words[..., 0] + words[..., 1] * np.float32(2.0**32)
 
 
 def _made(plan: ProbePlan, found: Finiteness) -> Finiteness:

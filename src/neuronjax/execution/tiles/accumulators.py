@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.execution.engines import fold
 from neuronjax.execution.engines.array_fold import Matrix
 from neuronjax.execution.engines.fold import fold_axes, left_fold, sum_rows
 from neuronjax.execution.tiles import alu
@@ -36,7 +37,6 @@ IDENTITIES = {
 }
 # Operators that give the same bits in any order.
 _ORDER_FREE = {"maximum": lax.reduce_max, "minimum": lax.reduce_min}
-_TILED = ("add", "multiply")
 
 
 def flat(x: jax.Array) -> jax.Array:
@@ -106,9 +106,8 @@ def reduced(op: str, values: jax.Array, zero: jax.Array) -> jax.Array:
     """Return FP32 [rows, N] reduced along the second axis: [rows]."""
     if op in _ORDER_FREE:
         return _ORDER_FREE[op](flush(values), (1,))
-    if op in _TILED:
-        identity = jnp.float32({"add": -0.0, "multiply": 1.0}[op])
-        return fold_axes(values, (1,), identity, op, zero)
+    if op in fold.IDENTITIES:
+        return fold_axes(values, (1,), jnp.float32(fold.IDENTITIES[op]), op, zero)
     return left_fold(opaque(values.T, zero), _combine(op, zero))
 
 

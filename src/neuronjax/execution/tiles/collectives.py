@@ -108,18 +108,12 @@ def collective_permute_implicit_reduce(
     i: Signature, x: Operands, c: TileContext
 ) -> Results:
     """Round the sum of the rank's operands to their dtype, then send the sum."""
-    channels = len(x) // 2
-    sums = [
-        _combined(i.attributes["op"], x[n], x[channels + n], c) for n in range(channels)
-    ]
+    channels, key = len(x) // 2, jnp.asarray(_NO_KEY)
+    # The sum of two operands is that of one step of an all-reduce.
+    made = _made(AllReduce, op=i.attributes["op"], groups=((0, 1),), plan=star(2))
+    pairs = (jnp.stack([x[n], x[channels + n]]) for n in range(channels))
+    sums = [exchange(made, (both,), 2, c.zero, key)[0][0] for both in pairs]
     return collective_permute_implicit(i, sums, c)
-
-
-def _combined(op: str, a: jax.Array, b: jax.Array, c: TileContext) -> jax.Array:
-    """Return the sum of two operands of this rank, as in one step of an all-reduce."""
-    made = _made(AllReduce, op=op, groups=((0, 1),), plan=star(2))
-    both = jnp.stack([a, b])
-    return exchange(made, (both,), 2, c.zero, jnp.asarray(_NO_KEY))[0][0]
 
 
 def _successors(rings: Groups) -> Groups:

@@ -58,9 +58,7 @@ def tensor_scalar(i: Signature, x: Operands, c: TileContext) -> Results:
 
 def _flat(x: Any) -> Any:
     """Return a tile as [partitions, elements], and a number or None unchanged."""
-    if x is None or x.ndim == 0:
-        return x
-    return x.reshape(x.shape[0], -1)
+    return x if x is None or x.ndim == 0 else flat(x)
 
 
 def _pattern_result(x: jax.Array, i: Signature) -> jax.Array | Bits:

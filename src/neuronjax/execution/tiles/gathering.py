@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronjax.execution.engines.dispatch import bits_of
 from neuronjax.execution.tiles.accumulators import flat
 from neuronjax.execution.tiles.moving import where_bits
 from neuronjax.execution.tiles.registry import (
@@ -50,9 +51,7 @@ def nc_n_gather(i: Signature, x: Operands, c: TileContext) -> Results:
 
 
 def _taken(rows: jax.Array, picks: jax.Array) -> jax.Array:
-    word = jnp.dtype(f"uint{8 * rows.dtype.itemsize}")
-    bits = lax.bitcast_convert_type(rows, word)
-    bits = jnp.take_along_axis(bits, picks, axis=1, mode="clip")
+    bits = jnp.take_along_axis(bits_of(rows), picks, axis=1, mode="clip")
     return lax.bitcast_convert_type(bits, rows.dtype)
 
 

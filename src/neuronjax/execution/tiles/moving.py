@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from neuronjax.execution.engines.dispatch import bits_of
+
 
 def where_bits(chosen: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
     """Return `jnp.where` of equal dtypes with every bit kept, also those of a NaN."""
-    word = jnp.dtype(f"uint{8 * new.dtype.itemsize}")
-    bits = [lax.bitcast_convert_type(v, word) for v in (new, old)]
-    return lax.bitcast_convert_type(jnp.where(chosen, *bits), new.dtype)
+    bits = jnp.where(chosen, bits_of(new), bits_of(old))
+    return lax.bitcast_convert_type(bits, new.dtype)
 
 
 def affine_values(

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.numerics.float_format import FloatFormat
-from neuronjax.numerics.host_kernels.compiled import I8, Code, Value, as_floats, shaped
+from neuronjax.numerics.host_kernels.compiled import (
+    I8,
+    I32,
+    Code,
+    Value,
+    as_floats,
+    shaped,
+)
 
 MANTISSA_BITS = 23
 BIAS = 127
@@ -58,6 +65,12 @@ def magnitude(c: Code, bits: Value) -> Value:
 
 def larger(c: Code, a: Value, b: Value) -> Value:
     return c.select(c.icmp_signed(">", a, b), a, b)
+
+
+def largest_lane(c: Code, x: Value) -> Value:
+    """Return the largest of a vector's 32-bit integers."""
+    name = f"llvm.vector.reduce.smax.v{x.type.count}i32"
+    return c.intrinsic(name, I32, x)
 
 
 def ceiling(fmt: FloatFormat, saturates: bool) -> int:
