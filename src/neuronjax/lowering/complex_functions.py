@@ -134,17 +134,8 @@ def differs(z: Pair, w: Pair) -> Real:
     return z.re.differs(w.re) | z.im.differs(w.im)
 
 
-def maximum(z: Pair, w: Pair) -> Pair:
-    """Return the later of two numbers in lexicographic order."""
-    return _extreme(z, w, "GT")
-
-
-def minimum(z: Pair, w: Pair) -> Pair:
-    """Return the earlier of two numbers in lexicographic order."""
-    return _extreme(z, w, "LT")
-
-
-def _extreme(z: Pair, w: Pair, direction: str) -> Pair:
+def extreme(z: Pair, w: Pair, direction: str) -> Pair:
+    """Return the later ("GT") or earlier ("LT") of two in lexicographic order."""
     first = where(
         z.re.equals(w.re), z.im.compare(direction, w.im), z.re.compare(direction, w.re)
     )
@@ -277,10 +268,8 @@ def power(z: Pair, w: Pair) -> Pair:
 
 def arc_tangent_2(y: Pair, x: Pair) -> Pair:
     """Return -i log((x + i y) / sqrt(x^2 + y^2))."""
-    turned = y.times_i()
-    numerator = Pair(x.re + turned.re, x.im + turned.im)
-    squares = (multiply(x, x), multiply(y, y))
-    norm = Pair(squares[0].re + squares[1].re, squares[0].im + squares[1].im)
+    numerator = add(x, y.times_i())
+    norm = add(square(x), square(y))
     return logarithm(divide(numerator, square_root(norm))).over_i()
 
 

@@ -82,14 +82,12 @@ def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
             transcendentals=policy.transcendentals,
         )
 
-    if not kernel.devices:
-        yield from made(op, context)
-        return
     mesh = context.shared.mesh
     if mesh is None and kernel.devices == 1:
         yield from alone(op, context, made)
         return
-    _check_devices(op, kernel, mesh)
+    if kernel.devices:
+        _check_devices(op, kernel, mesh)
     yield from made(op, context)
 
 
@@ -259,8 +257,7 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
     )
     packed, scales = context.results(op)
     yield from _packed(op, context, blocks, packed)
-    kind = "bitcast" if scales.type.dtype == np.uint8 else "copy"
-    if kind == "bitcast":
+    if scales.type.dtype == np.uint8:
         yield context.make(BitcastCopy, (blocks.scales,), (scales,), engine="dma")
     else:
         yield into(context, blocks.scales, scales)

@@ -19,7 +19,6 @@ from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.moves import (
     MatrixView,
     both_matrices,
-    matrix_dimensions,
     reshaped,
     transposed,
     zero_padded,
@@ -70,7 +69,7 @@ def multiply(
         NcMatmulMx,
         (a.elements, b.elements, a.scales, b.scales),
         psum,
-        dimensions=matrix_dimensions(a.axis, b.axis),
+        dimensions=DotDimensions((0,), (0,), (a.axis,), (b.axis,)),
         k_tile=context.core.k_tile_mx,
     )
 

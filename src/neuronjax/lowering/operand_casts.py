@@ -25,7 +25,6 @@ import numpy as np
 from neuronjax.errors import PrecisionIgnoredWarning, UnsupportedError, warn_once
 from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import (
-    Memset,
     ReadAmax,
     RecordAmax,
     ScaleFromAmax,
@@ -37,7 +36,7 @@ from neuronjax.ir.instruction_set import (
 from neuronjax.ir.program import Op
 from neuronjax.lowering import microscaling, sparsity
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.moves import converted
+from neuronjax.lowering.moves import converted, filled
 from neuronjax.lowering.psum import MatmulOperand, check_operand
 from neuronjax.numerics.float_format import FP8, get_format
 from neuronjax.numerics.microscaling import (
@@ -220,12 +219,10 @@ def _amax(context: Context, view: View) -> View:
     shape = view.type.shape
     fields: dict[str, Any] = dict(engine="vector", op="abs")
     magnitude = context.computed(TensorTensor, (view,), shape, np.float32, **fields)
-    amax, zero = (context.temporary((), np.float32) for _ in range(2))
-    make, axes = context.make, tuple(range(len(shape)))
-    value = np.zeros((), np.float32)
-    context.emit(make(Memset, (), (zero,), engine="gpsimd", value=value))
-    fields = dict(engine="vector", op="maximum", axes=axes)
-    context.emit(make(TensorReduce, (magnitude, View(zero)), (amax,), **fields))
+    amax = context.temporary((), np.float32)
+    operands = (magnitude, filled(context, (), np.float32, 0))
+    fields = dict(engine="vector", op="maximum", axes=tuple(range(len(shape))))
+    context.emit(context.make(TensorReduce, operands, (amax,), **fields))
     return View(amax)
 
 
