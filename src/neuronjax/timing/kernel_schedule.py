@@ -233,7 +233,8 @@ class _Scheduling:
             if loop.left_out > 0:
                 self._until(loop.edges[-1])
                 periods[number] = self._period(loop)
-                self._shift(loop.left_out * periods[number])
+                self.total += loop.left_out * periods[number]
+                self.floor = self.total
         self._until(len(self.priced))
         if not all(self.done):
             raise InternalError(f"{self.done.count(0)} instructions never start")
@@ -255,10 +256,6 @@ class _Scheduling:
             return max(0.0, ends[-1] - ends[-2])
         first, last = loop.edges[0], loop.edges[-1]
         return ends[0] - min(self.starts[first:last], default=ends[0])
-
-    def _shift(self, seconds: float) -> None:
-        self.floor = self.total + seconds
-        self.total = self.floor
 
     def _until(self, limit: int) -> None:
         self.limit = limit
