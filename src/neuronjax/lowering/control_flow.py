@@ -65,14 +65,8 @@ def case(op: Op, context: Context) -> Instructions:
 @lowers("func.call", "stablehlo.composite")
 def call(op: Op, context: Context) -> Instructions:
     callee, results = _callee(op, context)
-    yield context.make(
-        Call,
-        context.operands(op),
-        context.results(op),
-        engine="sync",
-        ordinal=context.nested_ordinal(),
-        callee=callee,
-    )
+    ordinal = context.nested_ordinal()
+    yield context.whole(op, Call, "sync", ordinal=ordinal, callee=callee)
     for value, facts in zip(op.results, results, strict=True):
         context.facts[value] = facts
 

@@ -41,11 +41,6 @@ class QuantizedMatrix(NamedTuple):
     axis: int
 
 
-def check_chip(context: Context, format: str) -> None:
-    """Refuse chips without the MX datapath."""
-    context.require("mx_matmul", f"microscaling ({format})")
-
-
 def matmul(
     context: Context,
     lhs: MatmulOperand,

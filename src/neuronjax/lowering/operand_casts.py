@@ -34,7 +34,7 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import Op
-from neuronjax.lowering import microscaling, sparsity
+from neuronjax.lowering import sparsity
 from neuronjax.lowering.context import Context
 from neuronjax.lowering.moves import converted, filled
 from neuronjax.lowering.psum import MatmulOperand, check_operand
@@ -110,13 +110,8 @@ def as_float(context: Context, value: Any) -> View:
     dtype = view.type.dtype
     if dtype.kind not in "iub":
         return view
-    wanted = get_format("bfloat16" if is_byte(dtype) else "float32")
+    wanted = get_format("bfloat16" if dtype.itemsize == 1 else "float32")
     return converted(context, view, wanted.dtype)
-
-
-def is_byte(dtype: np.dtype) -> bool:
-    """Return whether BF16 holds every number of an integer dtype exactly."""
-    return dtype.itemsize == 1
 
 
 def _role(context: Context, value: Any, is_weight: bool) -> str:
@@ -136,7 +131,7 @@ def _prepare(op: Op, context: Context, view: View, role: str) -> MatmulOperand:
     if _is_to_be_kept(op, context):
         return MatmulOperand(view, dtype)
     if is_mx:
-        microscaling.check_chip(context, wanted)
+        context.require("mx_matmul", f"microscaling ({wanted})")
         if wanted not in ON_DEVICE_FORMATS or dtype in ON_DEVICE_INPUTS:
             return MatmulOperand(view, wanted)
     cast = (wanted, policy.scaling, policy.rounding, policy.overflow)

@@ -48,11 +48,10 @@ def manual_computation(op: Op, context: Context) -> Instructions:
     child.facts.update(zip(region.arguments, facts, strict=True))
     with _devices(shared, mesh):
         body = lower_region(region, child)
-    yield context.make(
+    yield context.whole(
+        op,
         Spmd,
-        context.operands(op),
-        context.results(op),
-        engine="cc",
+        "cc",
         ordinal=context.nested_ordinal(),
         body=body,
         mesh=mesh,
