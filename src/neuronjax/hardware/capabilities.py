@@ -55,8 +55,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
 
 def chips_with(capability: str) -> tuple[str, ...]:
     """Return the names of the chips that have a capability of `CAPABILITIES`."""
-    names = (n for n, chip in CHIPS.items() if capability in chip.core.capabilities)
-    return tuple(names)
+    return tuple(n for n, chip in CHIPS.items() if capability in chip.core.capabilities)
 
 
 def chips_with_engine(name: str) -> tuple[str, ...]:

@@ -8,8 +8,7 @@ the name. The operators that an instruction accepts are data in this file
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from neuronjax.errors import InvalidProgramError, user_line
 
@@ -44,7 +43,7 @@ _OTHER_NAMES = {
     "all": "logical_and",
 }
 
-F = TypeVar("F", bound=Callable[..., Any])
+#: The attribute with an operator's name, if it is not the name of the function.
 ATTRIBUTE = "nki_op"
 
 
@@ -56,12 +55,6 @@ class NamedOperator:
 
     def __repr__(self) -> str:
         return f"nl.{self.nki_op}"
-
-
-def operator(function: F) -> F:
-    """Mark a function of nki.language as one that may be passed as `op=`."""
-    setattr(function, ATTRIBUTE, function.__name__)
-    return function
 
 
 def op_name(op: Any) -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from neuronjax.ir.instruction import Block, Buffer, View
 from neuronjax.ir.program import CALLEES, Function, Op, Region, Value
 from neuronjax.ir.traversal import read_outside
@@ -113,11 +111,3 @@ def promoted(
     accumulation."""
     pairs = zip(views, arguments, strict=True)
     return tuple([converted(context, view, a.type.dtype) for view, a in pairs])
-
-
-def constant_of(context: Context, view: View) -> np.ndarray | None:
-    """Return the value of a view that a constant of this block wrote, or None."""
-    for key, known in context.memo.items():
-        if key[0] == "constant" and known[0] == view:
-            return known[1]
-    return None

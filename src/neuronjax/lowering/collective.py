@@ -75,12 +75,14 @@ def _current(op: Op, context: Context) -> DeviceMesh:
     return mesh
 
 
-def _groups(op: Op, context: Context) -> Groups:
-    """Return groups of one size in which every device occurs once."""
+def _groups(
+    op: Op, context: Context, remedy: str = GROUPS_REMEDY, *, complete: bool = True
+) -> Groups:
+    """Return groups of one size; in `complete` ones every device occurs once."""
     mesh = _current(op, context)
     _check_partitions(op)
     groups = _listed(op, context)
-    _check(op, fault_of_groups(groups, mesh.size), GROUPS_REMEDY)
+    _check(op, fault_of_groups(groups, mesh.size, complete=complete), remedy)
     return groups
 
 
@@ -320,11 +322,7 @@ def collective_permute(op: Op, context: Context) -> Instructions:
 @lowers("stablehlo.collective_broadcast")
 @_between_devices
 def collective_broadcast(op: Op, context: Context) -> Instructions:
-    mesh = _current(op, context)
-    _check_partitions(op)
-    groups = _listed(op, context)
-    fault = fault_of_groups(groups, mesh.size, complete=False)
-    _check(op, fault, PAIRS_REMEDY)
+    groups = _groups(op, context, PAIRS_REMEDY, complete=False)
     yield context.whole(op, CollectiveBroadcast, "cc", groups=groups)
 
 

@@ -176,12 +176,9 @@ class Real:
         """Return the same 32 bits as another dtype."""
         return self.apply("stablehlo.bitcast_convert", dtype=dtype)
 
-    def is_negative(self) -> Real:
-        """Return whether the sign bit is set, also for zeros and NaNs."""
-        return self.bits(np.int32) < 0
-
     def with_sign_of(self, other: Real) -> Real:
-        return where(other.is_negative(), -abs(self), abs(self))
+        """Return the magnitude with the sign bit of a number, be it a zero or NaN."""
+        return where(other.bits(np.int32) < 0, -abs(self), abs(self))
 
 
 def where(predicate: Real, on_true: Real | float, on_false: Real | float) -> Real:

@@ -8,6 +8,8 @@ cost little. The bounds are measured in tests/conformance/test_complex.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from neuronjax.lowering.complex_builder import (
@@ -134,17 +136,8 @@ def differs(z: Pair, w: Pair) -> Real:
     return z.re.differs(w.re) | z.im.differs(w.im)
 
 
-def maximum(z: Pair, w: Pair) -> Pair:
-    """Return the later of two numbers in lexicographic order."""
-    return _extreme(z, w, "GT")
-
-
-def minimum(z: Pair, w: Pair) -> Pair:
-    """Return the earlier of two numbers in lexicographic order."""
-    return _extreme(z, w, "LT")
-
-
-def _extreme(z: Pair, w: Pair, direction: str) -> Pair:
+def extreme(z: Pair, w: Pair, direction: str) -> Pair:
+    """Return the later ("GT") or earlier ("LT") of two in lexicographic order."""
     first = where(
         z.re.equals(w.re), z.im.compare(direction, w.im), z.re.compare(direction, w.re)
     )
@@ -277,10 +270,8 @@ def power(z: Pair, w: Pair) -> Pair:
 
 def arc_tangent_2(y: Pair, x: Pair) -> Pair:
     """Return -i log((x + i y) / sqrt(x^2 + y^2))."""
-    turned = y.times_i()
-    numerator = Pair(x.re + turned.re, x.im + turned.im)
-    squares = (multiply(x, x), multiply(y, y))
-    norm = Pair(squares[0].re + squares[1].re, squares[0].im + squares[1].im)
+    numerator = add(x, y.times_i())
+    norm = add(square(x), square(y))
     return logarithm(divide(numerator, square_root(norm))).over_i()
 
 
@@ -312,10 +303,6 @@ def _hyperbolic(z: Pair, *, odd: bool) -> Pair:
     return Pair(part(growths[0], cosine, True), part(growths[1], sine, False))
 
 
-def sine(z: Pair) -> Pair:
-    return sinh(z.times_i()).over_i()
-
-
 def cosine(z: Pair) -> Pair:
     return cosh(z.times_i())
 
@@ -332,10 +319,6 @@ def tanh(z: Pair) -> Pair:
     im = sine_y * cosine_y / norm
     im = where(x.is_infinite() & im.is_nan(), 0.0, im)
     return Pair(re, where(y.equals(0.0), y, im))
-
-
-def tangent(z: Pair) -> Pair:
-    return tanh(z.times_i()).over_i()
 
 
 def logistic(z: Pair) -> Pair:
@@ -397,10 +380,6 @@ def arc_cosh(z: Pair) -> Pair:
     return where_pair(is_infinite(z), at_infinity, Pair(re, im))
 
 
-def arc_sinh(z: Pair) -> Pair:
-    return arc_sine(z.times_i()).over_i()
-
-
 def arc_tanh(z: Pair) -> Pair:
     """Return log1p(4|x| / |1-z|^2)/4 + i atan2(y, ((1-x)(1+x) - y^2)/2)/2. Near the
     pole, where the square is out of range, the first part is log(2 / |1-z|)/2."""
@@ -419,5 +398,10 @@ def arc_tanh(z: Pair) -> Pair:
     )
 
 
-def arc_tangent(z: Pair) -> Pair:
-    return arc_tanh(z.times_i()).over_i()
+def _turned(function: Callable[[Pair], Pair]) -> Callable[[Pair], Pair]:
+    """Return the function z -> -i function(i z)."""
+    return lambda z: function(z.times_i()).over_i()
+
+
+sine, tangent = _turned(sinh), _turned(tanh)
+arc_sinh, arc_tangent = _turned(arc_sine), _turned(arc_tanh)

@@ -182,9 +182,8 @@ def _sort(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
 
 def _custom_call(rewriting: ComplexRewriting, op: Op, builder: Builder) -> None:
     flags = tuple([tuple(map(is_complex, vs)) for vs in (op.operands, op.results)])
-    operands = rewriting.expand(op.operands)
-    results = rewriting.define(op.results, builder)
-    builder.emit(op.name, operands, results, {**op.attributes, COMPLEX: flags})
+    attributes = {**op.attributes, COMPLEX: flags}
+    _in_place(rewriting, dataclasses.replace(op, attributes=attributes), builder)
 
 
 # -- arithmetic ------------------------------------------------------------------------
@@ -302,8 +301,8 @@ FORMULAS: dict[str, Callable[..., Pair | Real]] = {
     "stablehlo.negate": functions.negate,
     "stablehlo.abs": functions.modulus,
     "stablehlo.sign": functions.sign,
-    "stablehlo.maximum": functions.maximum,
-    "stablehlo.minimum": functions.minimum,
+    "stablehlo.maximum": lambda z, w: functions.extreme(z, w, "GT"),
+    "stablehlo.minimum": lambda z, w: functions.extreme(z, w, "LT"),
     "stablehlo.exponential": functions.exponential,
     "stablehlo.exponential_minus_one": functions.exponential_minus_one,
     "stablehlo.log": functions.logarithm,

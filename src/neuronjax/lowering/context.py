@@ -277,16 +277,21 @@ class Context:
 
     def _result_facts(self, op: Op) -> Facts:
         if op.name in MOVES and op.operands:
-            facts = self.fact(op.operands[0])
-            if facts.cotangent is None:  # the scope of the op decides for a constant
-                return facts._replace(cotangent=is_cotangent_scope(self._scope))
-            return facts
+            return self.passed_on(op.operands[0])
         if op.name in ("stablehlo.constant", "stablehlo.iota"):
             return Facts()
         return Facts("", is_cotangent_scope(self._scope))
 
     def fact(self, value: Value) -> Facts:
         return self.facts.get(value, Facts())
+
+    def passed_on(self, value: Value) -> Facts:
+        """Return the provenance of a value that an op moves or a loop carries. For a
+        constant the op's scope decides whether it is a cotangent."""
+        facts = self.fact(value)
+        if facts.cotangent is None:
+            facts = facts._replace(cotangent=is_cotangent_scope(self._scope))
+        return facts
 
     @property
     def scope(self) -> str:

@@ -32,7 +32,7 @@ from neuronjax.lowering import dot_algorithm, microscaling, sparsity
 from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.elementwise import engine_of, vector_tile
 from neuronjax.lowering.moves import converted, filled, reshaped, spread, transposed
-from neuronjax.lowering.operand_casts import as_float, is_byte, prepare_operands
+from neuronjax.lowering.operand_casts import as_float, prepare_operands
 from neuronjax.lowering.psum import MatmulOperand, check_operand, from_psum, into_psum
 from neuronjax.lowering.registry import lowers
 from neuronjax.numerics.float_format import FP8
@@ -113,7 +113,7 @@ def integer_matmul(
             "contract float32, or set implicit_integer_downcast='all'",
         )
     through_fp32 = context.integer_path == "fp32" and result.type.dtype != np.bool_
-    is_fp32 = through_fp32 and not all(is_byte(v.type.dtype) for v in operands)
+    is_fp32 = through_fp32 and any(v.type.dtype.itemsize > 1 for v in operands)
     exactly: Engine = "host" if context.policy.accumulation == "host" else "gpsimd"
     if through_fp32:
         for view in operands:

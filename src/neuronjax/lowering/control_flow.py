@@ -8,7 +8,7 @@ from typing import Any
 
 from neuronjax.errors import NeuronJaxError, is_library
 from neuronjax.ir.instruction_set import Branch, Call, Loop
-from neuronjax.ir.program import Op, Region, is_cotangent_scope
+from neuronjax.ir.program import Op, Region
 from neuronjax.lowering.context import Context, Facts, Instructions
 from neuronjax.lowering.registry import lower_region, lowers
 
@@ -18,7 +18,7 @@ def while_(op: Op, context: Context) -> Instructions:
     unrolled = "unroll the loop (jax.lax.scan(..., unroll=True))"
     context.require("control_flow", "control flow, which a loop needs", unrolled)
     condition, body = op.regions
-    carried = [carried_facts(context, value) for value in op.operands]
+    carried = list(map(context.passed_on, op.operands))
     yield context.make(
         Loop,
         context.operands(op),
@@ -30,15 +30,6 @@ def while_(op: Op, context: Context) -> Instructions:
     )
     for result, facts in zip(op.results, carried, strict=True):
         context.facts[result] = facts
-
-
-def carried_facts(context: Context, value: Any) -> Facts:
-    """Return the provenance of a carry, which is that of its initial value. For a
-    constant the loop's scope decides whether the carry is a cotangent."""
-    facts = context.fact(value)
-    if facts.cotangent is None:
-        facts = facts._replace(cotangent=is_cotangent_scope(context.scope))
-    return facts
 
 
 def _region(region: Region, context: Context, facts: list[Facts]) -> Any:
@@ -65,14 +56,8 @@ def case(op: Op, context: Context) -> Instructions:
 @lowers("func.call", "stablehlo.composite")
 def call(op: Op, context: Context) -> Instructions:
     callee, results = _callee(op, context)
-    yield context.make(
-        Call,
-        context.operands(op),
-        context.results(op),
-        engine="sync",
-        ordinal=context.nested_ordinal(),
-        callee=callee,
-    )
+    ordinal = context.nested_ordinal()
+    yield context.whole(op, Call, "sync", ordinal=ordinal, callee=callee)
     for value, facts in zip(op.results, results, strict=True):
         context.facts[value] = facts
 

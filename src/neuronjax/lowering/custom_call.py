@@ -82,14 +82,12 @@ def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
             transcendentals=policy.transcendentals,
         )
 
-    if not kernel.devices:
-        yield from made(op, context)
-        return
     mesh = context.shared.mesh
     if mesh is None and kernel.devices == 1:
         yield from alone(op, context, made)
         return
-    _check_devices(op, kernel, mesh)
+    if kernel.devices:
+        _check_devices(op, kernel, mesh)
     yield from made(op, context)
 
 
@@ -147,7 +145,7 @@ def custom_call(op: Op, context: Context) -> Iterable[Instruction]:
 def _block_scaled_dot(op: Op, context: Context) -> Instructions:
     if len(op.operands) != 4:
         raise _invalid(op, f"{len(op.operands)} operands", "pass lhs, rhs, 2 scales")
-    microscaling.check_chip(context, "__op$block_scaled_dot")
+    context.require("mx_matmul", "microscaling (__op$block_scaled_dot)")
     config = _config(op)
     config = config.get("scaled_dot_backend_config", config)
     lhs, rhs, lhs_scales, rhs_scales = context.operands(op)
@@ -234,7 +232,7 @@ def _unpacked(op: Op, context: Context, words: View, axis: int, element: str) ->
 
 
 def _quantize_mx(op: Op, context: Context) -> Instructions:
-    microscaling.check_chip(context, "QuantizeMX")
+    context.require("mx_matmul", "microscaling (QuantizeMX)")
     config = _config(op)
     [source] = context.operands(op)
     rank = len(source.type.shape)
@@ -259,8 +257,7 @@ def _quantize_mx(op: Op, context: Context) -> Instructions:
     )
     packed, scales = context.results(op)
     yield from _packed(op, context, blocks, packed)
-    kind = "bitcast" if scales.type.dtype == np.uint8 else "copy"
-    if kind == "bitcast":
+    if scales.type.dtype == np.uint8:
         yield context.make(BitcastCopy, (blocks.scales,), (scales,), engine="dma")
     else:
         yield into(context, blocks.scales, scales)
@@ -291,11 +288,6 @@ _MEANINGLESS = (
     "annotate_device_placement",
     "xla.sdy.FuncResultSharding",
 )
-
-
-def _allocate_buffer(op: Op, context: Context) -> Instructions:
-    """Lower `lax.empty`, whose contents are undefined, as zeros."""
-    yield constant_result(context, context.results(op)[0], 0)
 
 
 def _chlo_function(op: Op, context: Context) -> Iterable[Instruction]:
@@ -337,7 +329,8 @@ _RULES: dict[str, Callable[[Op, Context], Iterable[Instruction]]] = {
     host_functions.CALL: host_call,
     kernel_call.CALL: nki_kernel,
     "ApproxTopK": approx_top_k,
-    "AllocateBuffer": _allocate_buffer,
+    # `lax.empty`, whose contents are undefined: zeros.
+    "AllocateBuffer": lambda op, c: [constant_result(c, c.results(op)[0], 0)],
     "mhlo.topk": _top_k,
     "ragged_all_to_all": ragged_all_to_all,
     **dict.fromkeys(_MEANINGLESS, pass_through),

@@ -152,7 +152,7 @@ def _in_parts(
         chosen = [parts[pair[side]] for pair in algorithm.pairs]
         view = _side_by_side(context, chosen, matrix.axis, k_tile)
         operands.append(MatmulOperand(view, wanted))
-    axes = moves.matrix_dimensions(lhs.axis, rhs.axis)
+    axes = DotDimensions((0,), (0,), (lhs.axis,), (rhs.axis,))
     return Prepared(operands[0], operands[1], axes, psum, k_tile)
 
 

@@ -19,7 +19,6 @@ from neuronjax.lowering.context import Context, Instructions
 from neuronjax.lowering.moves import (
     MatrixView,
     both_matrices,
-    matrix_dimensions,
     reshaped,
     transposed,
     zero_padded,
@@ -40,11 +39,6 @@ class QuantizedMatrix(NamedTuple):
     elements: View
     scales: View
     axis: int
-
-
-def check_chip(context: Context, format: str) -> None:
-    """Refuse chips without the MX datapath."""
-    context.require("mx_matmul", f"microscaling ({format})")
 
 
 def matmul(
@@ -70,7 +64,7 @@ def multiply(
         NcMatmulMx,
         (a.elements, b.elements, a.scales, b.scales),
         psum,
-        dimensions=matrix_dimensions(a.axis, b.axis),
+        dimensions=DotDimensions((0,), (0,), (a.axis,), (b.axis,)),
         k_tile=context.core.k_tile_mx,
     )
 

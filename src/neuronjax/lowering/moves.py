@@ -120,11 +120,6 @@ def both_matrices(
     return left, matrix(context, rhs, d.rhs_batch, d.rhs_contract)
 
 
-def matrix_dimensions(lhs_axis: int, rhs_axis: int) -> DotDimensions:
-    """Return the dimension numbers of two matrices."""
-    return DotDimensions((0,), (0,), (lhs_axis,), (rhs_axis,))
-
-
 # -- chlo.broadcast_* ------------------------------------------------------------------
 
 # The operands are first brought to one shape. The axes of the lower rank are the last

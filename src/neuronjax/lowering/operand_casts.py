@@ -25,7 +25,6 @@ import numpy as np
 from neuronjax.errors import PrecisionIgnoredWarning, UnsupportedError, warn_once
 from neuronjax.ir.instruction import View
 from neuronjax.ir.instruction_set import (
-    Memset,
     ReadAmax,
     RecordAmax,
     ScaleFromAmax,
@@ -35,9 +34,9 @@ from neuronjax.ir.instruction_set import (
     TensorTensor,
 )
 from neuronjax.ir.program import Op
-from neuronjax.lowering import microscaling, sparsity
+from neuronjax.lowering import sparsity
 from neuronjax.lowering.context import Context
-from neuronjax.lowering.moves import converted
+from neuronjax.lowering.moves import converted, filled
 from neuronjax.lowering.psum import MatmulOperand, check_operand
 from neuronjax.numerics.float_format import FP8, get_format
 from neuronjax.numerics.microscaling import (
@@ -111,13 +110,8 @@ def as_float(context: Context, value: Any) -> View:
     dtype = view.type.dtype
     if dtype.kind not in "iub":
         return view
-    wanted = get_format("bfloat16" if is_byte(dtype) else "float32")
+    wanted = get_format("bfloat16" if dtype.itemsize == 1 else "float32")
     return converted(context, view, wanted.dtype)
-
-
-def is_byte(dtype: np.dtype) -> bool:
-    """Return whether BF16 holds every number of an integer dtype exactly."""
-    return dtype.itemsize == 1
 
 
 def _role(context: Context, value: Any, is_weight: bool) -> str:
@@ -137,7 +131,7 @@ def _prepare(op: Op, context: Context, view: View, role: str) -> MatmulOperand:
     if _is_to_be_kept(op, context):
         return MatmulOperand(view, dtype)
     if is_mx:
-        microscaling.check_chip(context, wanted)
+        context.require("mx_matmul", f"microscaling ({wanted})")
         if wanted not in ON_DEVICE_FORMATS or dtype in ON_DEVICE_INPUTS:
             return MatmulOperand(view, wanted)
     cast = (wanted, policy.scaling, policy.rounding, policy.overflow)
@@ -220,12 +214,10 @@ def _amax(context: Context, view: View) -> View:
     shape = view.type.shape
     fields: dict[str, Any] = dict(engine="vector", op="abs")
     magnitude = context.computed(TensorTensor, (view,), shape, np.float32, **fields)
-    amax, zero = (context.temporary((), np.float32) for _ in range(2))
-    make, axes = context.make, tuple(range(len(shape)))
-    value = np.zeros((), np.float32)
-    context.emit(make(Memset, (), (zero,), engine="gpsimd", value=value))
-    fields = dict(engine="vector", op="maximum", axes=axes)
-    context.emit(make(TensorReduce, (magnitude, View(zero)), (amax,), **fields))
+    amax = context.temporary((), np.float32)
+    operands = (magnitude, filled(context, (), np.float32, 0))
+    fields = dict(engine="vector", op="maximum", axes=tuple(range(len(shape))))
+    context.emit(context.make(TensorReduce, operands, (amax,), **fields))
     return View(amax)
 
 

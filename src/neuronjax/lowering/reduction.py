@@ -119,8 +119,11 @@ def running_axis(shape: tuple[int, ...], window: Window) -> tuple[int | None, bo
 
 
 def _starts_from_identity(op: Op, context: Context, name: str) -> bool:
-    init = bodies.constant_of(context, context.view(op.operands[1]))
-    return init is not None and bool(init == _identity(name, init.dtype))
+    init = context.view(op.operands[1])
+    for key, known in context.memo.items():
+        if key[0] == "constant" and known[0] == init:
+            return bool(known[1] == _identity(name, known[1].dtype))
+    return False
 
 
 def _identity(name: str, dtype: np.dtype) -> Any:

@@ -32,87 +32,67 @@ class RefusedOp:
     error: type[NeuronJaxError] = UnsupportedError
 
 
-_STATEFUL_RNG = RefusedOp(
-    reason="draws from a generator whose state is not in the program, so no run can "
-    "be repeated",
-    remedy="draw with jax.random and a key",
-)
-_HOST_TRANSFER = RefusedOp(
-    reason="exchanges data with the host while the program runs, which an emulated "
-    "core does not",
-    remedy="pass the values as arguments and return the results",
-)
-_TOKEN = RefusedOp(
-    reason="orders side effects, and an emulated program has none",
-    remedy="remove the effects (ordered callbacks, infeed, send) from the function",
-)
-_TUPLE = RefusedOp(
-    reason="makes or opens a tuple; values of a program are tensors",
-    remedy="let the function take and return its tensors one by one, as jax.export "
-    "writes it",
-)
-_QUANTIZED = RefusedOp(
-    reason="uses StableHLO's quantized types, which no NeuronCore engine has",
-    remedy="write out scale, round and clamp as ops on float32 and integer tensors",
-)
-_DYNAMIC = RefusedOp(
-    reason="takes a shape that is known only at run time (neuronx-cc: EMOD025)",
-    remedy="give every dimension a size before you save the program",
-)
-_ASYNC = RefusedOp(
-    reason="only schedules another op; scheduling changes no value",
-    remedy="save the program before XLA's scheduler has rewritten it",
-)
-_REPLICAS = RefusedOp(
-    reason="uses replicas of a program, but devices are partitions of one program",
-    remedy="use jax.lax collectives inside jax.shard_map or neuronjax.pmap",
-)
-_ONE_RECEIVES = RefusedOp(
-    reason="reduces to one device of a group, which JAX has no function for",
-    remedy="reduce to all devices (jax.lax.psum) and use one device's result",
-    error=UnimplementedError,
-)
-
-_RAGGED_DOT = RefusedOp(
-    reason="is how JAX writes lax.ragged_dot, but only for TPUs",
-    remedy='save the program for platform "neuron" or "cpu"',
-)
-_SUPERSEDED = RefusedOp(
-    reason="is superseded in StableHLO and CHLO; JAX has not written it for years",
-    remedy="load the program with neuronjax.load, which rewrites what it can, or write "
-    "it with dot_general, reduce or complex",
-)
-_INTERMEDIATE = RefusedOp(
-    reason="exists only while XLA rewrites CHLO, and in no program that JAX writes",
-    remedy="save the program as jax.export writes it",
-)
-
-_BY_REFUSAL: tuple[tuple[RefusedOp, str], ...] = (
-    (_STATEFUL_RNG, "rng"),
-    (_HOST_TRANSFER, "infeed outfeed send recv"),
-    (_TOKEN, "after_all create_token"),
-    (_TUPLE, "tuple get_tuple_element"),
-    (_QUANTIZED, "uniform_quantize uniform_dequantize"),
-    (
-        _DYNAMIC,
-        "dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota dynamic_pad "
-        "dynamic_reshape real_dynamic_slice set_dimension_size",
+#: The ops, of StableHLO unless they have a dialect -> why they are refused.
+_REFUSALS: Mapping[str, RefusedOp] = {
+    "rng": RefusedOp(
+        reason="draws from a generator whose state is not in the program, so no run "
+        "can be repeated",
+        remedy="draw with jax.random and a key",
     ),
-    (_ASYNC, "async_start async_done"),
-    (_SUPERSEDED, "einsum unary_einsum"),
-    (_ONE_RECEIVES, "collective_reduce"),
-    (_REPLICAS, "cross-replica-sum replica_id"),
-)
+    "infeed outfeed send recv": RefusedOp(
+        reason="exchanges data with the host while the program runs, which an "
+        "emulated core does not",
+        remedy="pass the values as arguments and return the results",
+    ),
+    "after_all create_token": RefusedOp(
+        reason="orders side effects, and an emulated program has none",
+        remedy="remove the effects (ordered callbacks, infeed, send) from the function",
+    ),
+    "tuple get_tuple_element": RefusedOp(
+        reason="makes or opens a tuple; values of a program are tensors",
+        remedy="let the function take and return its tensors one by one, as "
+        "jax.export writes it",
+    ),
+    "uniform_quantize uniform_dequantize": RefusedOp(
+        reason="uses StableHLO's quantized types, which no NeuronCore engine has",
+        remedy="write out scale, round and clamp as ops on float32 and integer tensors",
+    ),
+    "dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota dynamic_pad "
+    "dynamic_reshape real_dynamic_slice set_dimension_size": RefusedOp(
+        reason="takes a shape that is known only at run time (neuronx-cc: EMOD025)",
+        remedy="give every dimension a size before you save the program",
+    ),
+    "async_start async_done": RefusedOp(
+        reason="only schedules another op; scheduling changes no value",
+        remedy="save the program before XLA's scheduler has rewritten it",
+    ),
+    "einsum unary_einsum chlo.broadcast_complex": RefusedOp(
+        reason="is superseded in StableHLO and CHLO; JAX has not written it for years",
+        remedy="load the program with neuronjax.load, which rewrites what it can, or "
+        "write it with dot_general, reduce or complex",
+    ),
+    "collective_reduce": RefusedOp(
+        reason="reduces to one device of a group, which JAX has no function for",
+        remedy="reduce to all devices (jax.lax.psum) and use one device's result",
+        error=UnimplementedError,
+    ),
+    "cross-replica-sum replica_id": RefusedOp(
+        reason="uses replicas of a program, but devices are partitions of one program",
+        remedy="use jax.lax collectives inside jax.shard_map or neuronjax.pmap",
+    ),
+    "chlo.ragged_dot": RefusedOp(
+        reason="is how JAX writes lax.ragged_dot, but only for TPUs",
+        remedy='save the program for platform "neuron" or "cpu"',
+    ),
+    "chlo.scan chlo._asin_acos_kernel": RefusedOp(
+        reason="exists only while XLA rewrites CHLO, and in no program that JAX writes",
+        remedy="save the program as jax.export writes it",
+    ),
+}
 REFUSED: Mapping[str, RefusedOp] = {
-    **{
-        f"stablehlo.{name}": refusal
-        for refusal, names in _BY_REFUSAL
-        for name in names.split()
-    },
-    "chlo.broadcast_complex": _SUPERSEDED,
-    "chlo.ragged_dot": _RAGGED_DOT,
-    "chlo.scan": _INTERMEDIATE,
-    "chlo._asin_acos_kernel": _INTERMEDIATE,
+    name if "." in name else f"stablehlo.{name}": refusal
+    for names, refusal in _REFUSALS.items()
+    for name in names.split()
 }
 
 

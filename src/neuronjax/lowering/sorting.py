@@ -46,7 +46,7 @@ def sorted_by(
 ) -> Instructions:
     """Sort all operands along a dimension."""
     comparator = inlined(comparator, context.shared.program.functions)
-    keys = lexicographic_keys(comparator)
+    keys = _Comparator(comparator).keys(comparator.results[0])
     if keys is None:
         (body,), captured = lowered_bodies([comparator], context)
         yield context.make(
@@ -122,13 +122,6 @@ class SortKey(NamedTuple):
     total: bool
 
 
-def lexicographic_keys(comparator: Region) -> list[SortKey] | None:
-    """Return the keys of a comparator, the most significant first, or None. The
-    recognized forms are `a < b`, and `a < b or (a == b and rest)`, also as a select. A
-    comparator that is true for equal elements (`<=`) has the keys of the strict one."""
-    return _Comparator(comparator).keys(comparator.results[0])
-
-
 class _Comparator:
     def __init__(self, region: Region) -> None:
         self._arguments = {v: i for i, v in enumerate(region.arguments)}
@@ -137,7 +130,10 @@ class _Comparator:
         self._computations: dict[tuple, int] = {}
 
     def keys(self, value: Value) -> list[SortKey] | None:
-        """Return the keys that a boolean of the region compares, or None if unknown."""
+        """Return the keys that a boolean of the region compares, the most significant
+        first, or None if unknown. The recognized forms are `a < b`, and `a < b or (a ==
+        b and rest)`, also as a select. A comparator that is true for equal elements
+        (`<=`) has the keys of the strict one."""
         op = self._producers.get(value)
         if op is None:
             return None

@@ -16,7 +16,7 @@ from neuronjax.ir.instruction import Buffer, Instruction, View
 from neuronjax.ir.instruction_set import DotDimensions, NcMatmulSparse, Sparsify
 from neuronjax.ir.program import Op
 from neuronjax.lowering.context import Context, Instructions
-from neuronjax.lowering.moves import MatrixView, both_matrices, matrix_dimensions
+from neuronjax.lowering.moves import MatrixView, both_matrices
 from neuronjax.lowering.psum import MatmulOperand, into_psum
 from neuronjax.numerics.float_format import FP8
 from neuronjax.numerics.microscaling import MX_FORMATS
@@ -58,7 +58,7 @@ def matmul(
         NcMatmulSparse,
         (View(values), View(tags), moving.view),
         psum,
-        dimensions=matrix_dimensions(stationary.axis, moving.axis),
+        dimensions=DotDimensions((0,), (0,), (stationary.axis,), (moving.axis,)),
         stationary="lhs" if is_left else "rhs",
         pattern=pattern,
         k_tile=context.core.k_tile,

@@ -22,7 +22,6 @@ from neuronjax.lowering.context import (
     LoweredRegion,
     ProgramContext,
 )
-from neuronjax.lowering.control_flow import carried_facts
 from neuronjax.lowering.registry import lower_region, lowers
 
 
@@ -44,15 +43,14 @@ def manual_computation(op: Op, context: Context) -> Instructions:
         for s, whole, part in zip(shardings, outside, inside, strict=True)
     )
     child = Context(shared, prefix=context.scope, caller=context.caller)
-    facts = [carried_facts(context, value) for value in op.operands]
+    facts = map(context.passed_on, op.operands)
     child.facts.update(zip(region.arguments, facts, strict=True))
     with _devices(shared, mesh):
         body = lower_region(region, child)
-    yield context.make(
+    yield context.whole(
+        op,
         Spmd,
-        context.operands(op),
-        context.results(op),
-        engine="cc",
+        "cc",
         ordinal=context.nested_ordinal(),
         body=body,
         mesh=mesh,

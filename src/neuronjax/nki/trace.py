@@ -134,12 +134,8 @@ class Trace:
         dtype = dtypes.as_dtype(dtype)
         line = user_line()
         if not sizes or min(sizes) < 1:
-            raise InvalidProgramError(
-                f"shape {sizes}",
-                op="ndarray",
-                location=line,
-                remedy="give at least one dimension, all sizes 1 or more",
-            )
+            remedy = "give at least one dimension, all sizes 1 or more"
+            refuse("ndarray", f"shape {sizes}", remedy)
         shared = self._found_shared(memory, sizes, dtype)
         if shared is not None:
             return shared

@@ -523,7 +523,7 @@ def unmatched_rule_error(
 def _checked(owner: str, name: str, value: object) -> object:
     """Return the value, as a plain Python number if it is one."""
     if name in values.LEGAL:
-        return values.checked_choice(owner, name, value)
+        return values.check_word(f"{owner}.{name}", value, values.LEGAL[name])
     if name == "rules":
         rules: tuple[Any, ...] = (value,)
         if isinstance(value, (tuple, list)):

@@ -144,12 +144,10 @@ def _intern(policy: Policy) -> str:
 _TARGET = jax.make_user_context(default_value=None)
 
 
-@contextlib.contextmanager
-def compiling_for(target: str) -> Iterator[None]:
+def compiling_for(target: str) -> contextlib.AbstractContextManager[None]:
     """Set the target for which kernels in the block are traced. The target is also part
     of JAX's cache keys, so that a kernel inside an inner jit is traced for it too."""
-    with _TARGET(target):
-        yield
+    return _TARGET(target)
 
 
 def compiled_for() -> str | None:

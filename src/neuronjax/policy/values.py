@@ -94,11 +94,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 FP32, and every other op computes in the dtype that the program declares."""
 
 
-def checked_choice(owner: str, name: str, value: object) -> object:
-    """Return a field's value; refuse an illegal one."""
-    return check_word(f"{owner}.{name}", value, LEGAL[name])
-
-
 def check_word(what: str, value: object, legal: Iterable[object]) -> object:
     """Return a value that is in `legal`; refuse any other, see `illegal`."""
     legal = tuple(legal)

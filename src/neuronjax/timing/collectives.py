@@ -110,16 +110,16 @@ def collective_time(
         )
     placement = placement or Placement.of(target, lnc=lnc)
     network = network or network_of(target, lnc)
-    found = _found(op, size_bytes, groups)
+    executed = _executed(op, size_bytes, groups)
     if op == "collective_permute":
         name = "permute"
         time = priced(_permute(groups, placement), size_bytes, network)
     else:
-        name = _algorithm(op, found, plan, algorithm, placement)
-        located = tuple(placement.group(group) for group in found.groups)
-        rates = _rates_of(found.op, name, located, network)
-        time = _sized(rates, found.size_bytes)
-    return _rated(time, name, op, size_bytes, found.ranks)
+        name = _algorithm(executed, plan, algorithm, placement)
+        like, size, listed = executed
+        located = tuple(placement.group(group) for group in listed)
+        time = _sized(_rates_of(like, name, located, network), size)
+    return _rated(time, name, op, size_bytes, max(map(len, groups), default=1))
 
 
 def time_over_nodes(
@@ -152,8 +152,8 @@ def time_over_nodes(
     ]
     if nodes == few:
         return collective_time(op, size_bytes, listed, target, algorithm=algorithm)
-    found = _found(op, size_bytes, listed)
-    name = _algorithm(op, found, None, algorithm, placement)
+    executed = _executed(op, size_bytes, listed)
+    name = _algorithm(executed, None, algorithm, placement)
     inner = [placement.group(group) for group in groups]
     network = network_of(target)
     steps = steps_over_nodes(op, name, inner, nodes, network.topology)
@@ -161,20 +161,12 @@ def time_over_nodes(
     return _rated(time, name, op, size_bytes, len(groups[0]) * nodes)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The collective that the hardware runs; a broadcast runs as an all-gather."""
-
-    op: str
-    size_bytes: float
-    groups: tuple[tuple[int, ...], ...]
-
-    @property
-    def ranks(self) -> int:
-        return max(map(len, self.groups), default=1)
+_Executed = tuple[str, float, tuple[tuple[int, ...], ...]]
 
 
-def _found(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Found:
+def _executed(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Executed:
+    """Return op, bytes and groups of the collective that the hardware runs; a broadcast
+    runs as an all-gather."""
     if op not in OPS:
         raise InvalidProgramError(
             f"there is no collective {op!r}", remedy=f"use one of: {', '.join(OPS)}"
@@ -185,11 +177,11 @@ def _found(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Foun
         )
     named = tuple(map(tuple, groups))
     if op != "collective_broadcast":
-        return _Found(op, size_bytes, named)
+        return op, size_bytes, named
     # ASSUMPTION: if groups differ in size, only the largest groups count.
     largest = max(map(len, named), default=1)
     whole = tuple(group for group in named if len(group) == largest)
-    return _Found("all_gather", size_bytes * largest, whole)
+    return "all_gather", size_bytes * largest, whole
 
 
 def _permute(
@@ -204,12 +196,12 @@ def _permute(
 
 
 def _algorithm(
-    op: str,
-    found: _Found,
+    executed: _Executed,
     plan: FoldPlan | None,
     algorithm: str | None,
     placement: Placement,
 ) -> str:
+    op, size, groups = executed
     if plan is not None:
         return plan.algorithm
     if op == "all_to_all":
@@ -219,8 +211,7 @@ def _algorithm(
             )
         return "mesh"
     like = "all_reduce" if op == "all_reduce" else "reduce_scatter"
-    size = int(found.size_bytes)
-    return select(like, size, found.groups, placement, override=algorithm).algorithm
+    return select(like, int(size), groups, placement, override=algorithm).algorithm
 
 
 @dataclass(frozen=True)

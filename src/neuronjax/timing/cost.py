@@ -11,28 +11,17 @@ from __future__ import annotations
 from math import inf
 
 from neuronjax.ir.instruction import Instruction
-from neuronjax.timing import (
-    cost_dma,
-    cost_gpsimd,
-    cost_kernel_call,
-    cost_reduce,
-    cost_scalar,
-    cost_tensor,
-    cost_vector,
+from neuronjax.timing import (  # importing the rules registers them
+    cost_dma as cost_dma,
+    cost_gpsimd as cost_gpsimd,
+    cost_kernel_call as cost_kernel_call,
+    cost_reduce as cost_reduce,
+    cost_scalar as cost_scalar,
+    cost_tensor as cost_tensor,
+    cost_vector as cost_vector,
 )
 from neuronjax.timing.cost_rules import PLAIN, Reading, rule
 from neuronjax.timing.work import Core, Way
-
-#: The modules of rules; importing them registers the rules.
-RULES = (
-    cost_dma,
-    cost_gpsimd,
-    cost_kernel_call,
-    cost_reduce,
-    cost_scalar,
-    cost_tensor,
-    cost_vector,
-)
 
 
 def own_seconds(way: Way) -> float:

@@ -33,11 +33,6 @@ def _in_memory(accesses: Iterable[Any]) -> list[LaneStream]:
     ]
 
 
-def _streams(read: list[LaneStream]) -> tuple[LaneStream, ...]:
-    longest = max((s.free for s in read), default=1)
-    return tuple(s for s in read if longest == 1 or s.free > 1)
-
-
 def _traffic(i: KernelInstruction) -> dict[str, Any]:
     ends = {"read": _in_memory(i.inputs), "write": _in_memory(i.outputs)}
     return {
@@ -52,12 +47,13 @@ def on_lanes(i: KernelInstruction, core: Core) -> KernelPrice:
     """Price an instruction by the elements per lane that stream through its engine."""
     queue: Queue = i.engine  # type: ignore[assignment]
     read, written = _in_memory(i.inputs), tuple(_in_memory(i.outputs))
+    longest = max((s.free for s in read), default=1)
     attributes = i.attributes
     named = [attributes[name] for name in ("op", "op0", "op1") if name in attributes]
     task = LaneTask(
         name=i.name,
         queue=queue,
-        read=_streams(read),
+        read=tuple(s for s in read if longest == 1 or s.free > 1),
         written=written,
         ops=tuple(map(str, named)),
         function=str(attributes.get("op", "")),
@@ -80,7 +76,7 @@ def local_gather(i: KernelInstruction, core: Core) -> KernelPrice:
     longest = max(s.free for s in (out, *read))
     indices = int(i.attributes.get("valid", longest))
     elements = int(i.attributes.get("elements", 1))
-    cycles = gather_cycles(int(indices), int(elements), out.dtype.itemsize)
+    cycles = gather_cycles(indices, elements, out.dtype.itemsize)
     return _on_gpsimd(i, core, cycles)
 
 

@@ -23,15 +23,17 @@ from typing import Any
 from neuronjax.errors import UnimplementedError
 from neuronjax.hardware import Target, resolve_target
 from neuronjax.ir.kernel import ON_CHIP, Access, KernelInstruction, Storage
-from neuronjax.timing import cost_collective, cost_dma, cost_lanes, cost_tensor
+from neuronjax.timing import (  # importing the rules registers them
+    cost_collective,
+    cost_dma as cost_dma,
+    cost_lanes as cost_lanes,
+    cost_tensor as cost_tensor,
+)
 from neuronjax.timing.cost_rules import KERNEL_RULES as RULES, KernelPrice
 from neuronjax.timing.engines.task import has
 from neuronjax.timing.kernel_operands import first_partition, row_bytes, whole_pattern
 from neuronjax.timing.memory_plan import bytes_over
 from neuronjax.timing.work import Core, Work
-
-#: The modules of rules; importing them registers the rules.
-FILES = (cost_collective, cost_dma, cost_lanes, cost_tensor)
 
 #: The price of an instruction that the compiler leaves out.
 _NOTHING = KernelPrice(work=Work(queue="tensor", seconds=0.0, opcode="NONE"))
@@ -192,10 +194,10 @@ def with_held_tiles(
         key = _made_of(i, made)
         if key is not None and written[i.outputs[0].storage] == 1:
             mine, held = i.outputs[0].storage, by_engine.setdefault(i.engine, {})
-            held_bytes[i.engine] += 0 if key in held else _row_bytes(mine)
+            held_bytes[i.engine] += 0 if key in held else row_bytes(mine)
             tile = held[key] = held.pop(key, mine)
             while held and held_bytes[i.engine] > room:
-                held_bytes[i.engine] -= _row_bytes(held.pop(next(iter(held))))
+                held_bytes[i.engine] -= row_bytes(held.pop(next(iter(held))))
             if tile is not mine:
                 same[mine] = tile
                 i = replace(i, name=_HELD, outputs=(), inputs=())
@@ -227,12 +229,8 @@ def _live_bytes(entries: Sequence[KernelInstruction]) -> int:
         for a in i.accesses:
             if a.storage.memory == "sbuf":
                 spans.setdefault(a.storage, [n, n])[1] = n
-    sized = [(first, last, _row_bytes(s)) for s, (first, last) in spans.items()]
+    sized = [(first, last, row_bytes(s)) for s, (first, last) in spans.items()]
     return max(bytes_over(sized, len(entries)), default=0)
-
-
-def _row_bytes(s: Storage) -> int:
-    return row_bytes(s.shape, s.dtype)
 
 
 def _may_move(i: KernelInstruction) -> bool:

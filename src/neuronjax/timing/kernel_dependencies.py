@@ -82,14 +82,6 @@ class BoxMap:
                 found += [entry for _, entry in part]
         return found
 
-    def taken(self) -> list[int]:
-        """Remove and return all entries of the set."""
-        found = self.entries()
-        self._whole.clear()
-        if self._axis >= 0:
-            self._wide, self._cells = [], {}
-        return found
-
     def meeting(self, b: Box) -> list[int]:
         """Return the entries of the boxes that overlap `b`."""
         if b is None:
@@ -104,11 +96,11 @@ class BoxMap:
     def drop_within(self, b: Box) -> None:
         """Remove the boxes that `b` contains."""
         if b is None:
-            self.taken()
-        if self._axis < 0:
-            return
-        for found in self._places(b):
-            found[:] = [pair for pair in found if not contains(b, pair[0])]
+            self._whole.clear()
+            self._wide, self._cells = [], {}
+        elif self._axis >= 0:
+            for found in self._places(b):
+                found[:] = [pair for pair in found if not contains(b, pair[0])]
 
     def _measure(self, b: tuple[tuple[int, int], ...]) -> None:
         sizes = [last - first for first, last in b]
@@ -152,7 +144,7 @@ class _StorageAccesses:
         #: The last accesses to the storages that had this storage's memory before.
         self.freed: Sequence[int] = ()
         self.whole = whole_pattern(shape) if s is not None else None
-        self.bytes = row_bytes(shape, s.dtype) if s is not None else 0
+        self.bytes = row_bytes(s) if s is not None else 0
 
     def read(self, b: Box, entry: int) -> list[int]:
         self.readers.add(b, entry)
@@ -160,15 +152,12 @@ class _StorageAccesses:
 
     def write(self, b: Box, entry: int) -> list[int]:
         writers, readers = self.writers, self.readers
+        found = writers.meeting(b) + readers.meeting(b)
+        found += self.freed
         if b is None:
-            found = writers.taken() + readers.taken()
-            found += self.freed
             self.freed = ()
-        else:
-            found = writers.meeting(b) + readers.meeting(b)
-            found += self.freed
-            writers.drop_within(b)
-            readers.drop_within(b)
+        writers.drop_within(b)
+        readers.drop_within(b)
         writers.add(b, entry)
         return found
 
@@ -297,12 +286,9 @@ class KernelDependencies:
         by_tensor = i.engine == "tensor"
         found: list[int] = []
         for access in i.inputs:
-            if type(access) is Access:
-                self._read(n, access, found)
-                if by_tensor and access is i.inputs[0]:
-                    self._note_stationary(n, access, found)
-            else:
-                self._read_register(access.number, found)  # type: ignore[union-attr]
+            self._read_index(n, access, found)  # type: ignore[arg-type]
+            if by_tensor and access is i.inputs[0] and isinstance(access, Access):
+                self._note_stationary(n, access, found)
         for access in i.outputs:
             self._write(n, access, by_tensor, found)
         if i.writes_register is not None:
@@ -317,15 +303,11 @@ class KernelDependencies:
         key = (held.storage.number, held.offset, held.pattern, written, moves)
         self.stationary[n] = self._held.setdefault(key, len(self._held))
 
-    def _read_register(self, number: int, found: list[int]) -> None:
-        if number in self._registers:
-            found.append(self._registers[number] * 2)
-
     def _read_index(self, n: int, index: Access | Register, found: list[int]) -> None:
         if isinstance(index, Access):
             self._read(n, index, found)
-        else:
-            self._read_register(index.number, found)
+        elif index.number in self._registers:
+            found.append(self._registers[index.number] * 2)
 
     def _read(self, n: int, access: Access, found: list[int]) -> None:
         if access.dynamic is not None:
@@ -370,17 +352,13 @@ class KernelDependencies:
         region = self._regions.get(s.number)
         if region is None:
             region = self._regions[s.number] = _StorageAccesses(s)
-            region.freed = self._room(s, region.bytes)
+            if s.number in self._first:
+                pool = self._pools[s.memory, self._first[s.number][2]]
+                region.freed = self._as_one(pool.take(region.bytes))
         is_whole = access.pattern == region.whole and access.dtype == s.dtype
         if is_whole and access.dynamic is None:
             return region, None
         return region, box(access)
-
-    def _room(self, s: Storage, size: int) -> list[int]:
-        first = self._first.get(s.number)
-        if first is None:
-            return []
-        return self._as_one(self._pools[s.memory, first[2]].take(size))
 
     def _as_one(self, entries: list[int]) -> list[int]:
         if len(entries) < 2:

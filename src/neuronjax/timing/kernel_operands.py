@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from neuronjax.ir import nki_dtypes
-from neuronjax.ir.kernel import Access
+from neuronjax.ir.kernel import Access, Storage
 from neuronjax.timing.engines.task import LaneStream
 
 #: Ranges of the dimensions of a storage; None is the whole storage.
@@ -27,9 +27,8 @@ def numpy_dtype(name: str) -> np.dtype:
     return nki_dtypes.info(name).numeric
 
 
-@functools.lru_cache(maxsize=4096)
-def row_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    return prod(shape[1:]) * numpy_dtype(dtype).itemsize
+def row_bytes(s: Storage) -> int:
+    return s.free_size * numpy_dtype(s.dtype).itemsize
 
 
 def operand(access: Access) -> LaneStream:

@@ -18,10 +18,8 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that issue in the kernel's order.
+#: Queues that issue in the kernel's order; "tensor" not if it uses neuronxcc.nki.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
-#: Queues that issue in the kernel's order if the kernel uses neuronxcc.nki.
-_IN_ORDER_OLDER = _IN_ORDER - {"tensor"}
 #: By ring, the engine that is occupied while the ring issues a transfer.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}
 #: Stands for "no entry" in place of an entry's number.
@@ -69,7 +67,7 @@ class IssueQueues:
         self.core_of: list[int] = []
         self.queue_of = [0] * len(priced)
         self.pause: dict[int, float] = {}
-        in_order = _IN_ORDER_OLDER if older else _IN_ORDER
+        in_order = _IN_ORDER - {"tensor"} if older else _IN_ORDER
         numbers: dict[tuple[int, str], int] = {}
         for n, (i, p) in enumerate(zip(stream.entries, priced, strict=True)):
             kind = p.ring or p.work.queue

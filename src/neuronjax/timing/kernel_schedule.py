@@ -173,7 +173,7 @@ class _CoreState:
         self.held: int | None = None  # number of the loaded stationary operand
 
 
-class _Scheduling:
+class _Scheduling(IssueQueues):
     def __init__(
         self,
         stream: Stream,
@@ -182,8 +182,8 @@ class _Scheduling:
         core: Core,
         older: bool,
     ) -> None:
+        super().__init__(stream, priced, core.lnc, older)
         self.stream, self.priced, self.core = stream, priced, core
-        cores = core.lnc
         self.order, self.stationary = found.order, found.stationary
         count = len(priced)
         self.starts, self.ends = [0.0] * count, [0.0] * count
@@ -196,12 +196,9 @@ class _Scheduling:
         self.total = 0.0
         engines = core.chip.dma_engines // core.chip.cores_per_chip
         tiled = any(p.rows[1] < 4 or p.columns[1] < 4 for p in priced)
-        arrays = [Array(core, tiled) for _ in range(cores)]
+        arrays = [Array(core, tiled) for _ in range(core.lnc)]
         self.states = [_CoreState(engines, array) for array in arrays]
         self._find_successors(found, nodes)
-        issued = IssueQueues(stream, priced, cores, older)
-        self.queues, self.core_of = issued.queues, issued.core_of
-        self.queue_of, self.pause = issued.queue_of, issued.pause
         self.done = bytearray(count)
         self.heap: list[tuple[float, int]] = []
         self.floor = 0.0
@@ -233,7 +230,8 @@ class _Scheduling:
             if loop.left_out > 0:
                 self._until(loop.edges[-1])
                 periods[number] = self._period(loop)
-                self._shift(loop.left_out * periods[number])
+                self.total += loop.left_out * periods[number]
+                self.floor = self.total
         self._until(len(self.priced))
         if not all(self.done):
             raise InternalError(f"{self.done.count(0)} instructions never start")
@@ -255,10 +253,6 @@ class _Scheduling:
             return max(0.0, ends[-1] - ends[-2])
         first, last = loop.edges[0], loop.edges[-1]
         return ends[0] - min(self.starts[first:last], default=ends[0])
-
-    def _shift(self, seconds: float) -> None:
-        self.floor = self.total + seconds
-        self.total = self.floor
 
     def _until(self, limit: int) -> None:
         self.limit = limit

@@ -15,16 +15,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from neuronjax.ir.instruction import Engine, Instruction
-from neuronjax.ir.kernel import KernelInstruction, KernelProgram, Storage
+from neuronjax.ir.kernel import KernelInstruction, KernelProgram
 from neuronjax.ir.program import Location
 from neuronjax.timing import assumptions as a
-from neuronjax.timing.cost_rules import KernelPrice
 from neuronjax.timing.engines.dma import engines
 from neuronjax.timing.fused import Fused, TiledRegion
-from neuronjax.timing.kernel_operands import numpy_dtype
+from neuronjax.timing.kernel_operands import numpy_dtype, row_bytes
 from neuronjax.timing.kernel_queues import ISSUERS
 from neuronjax.timing.kernel_schedule import KernelSchedule
 from neuronjax.timing.memory_plan import (
@@ -136,7 +134,9 @@ def _events(
                 )
                 busy = 0.0
             if n in issued:
-                events.append(_issue(issued[n], p, number, count, cores))
+                queue, spent = ISSUERS[p.ring], p.issue_seconds
+                issue = Work(queue=queue, seconds=spent, opcode=ISSUE)
+                events.append(_added(issue, issued[n], cores, number, count))
             continue
         busy = (end - start) / (cores if queue != "cc" else 1)
         name = p.work.opcode
@@ -145,12 +145,9 @@ def _events(
         )
     first.append(len(events))
     spans = tuple(_span(s, n, first) for n in range(len(s.stream.loops)))
-    spent = a.TABLE_LOAD.value
-    work = Work(queue="scalar", seconds=spent, opcode=TABLE_LOAD)
     for start, _, _ in s.loads:
-        end, busy = start + spent, spent / cores
-        event = Event("scalar", start, end, TABLE_LOAD, work, queue_seconds=busy)
-        events.append(event)
+        load = Work(queue="scalar", seconds=a.TABLE_LOAD.value, opcode=TABLE_LOAD)
+        events.append(_added(load, start, cores))
     return events, spans
 
 
@@ -160,12 +157,12 @@ def _name(source: Work | Transfer) -> str:
     return "load" if source.is_read else "store"
 
 
-def _issue(start: float, p: KernelPrice, number: int, count: int, cores: int) -> Event:
-    spent = p.issue_seconds
-    queue = ISSUERS[p.ring]
-    work = Work(queue=queue, seconds=spent, opcode=ISSUE)
-    end, busy = start + spent, spent / cores
-    return Event(queue, start, end, ISSUE, work, number, count, queue_seconds=busy)
+def _added(
+    work: Work, start: float, cores: int, number: int = -1, count: int = 1
+) -> Event:
+    end, busy = start + work.seconds, work.seconds / cores
+    of = (work.opcode, work, number, count)
+    return Event(work.queue, start, end, *of, queue_seconds=busy)
 
 
 def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:
@@ -286,7 +283,7 @@ def _usage(schedule: KernelSchedule, memory: str) -> list[int]:
     changes: list[tuple[float, int]] = []
     for storage, first, last, _ in schedule.found.lives:
         if storage.memory == memory:
-            size = partitions * storage.free_size * numpy_dtype(storage.dtype).itemsize
+            size = partitions * row_bytes(storage)
             end = max(schedule.starts[first], schedule.ends[last])
             changes += [(schedule.starts[first], size), (end, -size)]
     changes.sort()
@@ -316,20 +313,14 @@ def _hbm(program: KernelProgram) -> list[Tensor]:
             category = "inputs"
         elif id(s) in results:
             category = "outputs"
-        found.append(Tensor(s.name or s.location, _bytes(s), category, _type(s)))
+        size = s.size * numpy_dtype(s.dtype).itemsize
+        type_ = "x".join([*map(str, s.shape), s.dtype])
+        found.append(Tensor(s.name or s.location, size, category, type_))
     return found
 
 
-def _bytes(s: Storage) -> int:
-    return s.size * numpy_dtype(s.dtype).itemsize
-
-
-def _type(s: Storage) -> str:
-    return "x".join([*map(str, s.shape), s.dtype])
-
-
 def _peak(tensors: Sequence[Tensor], count: int) -> HbmPeak:
-    whole = ceil(sum(t.bytes for t in tensors))
+    whole = sum(t.bytes for t in tensors)
     by: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
     for t in tensors:
         by[t.category] += t.bytes

@@ -208,7 +208,10 @@ class Pricing:
     ) -> tuple[Way, ...]:
         instruction, scalars = priced(fused, step)
         reading = Reading(scalars, frozenset(in_psum), frozenset(turned))
-        found = _without_gpsimd(ways(instruction, self.core, reading))
+        found = ways(instruction, self.core, reading)
+        # ASSUMPTION: compilers and kernels only use GpSimdE if they must.
+        others = [way for way in found if all(w.queue != "gpsimd" for w in way)]
+        found = tuple(others) or found
         if stays:  # drop the last work, the copy out of PSUM
             kept = [way[:-1] if len(way) > 1 else way for way in found]
             found = tuple(dict.fromkeys(kept))
@@ -276,14 +279,6 @@ def _block(whole: PricedUnit, blocks: int) -> PricedUnit:
         for moves in (whole.loads, whole.stores)
     )
     return out
-
-
-def _without_gpsimd(found: tuple[Way, ...]) -> tuple[Way, ...]:
-    """Return the ways that do not use GpSimdE; all ways if every way uses it.
-
-    ASSUMPTION: compilers and kernels only use GpSimdE if they must."""
-    others = tuple([way for way in found if all(w.queue != "gpsimd" for w in way)])
-    return others or found
 
 
 def _share(fused: Fused, step: FusedStep, masked: MaskedScores) -> float:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
-import numpy as np
-
 from neuronjax.ir.instruction import Block, Instruction, InstructionProgram, View
 from neuronjax.ir.instruction_set import Call, Compare, Loop, Memset, TensorTensor
 
@@ -48,9 +46,8 @@ def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
 
 def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
     i = written.get(view.buffer.number)
-    if isinstance(i, Memset) and np.size(i.value) == 1:
-        value = np.asarray(i.value)
-        return int(value.reshape(())) if value.dtype.kind in "iu" else None
+    if isinstance(i, Memset) and i.value.size == 1 and i.value.dtype.kind in "iu":
+        return int(i.value.item())
     return None
 
 

@@ -48,7 +48,6 @@ class _Post(NamedTuple):
 
     src: NkiTensor
     send_to: int
-    receive_from: int
 
 
 @instruction
@@ -69,7 +68,7 @@ def sendrecv(call: Request) -> Any:
             "receive into another tile",
         )
     trace, meeting = tracing.current(), f"nisa.sendrecv(pipe_id={pipe_id})"
-    peer = trace.meet(meeting, _Post(src, send_to, source))[source]
+    peer = trace.meet(meeting, _Post(src, send_to))[source]
     _check_pair(call, trace.program, peer)
     call.values["src"] = peer.src
     done = call.emit(

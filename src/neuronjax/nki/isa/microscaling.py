@@ -53,7 +53,10 @@ def nc_matmul_mx(call: Request) -> Any:
     if columns % 2:
         call.refuse(f"stationary has {columns} free elements", "use an even number")
     check_product(call)
-    position, size = _row_tile(call)
+    position, size = call.of("tile_position", "tile_size")
+    if bool(position) != bool(size):
+        asked = f"tile_position={position}, tile_size={size}"
+        call.refuse(asked, "give both as (row, column), or neither")
     scales = _quadrants(call, "stationary_scale", stationary)
     call.values |= {
         "stationary_scale": scales,
@@ -64,8 +67,8 @@ def nc_matmul_mx(call: Request) -> Any:
         reads_outputs=adds,
         accumulate=adds,
         stationary_scales=len(scales),
-        tile_position=position,
-        tile_size=size,
+        tile_position=tuple(position or (0, 0)),
+        tile_size=tuple(size or WHOLE_ARRAY),
     )
 
 
@@ -77,14 +80,6 @@ def _check_partitions(call: Request, name: str) -> None:
             f"use a multiple of {mx_layout.QUADRANT}, at most {mx_layout.PARTITIONS}; "
             "pad with zeros",
         )
-
-
-def _row_tile(call: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    position, size = call.of("tile_position", "tile_size")
-    if bool(position) != bool(size):
-        asked = f"tile_position={position}, tile_size={size}"
-        call.refuse(asked, "give both as (row, column), or neither")
-    return tuple(position or (0, 0)), tuple(size or WHOLE_ARRAY)
 
 
 def _quadrants(call: Request, name: str, data: NkiTensor) -> list[NkiTensor]:

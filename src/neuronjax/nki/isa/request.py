@@ -17,7 +17,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from neuronjax.hardware import chips_with
 from neuronjax.ir.alu_operators import BITVEC, checked_op
@@ -63,7 +63,9 @@ class Request:
         if checked is None:
             self.attributes: Mapping[str, Any] = {}
             self._check(name)
-            checked = known[key] = _Checked(self.attributes, self._of_bits, {})
+            complete: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]] = {}
+            # Requests with equal keys share the outcome of the checks.
+            checked = known[key] = (self.attributes, self._of_bits, complete)
         self.attributes, self._of_bits, self._complete = checked
 
     def of(self, *names: str) -> list[Any]:
@@ -290,15 +292,6 @@ def _by_value(value: Any) -> Any:
     if isinstance(value, NkiTensor):
         return (value.shape, value.dtype, value.storage.memory)
     return tuple(map(_by_value, value)) if isinstance(value, list | tuple) else value
-
-
-class _Checked(NamedTuple):
-    """The outcome of the checks of a request; requests with equal `_key` share it."""
-
-    attributes: Mapping[str, Any]  # static ones, by name
-    of_bits: bool  # whether an operator works on bits
-    #: Added attributes -> all attributes, see `Request._completed`.
-    complete: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]]
 
 
 _STATIC = frozenset({"operator", "flag", "choice"})

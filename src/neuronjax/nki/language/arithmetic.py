@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neuronjax.ir.alu_operators import ATTRIBUTE, BITVEC
+from neuronjax.ir.alu_operators import BITVEC
 from neuronjax.nki.documentation import describer
 from neuronjax.nki.isa import tensor_copy, tensor_scalar, tensor_tensor
 from neuronjax.nki.language.creation import ndarray
@@ -87,7 +87,6 @@ def _operator(name: str, meaning: str) -> Binary:
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{meaning}, element by element; also for `op=` in nki.isa."
-    setattr(function, ATTRIBUTE, name)
     return _described()(function)
 
 

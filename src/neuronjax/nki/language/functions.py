@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from neuronjax.ir import nki_dtypes as dtypes
-from neuronjax.ir.alu_operators import ATTRIBUTE, operator
 from neuronjax.nki.documentation import describer
 from neuronjax.nki.isa import activation, tensor_scalar
 from neuronjax.nki.language.arithmetic import apply, copied
@@ -50,7 +49,6 @@ def _on_vector(name: str, meaning: str) -> Unary:
 def _named(function: Unary, name: str, meaning: str) -> Unary:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = meaning
-    setattr(function, ATTRIBUTE, name)
     return described()(function)
 
 
@@ -82,7 +80,6 @@ reciprocal = _on_vector("reciprocal", "1 / x, on VectorE.")
 invert = _on_vector("invert", "The inverted bits of integers, on VectorE.")
 
 
-@operator
 @described(x="a tile in SBUF or PSUM")
 def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Return a copy in SBUF; as an instruction's `op=`, `copy` is the identity."""
@@ -104,7 +101,6 @@ def logical_not(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 _TURN = 2 * math.pi
 
 
-@operator
 @described()
 def sin(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Return the sine; the argument is first reduced to -pi to pi in FP32."""

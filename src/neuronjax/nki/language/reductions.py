@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from math import prod as product
 from typing import Any
 
-from neuronjax.ir.alu_operators import ATTRIBUTE
 from neuronjax.nki import isa
 from neuronjax.nki.documentation import describer
 from neuronjax.nki.language.arithmetic import apply
@@ -52,8 +51,6 @@ def _operator(name: str, op: str, meaning: str, *, operand: bool = True) -> Redu
     function.__name__ = function.__qualname__ = name
     use = "; also for `op=` in reductions" if operand else ""
     function.__doc__ = f"{meaning}{use}."
-    if operand:
-        setattr(function, ATTRIBUTE, op)
     return _described()(function)
 
 

@@ -70,21 +70,18 @@ class Product(Tile):
     def added_to(self, target: NkiTensor) -> bool:
         """Add the product to a tile and return True; return False if the tile is not in
         PSUM or the product was computed before."""
-        if self._skipped:
-            return True
-        if target.storage.memory != "psum" or self._made is not None:
-            return False
-        self._write(target)
-        return True
+        return self._written(target, target.storage.memory == "psum")
 
     def into(self, target: NkiTensor) -> bool:
         """Write the product to a tile of its dtype, if it was not computed before."""
-        if self._skipped:
-            return True
         fits = target.storage.memory == "psum" and target.dtype == self._dtype
-        if not fits or self._made is not None:
-            return False
-        self._write(target, accumulate=False)
+        return self._written(target, fits, accumulate=False)
+
+    def _written(self, target: NkiTensor, fits: bool, **how: Any) -> bool:
+        if not self._skipped:
+            if not fits or self._made is not None:
+                return False
+            self._write(target, **how)
         return True
 
 

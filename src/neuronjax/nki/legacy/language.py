@@ -107,7 +107,6 @@ def _unary(name: str) -> Callable[..., Tile]:
 
         return computed(x, dtype and dtype_name(dtype), mask, write)
 
-    setattr(function, ATTRIBUTE, name)
     return function
 
 
@@ -125,7 +124,6 @@ def _binary(name: str, default: str | None = None) -> Callable[..., Tile]:
         box = box_of(mask, like.sizes)
         return elementwise(lambda a, b: two(a, b, chosen), x, y, mask=box)
 
-    setattr(function, ATTRIBUTE, name)
     return function
 
 

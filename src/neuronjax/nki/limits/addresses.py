@@ -164,8 +164,7 @@ def _described(tile: _PlacedTile) -> str:
 def _check_addresses(tiles: list[_PlacedTile], limit: int, lives: LiveRanges) -> None:
     fixed = [t for t in tiles if t.storage.address is not None]
     for tile in fixed:
-        assert tile.storage.address is not None
-        first = tile.storage.address[1]
+        _, first = _fixed(tile)
         if first < 0 or first + tile.nbytes > limit:
             raise InvalidProgramError(
                 f"bytes {first:,} to {first + tile.nbytes - 1:,} of a partition of "

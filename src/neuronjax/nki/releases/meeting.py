@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 
 from neuronjax.ir.kernel import KernelInstruction
 from neuronjax.nki.releases.differences import DIFFERENCES, ReleaseDifference, When
@@ -64,16 +63,9 @@ def met_by_instructions(
 
 
 @cache
-def _by_name() -> MappingProxyType[str, tuple[ReleaseDifference, ...]]:
-    rows: dict[str, tuple[ReleaseDifference, ...]] = {}
-    for d in DIFFERENCES:
-        rows[d.name] = (*rows.get(d.name, ()), d)
-    return MappingProxyType(rows)
-
-
 def _about(name: str) -> tuple[ReleaseDifference, ...]:
-    rows, family = _by_name(), f"{name.rpartition('.')[0]}.*"
-    return (*rows.get(name, ()), *rows.get(family, ()))
+    names = (name, f"{name.rpartition('.')[0]}.*")
+    return tuple(d for own in names for d in DIFFERENCES if d.name == own)
 
 
 def _matches(when: When, use: NkiUse) -> bool:

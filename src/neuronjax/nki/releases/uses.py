@@ -112,11 +112,11 @@ class _Reader(ast.NodeVisitor):
             for name in node.names:
                 full = f"{node.module}.{name.name}"
                 self._imported(node, full, name.asname or name.name, full)
-                if _dotted_name(full).count("."):
+                if "." in _named(full)[1]:
                     self._add(full, node)
 
     def _imported(self, node: ast.stmt, full: str, local: str, stands: str) -> None:
-        space = _namespace(full)
+        space, _ = _named(full)
         if space:
             self.aliases[local] = stands
             if not any(u.name == space and u.line == node.lineno for u in self.found):
@@ -145,7 +145,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         full = self.aliases.get(node.id, "")
-        if isinstance(node.ctx, ast.Load) and _dotted_name(full).count("."):
+        if isinstance(node.ctx, ast.Load) and "." in _named(full)[1]:
             self._add(full, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -189,13 +189,13 @@ class _Reader(ast.NodeVisitor):
         self.found.append(NkiUse(name=f"python: {what}", line=node.lineno))
 
     def _is_newer(self, nodes: Iterable[ast.AST]) -> bool:
-        return any(_namespace(self._full(n)) == NEWER for n in nodes)
+        return any(_named(self._full(n))[0] == NEWER for n in nodes)
 
     def _is_tensor(self, node: ast.expr) -> bool:
         """Return whether an expression is known to be a tensor or a view of one."""
         while isinstance(node, ast.Subscript | ast.Call | ast.Attribute):
             if isinstance(node, ast.Call) and (full := self._full(node.func)):
-                return _dotted_name(full) in _MAKERS
+                return _named(full)[1] in _MAKERS
             node = node.func if isinstance(node, ast.Call) else node.value
         return isinstance(node, ast.Name) and node.id in self.tensors
 
@@ -208,10 +208,11 @@ class _Reader(ast.NodeVisitor):
         if not isinstance(node, ast.Name) or node.id not in self.aliases:
             return ""
         full = ".".join((self.aliases[node.id], *reversed(parts)))
-        return full if _namespace(full) else ""
+        return full if _named(full)[0] else ""
 
     def _add(self, full: str, node: ast.AST) -> None:
-        self._record(_dotted_name(full), node, older=_namespace(full) == OLDER)
+        space, name = _named(full)
+        self._record(name, node, older=space == OLDER)
 
     def _record(self, name: str, node: ast.AST, *, older: bool) -> None:
         line = getattr(node, "lineno", 0)
@@ -229,19 +230,13 @@ class _Reader(ast.NodeVisitor):
         self.found.append(use)
 
 
-def _namespace(full: str) -> str:
+def _named(full: str) -> tuple[str, str]:
+    """Return the namespace of a name, and the name with the prefix `nki` in its
+    place."""
     for start, space in _NAMESPACES.items():
         if full == start or full.startswith(f"{start}."):
-            return space
-    return ""
-
-
-def _dotted_name(full: str) -> str:
-    """Return the name with the prefix `nki` in place of the imported namespace."""
-    for start in _NAMESPACES:
-        if full == start or full.startswith(f"{start}."):
-            return "nki" + full[len(start) :]
-    return ""
+            return space, "nki" + full[len(start) :]
+    return "", ""
 
 
 def _given(call: ast.Call) -> Iterator[tuple[str, str]]:

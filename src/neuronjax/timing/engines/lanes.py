@@ -66,11 +66,12 @@ def lane_work(
     `more` are fields of the Work; opcode and mode are those of the last task."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
     speed = paces[-1].speed
+    needs_table = last.queue == "scalar" and last.function not in scalar.IN_EVERY_TABLE
     fields: dict[str, Any] = {
         "tiles": tiles,
         "opcode": _opcode(last),
         "performance_mode": f"{speed}x" if speed > 1 else "",
-        "table": scalar.table_of(last.function) if last.queue == "scalar" else "",
+        "table": last.function if needs_table else "",
         **more,
     }
     return engine_work(

@@ -17,11 +17,6 @@ IN_EVERY_TABLE = frozenset({"copy", "square", "abs", "sign", "relu"})
 ACTIVATIONS = frozenset({"activation", "activation_reduce", "activate2"})
 
 
-def table_of(function: str) -> str:
-    """Return the table that a function needs; "" if every table has the function."""
-    return "" if function in IN_EVERY_TABLE else function
-
-
 def pace(task: LaneTask, core: Core) -> Pace:
     """Return N cycles for N elements per lane, plus 64 per read of accumulators [V26].
     From NeuronCore-v4 on, copies and tensor_scalar of 16 bits in SBUF take N / 2."""

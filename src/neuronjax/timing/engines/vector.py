@@ -110,10 +110,6 @@ def _select_reduce(task: LaneTask, core: Core) -> Pace:
     return Pace(_streamed(task, core) + task.folds * a.REDUCE_IN_PASSING.value)
 
 
-def _scan(task: LaneTask, core: Core) -> Pace:
-    return Pace(2.0 * task.elements)
-
-
 def _reduce(task: LaneTask, core: Core) -> Pace:
     ends = (task.read[0], task.written[0])
     halved = task.does_only(_HALVED_REDUCTIONS) and all(s.is_half for s in ends)
@@ -170,7 +166,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "scalar_tensor_tensor": _scalar_tensor_tensor,
         "tensor_copy_predicated": _predicated,
         "select_reduce": _select_reduce,
-        "tensor_tensor_scan": _scan,
+        "tensor_tensor_scan": lambda task, core: Pace(2.0 * task.elements),
         "tensor_reduce": _reduce,
         "memset": _memset,
         "exponential": _exponential,
