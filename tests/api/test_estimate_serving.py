@@ -92,10 +92,10 @@ def test_a_mixture_is_advised_only_where_no_launch_hides_what_it_saves(monkeypat
         return [note for note in found.notes if " with fp8 and " in note]
 
     first, then = priced(64)
-    assert first.endswith("the other for the rest, is no faster")
+    assert first.endswith("each for some of the modules, is no faster")
     assert then.endswith("so mixing both would save nothing")
     _, then = priced(32_768)
-    assert then.endswith("the other for the rest, is no faster")
+    assert then.endswith("each for some of the modules, is no faster")
 
 
 def test_latencies_are_those_of_the_profiles(found):
