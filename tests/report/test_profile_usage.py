@@ -135,7 +135,9 @@ def test_groups_are_columns_of_a_data_frame_and_a_table():
     found = UsageGroups("module", WEIGHTS)
     assert str(found).startswith("Busiest modules")
     assert "6 more" in str(found)
-    assert "a row is the sum of the parts inside it; 18 parts in all" in as_text(found.table(5))
+    assert "a row is the sum of the parts inside it; 18 parts in all" in as_text(
+        found.table(5)
+    )
     for used in found.values():  # a dict of dicts of numbers
         assert used["busy_seconds"] == pytest.approx(used.busy_seconds)
         assert all(isinstance(value, float | int) for value in used.values())
