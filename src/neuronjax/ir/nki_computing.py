@@ -198,7 +198,9 @@ _ELEMENTWISE = (
         column("operand0", fp32=True),
         column("operand1", fp32=True),
         operator("op0", ALU, "a bitwise or arithmetic operator"),
-        operator("op1", ALU, "bitwise or arithmetic like op0; or None", optional=True),
+        operator(
+            "op1", ALU, "an operator of the same kind as op0, or None", optional=True
+        ),
         flag("reverse0", "whether operand0 is on the left of op0"),
         flag("reverse1", "whether operand1 is on the left of op1"),
         ENGINE,

@@ -379,14 +379,14 @@ LINK_SHARE = assumed(
     0.7,
     "fraction",
     "the part of a NeuronLink's rate that transfers reach; ASSUMPTION: on all chips",
-    fitted_to="T12: 8 ranks: the bytes above 512 KiB move at 16.8 GB/s, up to 1 MiB",
+    fitted_to="T12: 8 ranks: from 512 KiB to 1 MiB, more bytes move at 16.8 GB/s",
 )
 CHANNEL_SHARE = assumed(
     0.21,
     "fraction",
     "a channel's part of a core's DMA rate; a collective has two channels, or"
     " four if a group fills its node [nki.collectives]; ASSUMPTION: on all chips",
-    fitted_to="T2: 2 ranks: the bytes above 16 MiB move at 56.8 GB/s, up to 1 GiB",
+    fitted_to="T2: 2 ranks: from 16 MiB to 1 GiB, more bytes move at 56.8 GB/s",
 )
 SLICE_BYTES = assumed(
     2**20,

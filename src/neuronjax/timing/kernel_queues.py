@@ -18,7 +18,7 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that issue in the kernel's order; "tensor" not if it uses neuronxcc.nki.
+#: Queues that issue in the kernel's order. A kernel of neuronxcc.nki excludes "tensor".
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 #: By ring, the engine that is occupied while the ring issues a transfer.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}

@@ -41,8 +41,8 @@ class KernelSchedule:
 
     Attributes:
         core: the physical cores on which the kernel runs, as one logical core.
-        starts, ends: by instruction, when it starts and ends; by transfer, when its
-            bytes start and end.
+        starts, ends: by instruction, when it starts and ends; if it is a transfer, when
+            its first byte leaves and its last byte arrives.
         waits: by instruction, the seconds for which its queue was idle before it.
         causes: by instruction, the earlier one that decided its start; -1 for none.
         loads: (start, core, table) of ScalarE's table loads.

@@ -21,12 +21,12 @@ ON_SCALAR = frozenset({"add", "subtract", "multiply", "negate", "abs", "sign"})
 
 @dataclass(frozen=True, kw_only=True)
 class ReducingPass(Instruction):
-    """Scalar operations on operands[0], and a fold of the rows of their result.
+    """Scalar operations on operands[0], and a fold of each row of their result.
 
     Attributes:
         fold: the operator, as in TensorReduce.
-        rows: the number of results of the fold.
-        is_affine: whether ScalarE has the scalar operations.
+        rows: the number of rows, and of results of the fold.
+        is_affine: whether ScalarE can execute the scalar operations.
     """
 
     fold: str

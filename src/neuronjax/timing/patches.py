@@ -24,8 +24,9 @@ def read_in_place(i: Im2col, core: Core) -> bool:
 
 def seen_as(i: Im2col, before: ValueAccess) -> ValueAccess:
     """Return the access to patches that are read from an image by strides, not copied.
-    Patches of one pixel keep the row counts of the image. Larger patches also read
-    neighbouring rows, so that only groups (the first axis) are kept as rows."""
+    Patches of one pixel can be cut into the same numbers of rows as the image. Larger
+    patches also read neighbouring rows, so they can be cut only along the first axis
+    (groups)."""
     shape, window = i.operands[0].type.shape, i.window
     is_point = prod(window.sizes) == prod(window.strides) == 1
     unpadded = not any(map(any, window.padding)) and prod(window.base_dilations) == 1

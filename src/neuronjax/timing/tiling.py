@@ -33,8 +33,8 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the SBUF bytes of `value`, an operand that tiles need whole, or of two
-    parts of the operand if the batch of its matmul splits it."""
+    """Return the SBUF bytes that `value` needs: all its bytes, or those of two parts if
+    the batch of a matmul splits it into more than two."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -95,9 +95,9 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
 def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
-    """Return a set with the number of rows that a matmul contracts. The set is empty if
-    an operand in `inside` does not begin with the batch axes, then the contracted
-    axes."""
+    """Return a set with the number of rows that a matmul contracts. The set is empty
+    unless the first axes of each operand in `inside` are the batch axes, followed by
+    the contracted axes."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
