@@ -159,7 +159,7 @@ class Interpretation:
         self.stochastic = program.stochastic
         # Compiled callees by name, shared with nested interpretations.
         self._callees = {} if callees is None else callees
-        self._uniformity = Uniformity(program.functions)
+        self._uniformity: Uniformity | None = None
         # Observations of the part of the program that is being run.
         self.accumulator = accumulator or StepAccumulator(None)
 
@@ -232,6 +232,8 @@ class Interpretation:
         self, i: Spmd, operands: Arrays, environment: dict, key: jax.Array
     ) -> Arrays:
         """Execute a block on every device of a mesh."""
+        if self._uniformity is None:
+            self._uniformity = Uniformity(self._program.functions)
         return spmd.run(self, i, operands, self._uniformity, key)
 
     def exchange(

@@ -23,8 +23,12 @@ class Watch(Protocol):
     def end(self) -> None: ...
 
 
+def _unseen(name: str) -> Watch | None:
+    return None
+
+
 #: (name of the program) -> the display of its stages, or None if nobody would see it.
-watch: Callable[[str], Watch | None] = lambda name: None  # noqa: E731
+watch: Callable[[str], Watch | None] = _unseen
 #: Any of these environment variables may ask for the output that a terminal gets.
 ASKING = ("NEURONJAX_PROGRESS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _lock = threading.Lock()
