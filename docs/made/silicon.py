@@ -138,8 +138,8 @@ EVIDENCE: tuple[Evidence, ...] = (
         shown_by=_ROWS,
         unexplained="most of each distance is NumPy's own error, which depends on the"
         " processor; the processor of the measurement is not known. With NumPy's orders"
-        " of addition on three kinds of processors, our distances are 0.91 to 1.04 times"
-        " the measured ones (fp32_models.py)",
+        " of addition on three kinds of processors, our distances are 0.91 to 1.04"
+        " times the measured ones (fp32_models.py)",
     ),
     Evidence(
         subject="elementary functions",
