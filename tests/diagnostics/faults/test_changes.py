@@ -167,3 +167,23 @@ def test_a_slice_of_a_matmul_that_one_scale_makes_zero():
     assert_named(
         "underflow", projected_as_one, projected_apart, arguments, policy="fp8"
     )
+
+
+def log_power(frames, basis):
+    spectrum = frames.astype(jnp.float16) @ basis.astype(jnp.float16)
+    power = spectrum * spectrum  # here
+    return jnp.log(power.astype(jnp.float32) + 1e-12)
+
+
+def log_power_in_fp32(frames, basis):
+    spectrum = frames.astype(jnp.float16) @ basis.astype(jnp.float16)
+    power = spectrum.astype(jnp.float32) ** 2
+    return jnp.log(power + 1e-12)
+
+
+def test_zeros_come_before_a_rounding_that_loses_few_elements():
+    basis = np.where(np.arange(32) < 3, 1.0, 1e-4) * normal(64, 32, seed=30) / 8
+    arguments = [normal(40, 64, seed=29), basis.astype(np.float32)]
+    report = compare(log_power)(*arguments)
+    assert report.faults[0].kind == "underflow", str(report)
+    assert report.faults[0].record.source == marked_line(log_power)

@@ -296,7 +296,11 @@ class FaultSearch:
         origins = [t for t, _ in reversed(chain) if t is not shown]
         if not shown.absorbs:  # otherwise `shown` loses the digits
             origins += self._flow.entries(chain)
-        maker = next((t for t in origins if self._makes(t, shown)), None)
+        origins = [t for t in origins if self._makes(t, shown)]
+        # As many zeros as lost elements matter more than earlier roundings.
+        lost = evidence.result.lost
+        emptying = (t for t in origins if flushes(t) and t.zeros >= lost > 0)
+        maker = next(emptying, origins[0] if origins else None)
         if maker is None and len(chain) > 1:
             maker = self._loses_digits(chain)
         if maker is not None:
