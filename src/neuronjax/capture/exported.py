@@ -414,7 +414,7 @@ def _deserialize(data: bytes, name: str) -> Any:
         return export.deserialize(bytearray(data))
     except ImportError as error:
         raise UnsupportedError(
-            f"the jax.export artifact has pytrees of type {name}, which needs a reader",
+            f"the jax.export artifact has pytrees of {name}, a type registered in JAX",
             remedy="pip install flatbuffers, which JAX needs to read such types",
         ) from error
     except _ANYTHING as error:

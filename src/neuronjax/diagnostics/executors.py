@@ -82,7 +82,8 @@ class Emulator:
         self, i: Instruction, key: RoundingKey, position: Position
     ) -> Hashable:
         """Return a key that is equal for instructions which compute the same function:
-        the signature of `i`, and the path of `key` if `i` draws random bits."""
+        the signature of `i`, and the path of `key` if `i` draws random bits. Executors
+        that inject faults also use `position`."""
         if i.blocks or isinstance(i, Call):  # blocks are equal only within one program
             return i.signed, id(self)
         if i.rounding == "stochastic" or i.ordinal:

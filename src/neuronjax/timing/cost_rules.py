@@ -78,8 +78,8 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
     """Return the ways to execute an instruction, in any order.
 
     Raises:
-        InternalError: the instruction's class has no rule; control flow and
-            collectives have no rule.
+        InternalError: the instruction's class has no rule, as control flow and
+            collectives.
     """
     raise InternalError(
         f"{instruction.name} has no cost rule",

@@ -350,7 +350,7 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether a value's only reader reads each tile when it is made."""
+        """Return whether one unit reads `value`, each tile as soon as it is made."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused

@@ -257,8 +257,8 @@ class _Grouping:
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
 
     def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return the row counts of a region with `step`, if the step reduces over the
-        region's rows and can fold each tile as soon as it is made; otherwise None.
+        """Return the row counts that `region` has once it contains `step`, if the step
+        reduces over the rows and can fold each tile as soon as it is made; else None.
 
         An example is the search for a tensor's largest magnitude before the tensor
         leaves SBUF. The results of the partitions are folded last."""

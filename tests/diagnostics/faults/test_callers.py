@@ -88,3 +88,11 @@ def test_the_call_is_named_under_transformations(function, derive):
 def test_a_program_without_helpers_has_no_call():
     report = compare(lambda x: (x * 1e-9).astype(jnp.float16) * 1.0)(numbers())
     assert "called from" not in str(report)
+
+
+@pytest.mark.parametrize("function", [plain, shared_by_calls, in_a_scan])
+def test_a_loaded_program_has_the_calls(function, tmp_path):
+    exported = jax.export.export(jax.jit(function), platforms=["cpu"])(numbers())
+    file = tmp_path / "program.jax"
+    file.write_bytes(exported.serialize())
+    first_of(nj.load(file), function)

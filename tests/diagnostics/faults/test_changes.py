@@ -187,3 +187,11 @@ def test_zeros_come_before_a_rounding_that_loses_few_elements():
     report = compare(log_power)(*arguments)
     assert report.faults[0].kind == "underflow", str(report)
     assert report.faults[0].record.source == marked_line(log_power)
+
+
+def test_no_logarithm_of_1_plus_x_is_advised_far_from_1():
+    basis = np.where(np.arange(32) < 3, 1.0, 1e-4) * normal(64, 32, seed=30) / 8
+    arguments = [normal(40, 64, seed=29), basis.astype(np.float32)]
+    report = compare(lambda x, b: jnp.log((x @ b.astype(jnp.float16)) ** 2))(*arguments)
+    assert "log1p(x)" not in str(report)
+    assert "distance of these numbers from 1" not in str(report)

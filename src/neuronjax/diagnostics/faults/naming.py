@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronjax.diagnostics.comparison_tables import percent, short
-from neuronjax.diagnostics.faults.evidence import BOUNDS, OpEvidence, largest_of, rounds
+from neuronjax.diagnostics.faults.evidence import (
+    ADDS,
+    BOUNDS,
+    OpEvidence,
+    largest_of,
+    rounds,
+)
 from neuronjax.diagnostics.faults.flow import AMPLIFIES
 from neuronjax.diagnostics.faults.judgement import HOPELESS, UNSEEN
 from neuronjax.diagnostics.faults.perturbation import unit_of
@@ -351,7 +357,10 @@ def _buries(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
 def _is_near_one(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     if s.amplifier is None or s.amplifier.path.op.name not in NEAR_ONE:
         return None
-    advice = LOG1P if short_name(s.amplifier) == "log" else ANGLE
+    is_angle = s.amplifier.path.op.name in ANGLES
+    if not is_angle and t.path.op.name not in ADDS:
+        return None  # the operand of a logarithm is near 1 if a sum with 1 made it
+    advice = ANGLE if is_angle else LOG1P
     text = f"{_format(t)} keeps few digits of the distance of these numbers from 1"
     return FaultName("coarse", f"{text}{_makes(s.amplifier)}", advice)
 

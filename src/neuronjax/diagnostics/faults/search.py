@@ -533,15 +533,20 @@ class FaultSearch:
     def _overflowing_terms(self, shown: OpTrace) -> Iterator[OpTrace]:
         """Yield the ops, before the sums and products that end in `shown`, that make
         large numbers and overflow too, in a later iteration."""
-        seen, left = set[Op](), [shown]
-        while left:
-            trace = left.pop()
-            seen.add(trace.path.op)
-            if trace.path.op.name in FACTORS | ADDS:
-                makers = map(self._flow.maker, trace.path.op.operands)
-                left += [t for t in makers if t and t.path.op not in seen]
-            elif (moment := trace.made_nonfinite) and is_too_large(trace, moment[2]):
-                if shown.made_nonfinite and moment[0] > shown.made_nonfinite[0]:
+
+        def passes(value: Value) -> bool:
+            trace = self._flow.trace(value)
+            if trace is None or not computes(trace):
+                return True
+            return trace.path.op.name in FACTORS | ADDS
+
+        first = shown.made_nonfinite
+        values = self._flow.behind(shown.path.op.results[0], passes)
+        terms = (self._flow.trace(v) for v in values if not passes(v))
+        for trace in filter(None, terms):
+            moment = trace.made_nonfinite
+            if first and moment and moment[0] > first[0]:
+                if is_too_large(trace, moment[2]):
                     yield trace
 
     def _off_before(self, shown: OpTrace, evidence: OpEvidence) -> Iterator[Suspect]:
@@ -713,14 +718,10 @@ def _loses_some(share: Share) -> bool:
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
     """Return whether an op of `others` that affects a result of `suspect` makes an
-    error over `TWO_DIGITS` times as large as the error of `suspect`, or makes zeros and
-    loses so many times as many elements. False if `suspect` makes zeros: a small error
-    in zeros becomes an infinite error in a quotient."""
+    error over `TWO_DIGITS` times as large as the error of `suspect`. False if `suspect`
+    makes zeros: a small error in zeros becomes an infinite error in a quotient."""
     if suspect.trace.zeros:
         return False
-    results, shown = {*suspect.results}, suspect.trace.worst.result
-    makers = [o.trace for o in others if o.role == "makes" and results & {*o.results}]
-    if any(math.inf > t.worst.own > TWO_DIGITS * shown.error > 0 for t in makers):
-        return True
-    lost = (t.worst.result.lost for t in makers if t.zeros)
-    return any(x > TWO_DIGITS * shown.lost > 0 for x in lost)
+    error, results = suspect.trace.worst.result.error, {*suspect.results}
+    makers = (o.trace for o in others if o.role == "makes" and results & {*o.results})
+    return any(math.inf > t.worst.own > TWO_DIGITS * error > 0 for t in makers)

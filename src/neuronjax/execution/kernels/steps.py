@@ -133,7 +133,7 @@ def read(place: ResolvedAccess, state: State) -> jax.Array:
 
 
 def as_numeric(carried: jax.Array, dtype: str) -> jax.Array:
-    """Return an array of the carrier dtype in the numeric dtype."""
+    """Return the bits of `carried` as an array of the numeric dtype of `dtype`."""
     numeric = dtypes.info(dtype).numeric
     same = carried.dtype == numeric
     return carried if same else lax.bitcast_convert_type(carried, numeric)

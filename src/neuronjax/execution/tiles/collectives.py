@@ -109,7 +109,7 @@ def collective_permute_implicit_reduce(
 ) -> Results:
     """Round the sum of the rank's operands to their dtype, then send the sum."""
     channels, key = len(x) // 2, jnp.asarray(_NO_KEY)
-    # The sum of two operands is that of one step of an all-reduce.
+    # Add the two operands of a channel as one step of an all-reduce does.
     made = _made(AllReduce, op=i.attributes["op"], groups=((0, 1),), plan=star(2))
     pairs = (jnp.stack([x[n], x[channels + n]]) for n in range(channels))
     sums = [exchange(made, (both,), 2, c.zero, key)[0][0] for both in pairs]

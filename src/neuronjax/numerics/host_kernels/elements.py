@@ -68,7 +68,7 @@ def larger(c: Code, a: Value, b: Value) -> Value:
 
 
 def largest_lane(c: Code, x: Value) -> Value:
-    """Return the largest of a vector's 32-bit integers."""
+    """Return the largest element of `x`, a vector of 32-bit integers."""
     name = f"llvm.vector.reduce.smax.v{x.type.count}i32"
     return c.intrinsic(name, I32, x)
 
