@@ -62,7 +62,7 @@ def test_a_right_device_is_legal():
     assert found.first is None
     assert [t.tensor for t in found.tensors] == [*device()]
     assert {t.how for t in found.tensors} == {"name"}
-    assert "all of them are legal" in str(found)
+    assert "all are within tolerance" in str(found)
     assert max(map(len, str(found).splitlines())) <= 80
 
 
@@ -80,7 +80,7 @@ def test_the_first_op_outside_is_named_and_no_later_one():
     assert all(op.module == "norm" for op in wrong.ops)
     assert wrong.checked.judged.refused > 1000
     text = str(found)
-    assert "first not legal: model.norm.output, multiply in norm" in text
+    assert "first outside its tolerance: model.norm.output, multiply in norm" in text
     assert "> h = h * lax.rsqrt" in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -250,7 +250,7 @@ def test_the_command(tmp_path):
 
     right = run(1e-6)
     assert right.exit_code == 0, right.output
-    assert "all of them are legal" in right.output
+    assert "all are within tolerance" in right.output
     wrong = run(1e-2, "--json")
     assert wrong.exit_code == 1
     assert json.loads(wrong.output)["first"] == "the result"

@@ -133,7 +133,7 @@ def test_numbers_become_plain_python() -> None:
 
 
 def test_tf32_pairs_only_with_itself() -> None:
-    with pytest.raises(InvalidProgramError, match="pairs TF32 only with"):
+    with pytest.raises(InvalidProgramError, match="pairs TF32 operands only with"):
         Policy(auto_cast_type="tf32", cotangent_type="float8_e5m2")
 
 

@@ -94,9 +94,10 @@ class StudyCosts(Displayed):
             "verdict": {"overflow": "fold", "min_width": len("undecided:")},
             **dict.fromkeys(("steps", "one step", "time", "cost", "× first"), NUMBER),
         }
+        given = {cost.steps: None for cost in self.estimate.costs if cost.steps}
         table = new_table(
-            f"full-size model ({self.estimate.name}): cost of training to the "
-            "baseline's final loss",
+            f"full-size model ({self.estimate.name}): predicted cost, if the baseline "
+            f"needs {' or '.join(map(decimal, given))} steps",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="steps: those given, times the measured ratio of steps. one step: "

@@ -57,8 +57,8 @@ class StudyRuns:
         if stored is None or if_changed == "rerun":
             return ()
         raise InvalidProgramError(
-            f"{path} was made by another train function, with other options or under "
-            f"another policy called {machine.policy!r}",
+            f"{path} holds a run with another train function, with other options, or "
+            f"with another policy that is also called {machine.policy!r}",
             remedy='repeat the run with if_changed="rerun", or use another folder',
         )
 

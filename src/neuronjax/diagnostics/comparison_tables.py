@@ -132,8 +132,8 @@ def group_table(
         )
         for g in groups
     )
-    title = f"{heading}s: ops, ops with an error on the reference's operands, largest"
-    return _fixed_table(f"{title} errors", rows, heading, "ops|errors|isolated|in run")
+    title = f"errors by {heading} (isolated: with the reference's operands)"
+    return _fixed_table(title, rows, heading, "ops|err|isolated|in run")
 
 
 def three_way_table(rows: Sequence[Mapping[str, Any]]) -> Table:

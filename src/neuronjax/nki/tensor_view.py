@@ -333,7 +333,7 @@ class TensorView(NKIObject):
                 refuse(
                     "reshape",
                     f"{self.shape} to {sizes} changes the partition dimension",
-                    f"keep the first size {self.shape[0]}",
+                    f"keep {self.shape[0]} as the first dimension",
                 )
             self._partition_guard("reshape", 0, "changing")
         self._no_tensor_indirection("reshape")

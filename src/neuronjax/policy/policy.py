@@ -56,9 +56,9 @@ class _Partners(NamedTuple):
 
 
 _PARTNERS = {
-    "tf32": _Partners("TF32 only with TF32 and FP32"),
-    "mxfp8": _Partners("MX operands only with MX", ("float8_e5m2",)),
-    "mxfp4": _Partners("MX operands only with MX", ("float8_e5m2",)),
+    "tf32": _Partners("TF32 operands only with TF32 and FP32 operands"),
+    "mxfp8": _Partners("MX operands only with MX operands", ("float8_e5m2",)),
+    "mxfp4": _Partners("MX operands only with MX operands", ("float8_e5m2",)),
 }
 
 
@@ -545,7 +545,7 @@ _CASTS = {
 }
 _ACCUMULATIONS = {
     "systolic": "float32 within a tile, {psum_dtype} across tiles (systolic)",
-    "sequential": "as systolic; sums of VectorE are one left fold, however long",
+    "sequential": "matmuls as in systolic; VectorE adds any sum from left to right",
     "host": "left to the host's XLA, with no promise of an order",
 }
 _ALWAYS_DESCRIBED = ("auto_cast", "auto_cast_type", "cotangent_type", "rounding")

@@ -92,7 +92,7 @@ def final_table(
     digits = max(2, 3 - math.floor(math.log10(scale))) if known else 4
     headings = ("seeds", metric, f"− {baseline}", "steps ×")
     return new_table(
-        f"final {metric}: mean ± standard deviation over the seeds",
+        f"final {metric} ± standard deviation; other ± are 95 % intervals",
         {"policy": {"overflow": "fold"}}
         | dict.fromkeys(headings, NUMBER)
         | {"verdict": {"overflow": "fold"}},

@@ -30,8 +30,8 @@ NAME: Look = {"style": "bold", "no_wrap": True}
 RIGHT: Look = {"justify": "right"}
 NUMBER: Look = {"justify": "right", "no_wrap": True}
 TEXT: Look = {"overflow": "fold", "ratio": 1}
-"""How a column looks, in this order: plain, a word, a name, aligned to the right, a
-number, a text that is folded."""
+"""Options of a column for its contents: anything, a word, a name, anything that is
+aligned to the right, a number, or a long text, which is folded."""
 
 
 class PlainTable(Table):

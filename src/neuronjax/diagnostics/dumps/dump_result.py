@@ -146,11 +146,15 @@ class DumpComparison(Displayed):
     def _finding(self) -> Iterator[Text]:
         first = self.first
         if first is None:
-            word = "all of them are legal" if self.tensors else "nothing was compared"
+            word = (
+                "all are within tolerance" if self.tensors else "nothing was compared"
+            )
             yield Text(word, style="green" if self.tensors else "bold red")
             return
         origin = first.place or "an argument: the device got different numbers"
-        yield Text(f"first not legal: {first.tensor}, {origin}", style="bold red")
+        yield Text(
+            f"first outside its tolerance: {first.tensor}, {origin}", style="bold red"
+        )
         if first.place is not None and (code := first.place.code):
             yield one_line(f"   > {code}", style=CODE)
         for line in first.checked.as_text().partition(": ")[2].splitlines():

@@ -32,7 +32,7 @@ KINDS: Mapping[str, str] = {
     "narrower than FP32 that replace an argument or a carry (b * m + g)",
     "add": "every other addition and subtraction of floats",
     "result": "FP32 results of all other arithmetic",
-    "finite": 'largest numbers of "add" and "result", and the op that makes Inf or NaN',
+    "finite": 'largest "add" and "result" magnitudes; the op that makes Inf or NaN',
     "integer": "sums, products and conversions of integers that wrap around",
 }
 """What can be measured."""

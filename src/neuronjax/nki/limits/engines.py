@@ -35,7 +35,7 @@ def scalar_engine_operators(i: KernelInstruction, trace: OnCore) -> None:
         )
     capable = "scalar_engine_alu" in trace.core.capabilities
     if i.engine == "scalar" and not capable and ops not in SCALED:
-        instead = "engine vector; here ScalarE only multiplies, adds, or does both"
+        instead = "use engine=vector; this ScalarE only multiplies, adds, or does both"
         raise missing(i, trace, f"{shown} on ScalarE", "scalar_engine_alu", instead)
 
 
