@@ -18,7 +18,12 @@ import numpy as np
 
 from neuronjax.diagnostics.distances import remembering
 from neuronjax.diagnostics.executors import RoundingKey
-from neuronjax.diagnostics.faults.perturbation import is_exact, perturbed, unit_of
+from neuronjax.diagnostics.faults.perturbation import (
+    is_exact,
+    perturbed,
+    selects,
+    unit_of,
+)
 from neuronjax.diagnostics.faults.recorder import Witness
 from neuronjax.diagnostics.faults.shares import Seen
 from neuronjax.diagnostics.faults.units import Cast
@@ -241,12 +246,14 @@ class ParallelWalk(OpWalk):
     ) -> list[Any]:
         """Return `operands`, perturbed by the roundoff of `cast` if `i` is a
         contraction. Whole numbers stay unchanged, since they count as exact data. If
-        the cast rounds whole numbers, no operand is perturbed, since the errors of the
-        cast are then not an uncertainty of the data."""
+        the cast rounds whole numbers, or numbers that the contraction only selects, no
+        operand is perturbed: the errors of the cast are then no uncertainty of the
+        data."""
         if cast is None or cast.unit <= _FLOAT32 or not isinstance(i, NcMatmul):
             return operands
         exact = self._beside[lane].reference.read(i.operands)
-        if not cast.is_scaled and unheld(exact, cast):
+        is_fault = unheld(exact, cast) or selects(i.dimensions, exact)
+        if not cast.is_scaled and is_fault:
             return operands
         return [
             perturbed(x, cast.unit, self._draw)

@@ -33,6 +33,7 @@ from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.engines.scattering import SCATTERS, scattered
 from neuronjax.execution.exchange import exchange, is_same_for_all
 from neuronjax.execution.movement import moved
+from neuronjax.ir.algebra_set import Cholesky, Fft, TriangularSolve
 from neuronjax.ir.block_set import MapBlock, ReduceBlock
 from neuronjax.ir.collective_set import Collective, ReduceScatter, Reduction
 from neuronjax.ir.instruction import (
@@ -381,6 +382,57 @@ def _stable_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
         return np.argsort(x, axis=axis, kind="stable")
     backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     return np.flip(x.shape[axis] - 1 - backwards, axis)
+
+
+# -- linear algebra and Fourier transforms ---------------------------------------------
+
+
+def _cholesky(i: Cholesky, a: Any) -> Any:
+    if i.lower:
+        return lax.linalg.cholesky(a, symmetrize_input=False)
+    factor = lax.linalg.cholesky(a.swapaxes(-1, -2).conj(), symmetrize_input=False)
+    return factor.swapaxes(-1, -2).conj()
+
+
+def _triangular_solve(i: TriangularSolve, a: Any, b: Any) -> Any:
+    return lax.linalg.triangular_solve(
+        a,
+        b,
+        left_side=i.left_side,
+        lower=i.lower,
+        unit_diagonal=i.unit_diagonal,
+        transpose_a=i.transpose_a != "NO_TRANSPOSE",
+        conjugate_a=i.transpose_a == "ADJOINT",
+    )
+
+
+_ALGEBRA: dict[type[Instruction], tuple[int, Callable[..., Any]]] = {
+    Cholesky: (1, _cholesky),
+    TriangularSolve: (2, _triangular_solve),
+    Fft: (1, lambda i, a: lax.fft(a, i.fft_type, i.fft_length)),
+}
+"""For each instruction, its number of arrays, and its function of real or complex
+arrays in double precision."""
+
+
+def _algebraic(i: Instruction, x: Arrays) -> Sequence[Any]:
+    count, function = _ALGEBRA[type(i)]
+    x = [a.astype(np.float64) for a in x]
+    if len(x) == 2 * count:  # real and imaginary parts
+        x = [_complex(*x[n : n + 2]) for n in range(0, len(x), 2)]
+    with jax.disable_jit(False), jax.enable_x64(True):
+        result = np.asarray(function(i, *map(jnp.asarray, x)))
+    return (result.real, result.imag)[: len(i.results)]
+
+
+def _complex(real: np.ndarray, imaginary: np.ndarray) -> np.ndarray:
+    result = np.empty(real.shape, complex)
+    result.real, result.imag = real, imaginary
+    return result
+
+
+for _class in _ALGEBRA:
+    _double.register(_class, _algebraic)
 
 
 #: Class of an instruction -> the operations for which it has a rule.

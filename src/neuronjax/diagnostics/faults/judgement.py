@@ -15,9 +15,9 @@ OF_ROUNDOFF = 6.0
 #: The limit instead of `OF_ROUNDOFF` in 8 bits or fewer, where errors average out.
 OF_COARSE_ROUNDOFF = 1.5
 COARSE = 2.0**-6
-#: A relative error that is acceptable in any result: three digits are right.
-#: Differences of FP32 numbers have about this error even in the best programs.
-UNSEEN = 1e-3
+#: A relative error that is acceptable in any result: the roundoff of BF16. Differences
+#: of FP32 numbers have errors of about 1e-3 even in the best programs.
+UNSEEN = 2.0**-8
 #: An acceptable error of a result of one number, which may be near zero by chance.
 UNSEEN_IN_ONE = 1e-2
 #: Ill-conditioning excuses errors up to this and, in 8 bits or fewer, larger errors

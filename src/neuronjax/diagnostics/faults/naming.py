@@ -70,6 +70,10 @@ ONLY_THE_STEP = "keep this matmul in FP32 by a Rule, or use it to compute only t
 ONLY_THE_STEP += "change of the state, and add the change in FP32"
 LOG1P = "write jnp.log1p(x) for the logarithm of 1 + x, without this sum"
 ANGLE = "compute the angle by jnp.arctan2 of its sine and cosine"
+FFT = (
+    "add products directly (jnp.convolve): an FFT's errors are as large in small "
+    "numbers as in the largest"
+)
 KEEP_REMAINDERS = "add the remainder of each rounding to the next update"
 #: By `Suspect.scale`: why numbers become zero, and a remedy.
 _ZEROS = {
@@ -87,7 +91,9 @@ _ZEROS = {
 _SUMS = frozenset(("reduce", "reduce_window"))
 #: A sum at least this many times as large as its smaller addend absorbs the addend.
 LARGER = 4.0
-_DIFFERENCES = frozenset(("subtract", "add", "reduce", "dot_general", "convolution"))
+_DIFFERENCES = frozenset(
+    ("subtract", "add", "reduce", "dot_general", "convolution", "fft")
+)
 _NOUNS: Mapping[str, str] = {
     "subtract": "the subtraction",
     "add": "the addition",
@@ -327,8 +333,8 @@ def _amplifies(s: Suspect, t: OpTrace, e: OpEvidence) -> FaultName | None:
     operand = e.error_before
     lost = max((x.lost for x in e.operands.values()), default=0.0)
     if short_name(t) in _DIFFERENCES and e.result.lost > lost and s.follows:
-        text = _of_lost(e.result.lost)
-        return FaultName("cancellation", text)
+        advice = FFT if short_name(t) == "fft" else ""
+        return FaultName("cancellation", _of_lost(e.result.lost), advice)
     if e.own >= e.result.error or operand >= e.result.error:
         return None
     text = f"it turns a relative error of {short(operand)} into {short(e.result.error)}"

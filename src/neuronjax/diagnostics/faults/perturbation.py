@@ -10,12 +10,14 @@ as exact, and stay, if their format could also hold the halves between them.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from neuronjax.diagnostics.distances import blocks_of
 from neuronjax.diagnostics.tolerance.model import roundoff
+from neuronjax.ir.instruction_set import DotDimensions
 from neuronjax.numerics.float_format import FLOAT8_E8M0FNU, FORMATS
 
 _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
@@ -57,6 +59,16 @@ def is_exact(x: np.ndarray, most: float = 2.0**24) -> bool:
     if not is_whole(np.asarray(x).flat[:256]):  # these decide for most arrays
         return False
     return np.abs(x).max(initial=0) <= most and is_whole(x)
+
+
+def selects(dimensions: DotDimensions, operands: Sequence[np.ndarray]) -> bool:
+    """Return whether an operand is one-hot along the contracted axes, so that the
+    product only selects numbers of the other operand."""
+    axes = dimensions.lhs_contract, dimensions.rhs_contract
+    return any(
+        is_exact(x, 1) and np.min(x, initial=0) >= 0 and np.all(np.sum(x, a) <= 1)
+        for x, a in zip(operands, axes, strict=True)
+    )
 
 
 def is_whole(x: np.ndarray) -> bool:

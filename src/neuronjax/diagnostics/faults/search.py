@@ -60,7 +60,7 @@ from neuronjax.diagnostics.faults.scales import (
     one_maximum,
     unfit_scale,
 )
-from neuronjax.diagnostics.faults.shares import Share
+from neuronjax.diagnostics.faults.shares import MOST_LOST, Share
 from neuronjax.diagnostics.faults.state_steps import LOST_UPDATE
 from neuronjax.diagnostics.faults.traits import (
     buries,
@@ -713,7 +713,8 @@ class FaultSearch:
 
 
 def _loses_some(share: Share) -> bool:
-    return share.lost > OF_DATA * share.data_lost
+    by_data = min(OF_DATA * share.data_lost, share.data_lost + MOST_LOST)
+    return share.lost > by_data
 
 
 def _is_dwarfed(suspect: Suspect, others: Sequence[Suspect]) -> bool:
