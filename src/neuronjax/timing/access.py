@@ -1,10 +1,11 @@
-"""Access patterns: how a value is read from other tensors in memory, without a copy.
+"""Access patterns: how a value is read out of existing tensors, without a copy.
 
 Reshapes, broadcasts, slices and widening casts move no data: an engine reads a tensor
 with up to four strides, and converts any dtype to FP32. `viewed` decides which
-instructions are access patterns. R is a row count of a tensor if it is the product of
-the tensor's first n dimensions for some n. A chain of instructions can be executed
-a few of R rows at a time if each computes row n only from row n of its operands.
+instructions are access patterns. A *row count* of a tensor is the product of its first
+n dimensions, for some n: the tensor consists of that many rows. Instructions whose
+tensors have a common row count can be executed together, a few rows at a time, if each
+of them computes row n of its result only from row n of its operands.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ class ValueAccess(NamedTuple):
 
     Attributes:
         roots: the tensors in memory from which the value is read; empty for a constant.
-        is_scalar: whether each row of the value repeats one element.
+        is_scalar: whether the elements of a row (along the last axis) are all equal,
+            for every row of the value.
         transposes: whether reading the value swaps rows and columns.
-        part: the fraction of `roots` that is read.
-        rows: the row counts (`rows_of`) that both the value and `roots` have; None for
-            all row counts of the value.
+        part: the fraction of the elements of `roots` that is read.
+        rows: the row counts (`rows_of`) with which the value can be read from `roots` a
+            few rows at a time; None for all row counts of the value.
     """
 
     roots: tuple[int, ...]
@@ -58,10 +60,11 @@ def viewed(
     types: list[TensorType],
     arguments: tuple[int, ...],
 ) -> ValueAccess | None:
-    """Return the access to the result of `i`; None if `i` is not an access pattern.
+    """Return how the result of `i` can be read without executing `i`; None if `i` has
+    to be executed.
 
-    `operands` has the value numbers of `i`'s operands, `arguments` those of the values
-    in HBM. `access` and `types` are indexed by value number."""
+    `operands` has the value numbers of `i`'s operands, `arguments` those of the block's
+    arguments, which are in HBM. `access` and `types` are indexed by value number."""
     kind = type(i)
     if kind is TensorCopy or kind is BitcastCopy:
         source, target = i.operands[0].type.dtype, i.results[0].type.dtype
@@ -130,8 +133,8 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Return the row counts that both shapes have, and whether each row of the result
-    repeats one element if each row of the operand does."""
+    """Return the row counts that both shapes have, and whether a reshape from `shape`
+    to `result` keeps the elements of a row equal if they were equal."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 
@@ -140,9 +143,11 @@ def _reshaped(
 def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
-    """Return the row counts for which each row of the result is read from one row of
-    the operand, and whether each row of the result repeats one element (None: as in
-    the operand)."""
+    """Return (row counts, is_scalar) for a broadcast of `shape` to `result`.
+
+    For each of the row counts, row n of the result is read from row n of the operand.
+    `is_scalar` is True if the elements of a row of the result are all equal, False if
+    a row has one element, and None if `is_scalar` is that of the operand."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

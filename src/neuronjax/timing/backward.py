@@ -1,11 +1,11 @@
 """The share of a program's work that is in its backward pass.
 
-Gradients can be communicated while the backward pass runs. An instruction is in the
-backward pass, which includes rematerialised forward operations, if its name stack
-contains "transpose(". An instruction inside a loop or a callee has a new name stack: it
-is in the backward pass if the loop or the call is. A callee's work is divided in
-proportion to the calls from each pass. Work is the sum of the busy seconds of all
-queues.
+This share limits how long the communication of gradients can overlap computation. An
+instruction is in the backward pass if its location has the phase "backward"
+(`ir.phases`); rematerialised forward operations have this phase, too. The instructions
+of a loop or a callee may have no phase: they are in the backward pass if the loop or
+the call is. If several passes call a function, its work is divided in proportion to the
+number of calls in each pass. Work is the sum of the busy seconds of all queues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from neuronjax.timing.timeline import Timeline
 
 
 def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
-    """Return the share of a program's work that is in the backward pass (0 to 1)."""
+    """Return the share (0 to 1) of a program's busy seconds, summed over all queues,
+    that is spent in the backward pass."""
     visits: Counter[int] = Counter()
     backward: Counter[int] = Counter()
     _visit(program, program.main, False, visits, backward)
@@ -34,7 +35,8 @@ def backward_share(program: InstructionProgram, timeline: Timeline) -> float:
 
 
 def _key(instruction: Instruction) -> int:
-    """Return a key that an instruction shares with its copies in inlined callees."""
+    """Return a key of an instruction. Copies of the instruction, which the inlining of
+    a callee makes, have the same key."""
     return id(instruction.results)
 
 
@@ -45,8 +47,11 @@ def _visit(
     visits: Counter[int],
     backward: Counter[int],
 ) -> None:
-    """Count in `visits` how often each instruction occurs, and in `backward` how often
-    it occurs in the backward pass."""
+    """Count the occurrences of each instruction in `block` and in the blocks that
+    `block` runs: all occurrences in `visits`, those in the backward pass in `backward`.
+
+    The counters are by `_key`. If `is_backward`, all of `block` is in the backward
+    pass."""
     for instruction in block.instructions:
         inside = is_backward or instruction.location.phase == "backward"
         visits[_key(instruction)] += 1

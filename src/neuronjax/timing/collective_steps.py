@@ -1,14 +1,15 @@
 """Steps of collectives: the bytes that move between chips and within ranks.
 
-A collective is a list of consecutive `CollectiveStep`s; bytes are fractions of the
-collective's size, which is the larger of a rank's data before and after it, as in
-nccom-test. The steps of a reduce-scatter follow its fold plan (which rank adds what),
-except for mesh on trn1 (`Topology.mesh`), which needs one step; an all-gather has the
-corresponding steps in reverse order; an all-reduce is a reduce-scatter and then an
-all-gather. Sources of the algorithms: intranode-collective-comm.rst [IN] and
-internode-collective-comm.rst [IX]. An addition of two operands runs at half the copy
-rate, since DMA engines read both (trainium3_arch.rst). Ranks of a chip read each
-other's data in place.
+A collective is a list of consecutive `CollectiveStep`s. Its *size* is the bytes of a
+rank's operand or of a rank's result, whichever is larger, as in nccom-test. All bytes
+in this file are fractions of this size. The steps of a reduce-scatter follow its
+`FoldPlan` (which rank adds what), except for the algorithm "mesh" on trn1
+(`Topology.mesh`), which needs one step. An all-gather has the corresponding steps in
+reverse order. An all-reduce is a reduce-scatter and then an all-gather. Sources of the
+algorithms: intranode-collective-comm.rst [IN] and internode-collective-comm.rst [IX].
+An addition of two operands runs at half the rate of a copy, since DMA engines read both
+operands (trainium3_arch.rst). A rank reads the data of other ranks of its chip in
+place.
 """
 
 from __future__ import annotations
@@ -30,19 +31,21 @@ Flows = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class CollectiveStep:
-    """Equal steps of one or several groups.
+    """Equal steps of a collective, over one group or several groups of ranks.
 
     Bytes are those of one step, as fractions of the collective's size.
 
     Attributes:
         count: the number of equal steps, one after the other.
-        dma: the work of one rank's DMA engines, in copied bytes.
+        dma: the work of one rank's DMA engines, in bytes: those of its copies, and n
+            times the bytes of the sum for each addition of n operands.
         sent: the bytes that one rank sends to other ranks.
-        flows: bytes by (source chip, destination chip), numbered over all nodes.
-        senders: by chip, the number of ranks on it that take part.
+        flows: the bytes from one chip to another, by (source chip, destination chip);
+            chips are numbered over all nodes.
+        senders: by chip, the number of ranks on the chip that take part.
         channels: the number of DMA rings of each rank, which work in parallel.
-        is_sliced: whether the other steps of the collective work on other slices of the
-            data at the same time.
+        is_sliced: whether the data is cut into slices, so that all steps of the
+            collective run at the same time, each on another slice.
     """
 
     count: int
@@ -55,14 +58,15 @@ class CollectiveStep:
 
 
 def merged(groups: Sequence[Sequence[CollectiveStep]]) -> tuple[CollectiveStep, ...]:
-    """Return the steps of several groups that work at the same time: step n of the
-    result merges the n-th steps of all `groups`."""
+    """Return the steps of several groups of ranks that run one algorithm at the same
+    time. `groups` has the steps of each group; step n of the result is the n-th step of
+    all groups together."""
     return tuple(_together(steps) for steps in zip(*groups, strict=True))
 
 
 def at_once(steps: Sequence[CollectiveStep]) -> CollectiveStep:
-    """Return one step with the traffic of all `steps`, which run at the same time on
-    different slices of the data."""
+    """Return one step that stands for all `steps`, which run at the same time on
+    different slices of the data: its `dma` and `flows` are the sums over all steps."""
     dma = sum(step.count * step.dma for step in steps)
     flows = _all_flows((step, step.count) for step in steps)
     return replace(steps[0], count=1, dma=dma, flows=flows)
@@ -108,8 +112,8 @@ def _scaled(steps: Sequence[CollectiveStep], part: float) -> list[CollectiveStep
 class _GroupSite:
     """A group of ranks, with the properties of its chips that algorithms use.
 
-    If `first_only` is set, flows start only at the first chip: over EFA every chip
-    sends as many bytes as the first."""
+    If `first_only` is set, flows from other chips than the first one are left out: over
+    EFA every chip sends as many bytes as the first."""
 
     def __init__(
         self, group: Group, topology: Topology, *, first_only: bool = False
@@ -125,12 +129,14 @@ class _GroupSite:
 
     @functools.cached_property
     def labels(self) -> dict[int, int]:
-        """Return the hypercube label of each chip; labels of torus neighbours differ in
-        one bit.
+        """Return, by chip, the number of the chip in a hypercube, in which chips are
+        neighbours if their numbers differ in one bit.
 
-        The four chips of a ring are labelled in Gray code (ASSUMPTION; in [IN] a torus
-        of 4 x 4 is a hypercube of four axes). Gray code needs a sub-torus of one
-        node with 2^n chips per axis; chips of other groups are numbered in order."""
+        Along each axis of the torus, chips are numbered in Gray code, so that
+        neighbours in the torus are neighbours in the hypercube (ASSUMPTION; in [IN] a
+        torus of 4 x 4 is a hypercube of four axes). This needs a group in one node that
+        is a box with 2^n chips per axis; chips of other groups are numbered in order.
+        """
         per_node = math.prod(self.topology.shape)
         places = [place_of(self.topology, chip % per_node) for chip in self.chips]
         values = [sorted(set(axis)) for axis in zip(*places, strict=True)]
@@ -150,7 +156,8 @@ class _GroupSite:
 
     @functools.cached_property
     def channels(self) -> int:
-        """Return the number of parallel channels: 4 on a full torus, otherwise 2."""
+        """Return the number of parallel channels of a ring: 4 if the group has all
+        chips of a torus, otherwise 2."""
         return max(2, len(self.wires()))
 
     def pairs(self, per_pair_of_ranks: float = 0.0, per_chip: float = 0.0) -> Flows:
@@ -163,8 +170,9 @@ class _GroupSite:
         }
 
     def wires(self, limit: int | None = None) -> list[tuple[int, ...]]:
-        """Return the channels of a ring, at most `limit`, each as a sequence of chips;
-        [] for one chip. Chips are numbered over all nodes."""
+        """Return the closed paths along which a ring sends, one for each of its
+        channels and at most `limit`; [] if the group is on one chip. A path is the
+        group's chips in order, numbered over all nodes."""
         if len(self.chips) == 1:
             return []
         if len(self.group.by_node) > 1:
@@ -191,8 +199,8 @@ Steps = list[CollectiveStep]
 
 
 def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
-    """Return the steps of a reduce-scatter on a ring: the first sends a copy, the later
-    steps send sums.
+    """Return the steps of a reduce-scatter on a ring of at most `limit` channels. In
+    the first step each rank sends a chunk of its data, in later steps a sum.
 
     ASSUMPTION: "ring" sends over all channels that the wires allow, although it adds in
     the order of a single channel; "ring:2" sends over two channels."""
@@ -207,7 +215,8 @@ def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
 
 
 def _kangaring_scatter(site: _GroupSite) -> Steps:
-    """Return steps that each add chunks of a pair of ranks to a received sum [IN]."""
+    """Return the steps of a reduce-scatter by kangaring: each step adds the chunks of a
+    pair of ranks and, after the first step, the sum that the pair received [IN]."""
     c, flows = site.chunk, site.along(2 * site.chunk)
     pairs = site.ranks // 2
     if pairs == 1:
@@ -217,7 +226,8 @@ def _kangaring_scatter(site: _GroupSite) -> Steps:
 
 
 def _kangaring_gather(site: _GroupSite) -> Steps:
-    """Return steps in which every chunk is read once and written twice [IN]."""
+    """Return the steps of an all-gather by kangaring, which reads every chunk once and
+    writes it twice [IN]."""
     c, pairs = site.chunk, site.ranks // 2
     between = site.step(2 * c, 2 * c, site.along(2 * c), count=pairs - 1)
     return [*_repeated(between), site.step(2 * c, c)]
@@ -228,8 +238,9 @@ def _repeated(step: CollectiveStep) -> Steps:
 
 
 def _rdh_scatter(site: _GroupSite) -> Steps:
-    """Return a step that adds the data of each chip's ranks, then steps in which each
-    chip sends half of its remaining sums to another chip."""
+    """Return the steps of a reduce-scatter by rdh (recursive halving). The first step
+    adds up the data of all ranks of a chip. In each further step every chip sends half
+    of its remaining sums to another chip."""
     steps = [site.step(1.0, 1 - 1 / site.per_chip)] if site.per_chip > 1 else []
     for number in range(_bits(site)):
         part = 2.0 ** -(number + 1) / site.per_chip
@@ -247,8 +258,9 @@ def _rdh_gather(site: _GroupSite) -> Steps:
 
 
 def _sliced(site: _GroupSite, steps: Steps) -> Steps:
-    """Return `steps`, with `is_sliced` set if they stay within one node. Over EFA a
-    rank sends to one rank at a time [IX], so the steps follow each other."""
+    """Return `steps` with `is_sliced` true if the group is in one node: there the steps
+    run at the same time, each on another slice of the data. Over EFA a rank sends to
+    one rank at a time [IX], so the steps follow each other."""
     within = len(site.group.by_node) == 1
     return [replace(step, is_sliced=within) for step in steps]
 
@@ -258,11 +270,12 @@ def _bits(site: _GroupSite) -> int:
 
 
 def _exchange(site: _GroupSite, number: int, part: float) -> Flows:
-    """Return flows of `part` bytes per rank, to a chip whose label differs in one bit.
+    """Return the flows of a step of rdh: each rank sends `part` bytes to the chip whose
+    label (`_GroupSite.labels`) differs from that of its own chip in one bit.
 
     ASSUMPTION: the first rank of a chip uses bit `number`, each further rank the next
     bit, so that all links are used. If all ranks used bit `number`, rdh would be slower
-    than kangaring from 5 MB on, but the documented limit is 56 MB."""
+    than kangaring above 5 MB, but the vendor uses rdh up to 56 MB [IN]."""
     chips = {label: chip for chip, label in site.labels.items()}
     flows: defaultdict[tuple[int, int], float] = defaultdict(float)
     for rank in range(site.per_chip):
@@ -351,7 +364,8 @@ _WHOLE: Mapping[str, _Algorithm] = MappingProxyType(
 def steps_of(
     op: str, algorithm: str, groups: tuple[Group, ...], topology: Topology
 ) -> tuple[CollectiveStep, ...]:
-    """Return the steps of a collective over groups of equal size, all at the same time.
+    """Return the steps of a collective over groups of equal size, which all run it at
+    the same time.
 
     The algorithm is one of `collectives.algorithms.ALGORITHMS` that the groups can run;
     for "all_to_all" it is "mesh"."""
@@ -397,8 +411,10 @@ def _over_nodes(
 def _joined(
     op: str, inside: str, inner: Sequence[Group], topology: Topology, over: Steps
 ) -> Steps:
-    """Return `over`, the steps between nodes, with the steps within nodes added before,
-    after, or both, depending on `op` [IX]."""
+    """Return the steps of a collective on several nodes [IX]. An all-reduce is a
+    reduce-scatter within nodes, the steps `over` between nodes, and an all-gather
+    within nodes. A reduce-scatter has only the first two parts, an all-gather only the
+    last two."""
 
     def within(op: str) -> Steps:
         if inner[0].size == 1:
@@ -414,11 +430,12 @@ def _joined(
 def steps_over_nodes(
     op: str, algorithm: str, inner: Sequence[Group], nodes: int, topology: Topology
 ) -> tuple[CollectiveStep, ...]:
-    """Return the steps of groups that have the same layout on each of many nodes.
+    """Return the steps of a collective whose groups span `nodes` nodes, with the same
+    layout on each node.
 
-    The steps are those of `steps_of`, computed without a list of every rank. `inner`
-    has each group's ranks on the first node. The algorithm is "A+B" (A within nodes, B
-    between nodes), or "B" if a group has one rank per node."""
+    The steps take as long as those of `steps_of`, but are computed without a list of
+    every rank. `inner` has each group's ranks on the first node. The algorithm is "A+B"
+    (A within nodes, B between nodes), or "B" if a group has one rank per node."""
     inside, _, between = algorithm.rpartition("+")
     chips = math.prod(topology.shape)
     outer = Group(
@@ -438,8 +455,9 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows of all ranks on the first chip in `ranks` (number of ranks by
-    chip), from `flows` of one rank on chip 0."""
+    """Return the flows of all ranks on one chip: `flows`, those of one rank on chip 0,
+    shifted to this chip and multiplied by its number of ranks. The chip is the lowest
+    in `ranks`, which has the number of ranks by chip."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()
@@ -451,9 +469,9 @@ def permute_steps(
 ) -> tuple[CollectiveStep, ...]:
     """Return the single step of a collective-permute; () if there are no pairs.
 
-    Pairs are (source, destination), indices into the group. A source of several pairs
-    sends several messages of the same size on separate channels, as the rings of
-    `nki.collectives` do."""
+    Pairs are (source, destination), indices into the group. A rank that is the source
+    of several pairs sends one message for each of these pairs, all of the same size and
+    on separate channels, as the rings of `nki.collectives` do."""
     if not pairs:
         return ()
     most = float(max(Counter(source for source, _ in pairs).values()))

@@ -1,15 +1,18 @@
-"""The time of collectives: the latency of steps, and the transfer of bytes.
+"""The time of collectives: the latency of their steps, and the transfer of their bytes.
 
-    seconds = start + sum over steps of (hop + bytes x slowest of link, DMA and EFA)
+    seconds = start + sum over steps of (hop + bytes / rate)
 
-The messages of all groups in a step are routed over the wires of the node together, so
-that groups contend; steps follow each other. `collectives.selection` chooses the
-algorithm, for numerics and time alike. An all-gather runs the algorithm of a
-reduce-scatter of its size (ASSUMPTION), an all-to-all sends directly, and a
-collective-broadcast is an all-gather (compiler 2.29). Contention with compute for HBM
-and DMA rings is not modelled. A program with collectives also waits once per launch for
-all ranks of its groups: 1 to 5 ms in the only published measurement (T16 of
-`benchmarks/validate_collectives.py`). The previous launch may run during this wait.
+`hop` is the latency of a step, and `rate` is that of NeuronLink, DMA or EFA, whichever
+is slowest in the step. Steps follow each other, except that algorithm rdh within a node
+runs its steps at the same time, on different slices of the data. The messages of all
+groups share the links of the node. `ir.collectives.selection` chooses the algorithm,
+for numerics and time alike. An all-gather runs the algorithm of a reduce-scatter of the
+same size (ASSUMPTION). In an all-to-all, each rank sends directly to every other rank.
+A collective-broadcast runs as an all-gather (compiler 2.29). Contention with compute
+for HBM and DMA rings is not modelled. Once per launch, a program with collectives also
+waits for all ranks of its groups: 1 to 5 ms with more than two ranks, in the only
+published measurement (T16 of `benchmarks/validate_collectives.py`). The previous launch
+may run during this wait.
 """
 
 from __future__ import annotations
@@ -51,11 +54,12 @@ class CollectiveTime:
     Attributes:
         seconds: from the trigger until the last rank has its result.
         steps: the number of consecutive steps.
-        latency_seconds: the time of such a collective of 0 bytes.
-        transfer_seconds: the time that the bytes add.
+        latency_seconds: the time that the same collective of 0 bytes takes.
+        transfer_seconds: the time that the bytes add to `latency_seconds`.
         bytes_per_rank: the bytes that one rank sends to other ranks.
-        algorithm: the name of the algorithm, as in `collectives.algorithms`.
-        bottleneck: the resource that takes most of the time, or "latency".
+        algorithm: the name of the algorithm, as in `ir.collectives.algorithms`.
+        bottleneck: what takes most of the time: "link" (NeuronLink), "dma", "efa", or
+            "latency".
         algbw_bytes_per_second: the size of the collective divided by `seconds`.
         busbw_bytes_per_second: `algbw_bytes_per_second` multiplied by `bus_factor`.
     """
@@ -87,18 +91,22 @@ def collective_time(
 
     Args:
         op: one of `OPS`.
-        size_bytes: the larger of a rank's operand and result, as in nccom-test: the
-            result of an all-gather, the operand of a reduce-scatter.
-        groups: device numbers; for a collective_permute, (source, target) pairs.
+        size_bytes: bytes of a rank's operand or result, whichever are more, as in
+            nccom-test: the result of an all-gather, the operand of a reduce-scatter.
+        groups: the device numbers of each group; for a collective_permute, pairs of
+            device numbers (source, destination).
         target: the machine.
         placement: the location of each device; None for the target's default.
-        algorithm: from `collectives.algorithms`; None to select by size and groups.
-        plan: the fold plan of the instruction, if any; replaces `algorithm`.
+        algorithm: a name in `ir.collectives.algorithms`; None to select an algorithm by
+            size and groups.
+        plan: the instruction's fold plan (which rank adds what); None if it has no
+            plan. The algorithm of a plan replaces `algorithm`.
         lnc: physical cores per logical core; None for the target's default.
-        network: None for the target's network.
+        network: the network that joins the devices; None for the target's network.
 
     Raises:
-        InvalidProgramError: an op or algorithm is unknown, or the groups cannot run it.
+        InvalidProgramError: the op or the algorithm is unknown, or the groups cannot
+            run the algorithm.
         UnsupportedError: no network joins the nodes of the ranks, or the chip has no
             CC-cores.
     """
@@ -131,12 +139,14 @@ def time_over_nodes(
     *,
     algorithm: str | None = None,
 ) -> CollectiveTime:
-    """Return the time of groups that have the same layout on each of many nodes.
+    """Return the time of a collective whose groups extend over `nodes` nodes, with the
+    same layout on each node.
 
     The time is that of `collective_time`, computed without a list of every rank.
-    ASSUMPTION: the algorithm depends only on the size and on whether the number of
-    nodes is a power of two, so it is selected for 2 or 3 nodes. `groups` are the
-    devices of every group on the first node; `target` may have one node or several.
+    `groups` has, for each group, the devices on the first node; `target` may have one
+    node or several. ASSUMPTION: the algorithm depends only on the size and on whether
+    the number of nodes is a power of two. It is therefore selected for 2 nodes (a power
+    of two) or for 3.
 
     Raises:
         InvalidProgramError: the groups cannot run the algorithm.
@@ -165,8 +175,8 @@ _Executed = tuple[str, float, tuple[tuple[int, ...], ...]]
 
 
 def _executed(op: str, size_bytes: float, groups: Sequence[Sequence[int]]) -> _Executed:
-    """Return op, bytes and groups of the collective that the hardware runs; a broadcast
-    runs as an all-gather."""
+    """Return the op, bytes and groups of the collective that the hardware runs: an
+    all-gather for a broadcast, otherwise the given collective."""
     if op not in OPS:
         raise InvalidProgramError(
             f"there is no collective {op!r}", remedy=f"use one of: {', '.join(OPS)}"
@@ -220,10 +230,14 @@ class CollectivePrice:
     `sent_bytes` and `filling` are per byte of the collective.
 
     Attributes:
-        by_resource: by "link", "dma" and "efa", the time of the steps in which this
+        steps: the number of steps.
+        latency_seconds: the time of the steps for 0 bytes.
+        by_resource: for "link", "dma" and "efa", the seconds of the steps in which this
             resource is the slowest.
-        filling: by resource, the extra time until the first slice of the data has
-            passed all steps.
+        sent_bytes: the bytes that one rank sends to other ranks.
+        filling: for each resource, seconds to add for the first slice of the data: it
+            passes all steps one after the other, before steps of different slices run
+            at the same time. Empty if `by_resource` includes these seconds.
     """
 
     steps: int
@@ -239,7 +253,7 @@ class CollectivePrice:
 
     @property
     def bottleneck(self) -> Bottleneck:
-        """Return the resource that takes most of the time, or "latency"."""
+        """Return what takes most of the time: "link", "dma", "efa" or "latency"."""
         spent = {"latency": self.latency_seconds, **self.by_resource}
         return max(BOTTLENECKS, key=lambda name: spent.get(name, 0.0))
 
@@ -247,7 +261,7 @@ class CollectivePrice:
 def priced(
     steps: Sequence[CollectiveStep], size_bytes: float, network: Network
 ) -> CollectivePrice:
-    """Return the time of consecutive steps for a collective of `size_bytes`."""
+    """Return the time of a collective of `size_bytes` that consists of `steps`."""
     return _sized(_rates(steps, network), size_bytes)
 
 
@@ -268,7 +282,8 @@ def _rates(steps: Sequence[CollectiveStep], network: Network) -> CollectivePrice
 
 
 def _slowest(steps: Sequence[CollectiveStep], network: Network) -> dict[str, float]:
-    """Return, for each resource, the seconds per byte of the steps that it limits."""
+    """Return, for "link", "dma" and "efa", the total time of the steps in which this
+    resource is the slowest, in seconds per byte of the collective."""
     spent = {"link": 0.0, "dma": 0.0, "efa": 0.0}
     for step in steps:
         each = network.seconds_per_byte(step)
@@ -322,8 +337,8 @@ def _rated(
 def barrier_seconds(target: Target, ranks: int) -> float:
     """Return the seconds that an execution waits for all `ranks` of the largest group.
 
-    A single rank does not wait; more ranks synchronise in rounds, with the times of
-    `ChipSpec.barrier_seconds`."""
+    A single rank does not wait. `ChipSpec.barrier_seconds` has the wait of 2 and of 4
+    ranks, and the seconds that every doubling beyond 4 ranks adds."""
     if ranks < 2:
         return 0.0
     seconds, four, doubling = target.chip.barrier_seconds
@@ -335,16 +350,16 @@ def barrier_seconds(target: Target, ranks: int) -> float:
 def launch_seconds(core: Core, target: Target, ranks: int) -> float:
     """Return the seconds that a launch adds to the time of a program.
 
-    `core.around_seconds` is subtracted, since the program's time includes it too."""
+    `core.around_seconds` is subtracted, since a program's time already includes it."""
     return queued_launch_seconds(target, ranks, 0.0) - core.around_seconds
 
 
 def queued_launch_seconds(target: Target, ranks: int, program_seconds: float) -> float:
-    """Return the seconds that each launch adds if calls of a program, such as training
-    steps, follow each other.
+    """Return the seconds that each launch adds to a program that takes
+    `program_seconds`, if calls of the program follow each other, as training steps do.
 
     The runtime prepares the next launch, with its wait for all ranks, while the program
-    runs, so a launch adds only the time by which it is longer than the program [T16].
-    """
+    runs. A launch therefore adds only the time by which it is longer than the program
+    [T16]."""
     launch = c.NULL_EXECUTION.value + barrier_seconds(target, ranks)
     return max(0.0, launch - program_seconds)

@@ -27,8 +27,9 @@ from neuronjax.timing.work import Core, Way
 def own_seconds(way: Way) -> float:
     """Return the seconds in which an idle core executes `way` if operands are ready.
 
-    The works form a pipeline, so this is the time of the longest work, plus the time of
-    the first tile of every other work, plus all latencies."""
+    Each `Work` of `way` passes its tiles to the next `Work`. The seconds are therefore
+    those of the longest `Work`, plus one tile of every other `Work`, plus all
+    latencies."""
     if not way:
         return 0.0
     longest = max(way, key=lambda work: work.seconds)
@@ -40,8 +41,8 @@ def own_seconds(way: Way) -> float:
 def ways(
     instruction: Instruction, core: Core, reading: Reading = PLAIN
 ) -> tuple[Way, ...]:
-    """Return the ways to execute an instruction, the quickest first, or `((),)` if the
-    instruction takes no time."""
+    """Return the ways to execute an instruction on the engines of `core`, the quickest
+    first. An instruction that takes no time has one empty way: `((),)`."""
     found = rule(instruction, core, reading)
     if core.chip.lacks:
         found = tuple(way for way in found if own_seconds(way) < inf)

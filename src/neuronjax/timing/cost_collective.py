@@ -1,11 +1,12 @@
 """Costs of collectives of programs and of kernels (`nki.collectives`).
 
-The CC-cores work in parallel with the engines, and wait only for the tensors that they
-read and write. A kernel's rank is a logical NeuronCore. The CC-cores of a rank run
-collectives in the kernel's order; collectives of the rank's physical cores run one
-after the other (ASSUMPTION). Tensors in SBUF take as long as tensors in HBM; parts
-whose lengths are known only at run time count as whole buffers (ASSUMPTION).
-`collectives.launch_seconds` includes the wait for all ranks.
+CC-cores are the processors that run collectives. They work in parallel with the
+engines, and wait only for the tensors that they read and write. In a kernel, a rank is
+a logical NeuronCore. Its CC-cores run collectives in the kernel's order; collectives of
+the rank's physical cores run one after the other (ASSUMPTION). Tensors in SBUF take as
+long as tensors in HBM. If only a part of a buffer moves, and its length is known only
+at run time, the whole buffer counts (ASSUMPTION). These costs do not include the wait
+of a launch for all ranks: see `collectives.launch_seconds`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OPS: Mapping[str, str] = MappingProxyType(
     | {
         "all_gather_v": "all_gather",
         "all_to_all_v": "all_to_all",
-        # ASSUMPTION: all of the data moves, since the sizes of parts are unknown.
+        # ASSUMPTION: the whole buffer moves, since the sizes of its parts are unknown.
         "ragged_all_to_all": "all_to_all",
         "collective_permute_implicit": "collective_permute",
         # ASSUMPTION: DMA engines add while they move data, at the same rate.
@@ -50,10 +51,11 @@ OPS: Mapping[str, str] = MappingProxyType(
 def collective_seconds(
     i: Collective, core: Core, target: Target, placement: Sequence[int] = ()
 ) -> float:
-    """Return the seconds of a collective instruction; 0 for `PartitionId`.
+    """Return the seconds of a collective instruction of a program; 0 for `PartitionId`,
+    which moves no data.
 
-    `placement` has the logical core of each device; an empty
-    `placement` puts device n on core n."""
+    `placement` has the logical core of each device; an empty `placement` puts device n
+    on core n."""
     if isinstance(i, PartitionId):
         return 0.0
     operands = sum(v.type.size_bytes for v in i.operands)
@@ -77,7 +79,7 @@ def collective_seconds(
 _RINGS = frozenset(
     {"collective_permute_implicit", "collective_permute_implicit_reduce"}
 )
-#: Collectives with one tensor; the other operands are numbers of elements.
+#: Collectives whose first input is the tensor; the other inputs are element counts.
 _OF_ANY_LENGTH = frozenset({"all_gather_v", "all_to_all_v"})
 
 
@@ -87,7 +89,7 @@ prices("rank_id", "collective_permute_implicit_current_processing_rank_id")(
 
 
 def collective(i: KernelInstruction, target: Target) -> KernelPrice:
-    """Return the cost of a collective of a kernel.
+    """Return the price of a collective in a kernel.
 
     Raises:
         UnimplementedError: the collective is not in the time model.
@@ -109,8 +111,8 @@ def collective(i: KernelInstruction, target: Target) -> KernelPrice:
 
 
 def _size(i: KernelInstruction) -> int:
-    """Return the larger of a rank's bytes before and after the collective; for rings,
-    the bytes of the largest output."""
+    """Return the bytes of a rank's inputs or of its outputs, whichever are more. For a
+    permute along rings (`_RINGS`), return the bytes of the largest output."""
     if i.name in _RINGS:
         return max(operand(x).bytes for x in i.outputs)
     read = [x for x in i.inputs if isinstance(x, Access)]

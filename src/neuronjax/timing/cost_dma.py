@@ -1,16 +1,18 @@
 """Costs of transfers, and of movement inside SBUF, on the DMA engines.
 
-In programs, all engines of a core share a transfer, the cores of a chip share HBM's
+In programs, all DMA engines of a core share a transfer, the cores of a chip share HBM's
 bandwidth equally, and descriptors are prebuilt. Movement that an access pattern can
 replace is free (`FREE`).
 
-In kernels, a DMA engine serves eight partitions, so few partitions use few DMA engines
-[DM]. A kernel has HBM to itself: the DMA engines of a core move more than the core's
-share of HBM (400 GB/s measured on trn2 [KDA]). If a kernel names no engine for a
-transfer, SyncE commands a hardware generator of descriptors for loads, and ScalarE one
-for other transfers (ASSUMPTION: the compiler uses these generators unless there is a
-cast or an index known only at run time). Kernels of neuronxcc.nki have prebuilt
-descriptors, as with the compiler's `--disable-dge`.
+In kernels, each DMA engine serves eight partitions, so a transfer of few partitions
+uses few DMA engines [DM]. A kernel has HBM to itself: the DMA engines of one core reach
+more than an equal share of HBM's bandwidth (400 GB/s measured on trn2 [KDA]). If a
+kernel does not say what generates the descriptors of a transfer, hardware generates
+them: for loads on command of SyncE, for other transfers on command of ScalarE.
+ASSUMPTION: the compiler chooses so, but prebuilds descriptors for casts and for chips
+without this hardware, and lets GpSimdE generate them for transfers with indices of
+rows. Kernels of neuronxcc.nki have prebuilt descriptors, as with the compiler's
+`--disable-dge`.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def dma_times(transfer: Transfer, core: Core) -> tuple[float, float]:
     """Return how long a transfer occupies the DMA engines, and its latency, in seconds.
 
     The latency is the time from the trigger to the first byte, plus the time from the
-    last byte until a consumer, which waits for a semaphore, starts [DB]."""
+    last byte to the start of a consumer, which waits for a semaphore [DB]."""
     buffer = transfer.buffer
     task = _shared(
         core,
@@ -105,7 +107,9 @@ def _copies(
     *,
     is_dynamic: bool = False,
 ) -> tuple[Way, ...]:
-    """Return the ways to copy non-contiguous elements in SBUF, by an engine or DMA."""
+    """Return the ways to copy a tensor of `shape` inside SBUF, by VectorE, GpSimdE,
+    ScalarE (if its copies are exact) or DMA. Only `piece` bytes at a time are
+    contiguous."""
     result = i.results[0].type
     size = float(prod(shape) * result.dtype.itemsize)
     end = stream(result, columns(shape, core))._replace(
@@ -123,12 +127,11 @@ def _copies(
 
 
 def _turned(i: DmaCopy) -> tuple[int, int, int] | None:
-    """Return the number, the rows and the columns of the matrices that `i` transposes;
-    None if an access pattern suffices.
+    """Return how many matrices `i` transposes, and the rows and the columns of each;
+    None if an access pattern can replace the transposition.
 
-    An access pattern suffices if the last axis stays last, so that whole rows move, or
-    if the leading axes that fill the partitions stay, so that elements stay in their
-    lanes."""
+    It can if the last axis stays last, so that whole rows move, or if the leading axes
+    that fill the 128 partitions stay in place, so that elements stay in their lanes."""
     shape = i.operands[0].type.shape
     order = [d for d in i.parameters[0] if shape[d] > 1]
     if order == sorted(order) or order[-1] == max(order):
@@ -159,8 +162,8 @@ def _transposes(i: DmaCopy, core: Core) -> tuple[Way, ...]:
 
 
 def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> float:
-    """Return how many contiguous bytes a block of `shape` has in a tensor of the shape
-    `within`; an element has `item` bytes."""
+    """Return the bytes of each contiguous piece of a block of `shape` that lies in a
+    tensor of the shape `within`; an element has `item` bytes."""
     run = item
     for size, whole in zip(reversed(shape), reversed(within), strict=True):
         run *= max(1, size)
@@ -171,7 +174,8 @@ def _run_bytes(shape: tuple[int, ...], within: tuple[int, ...], item: int) -> fl
 
 @rule.register
 def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a movement: free as an access pattern, otherwise a copy or a transpose."""
+    """Price a movement of data: free if its readers can use an access pattern instead,
+    otherwise a copy or a transposition."""
     if i.kind in ACCESS_PATTERNS:
         return FREE
     if i.kind == "transpose":
@@ -191,7 +195,8 @@ def _(i: DmaCopy, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price image patches: free if read in place (`patches`), else a copy by DMA."""
+    """Price the patches of an image: free if matmuls read them out of the image
+    (`patches`), otherwise a copy by DMA."""
     if patches.read_in_place(i, core):
         return FREE
     return (
@@ -203,7 +208,8 @@ def _(i: Im2col, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a gather: DMA with an address per slice, or `local_gather` in SBUF."""
+    """Price a gather: by DMA with an address for each slice, or by `local_gather` of
+    GpSimdE in SBUF."""
     source, result = i.operands[0].type, i.results[0].type
     item = result.dtype.itemsize
     run = _run_bytes(i.slice_sizes, source.shape, item)
@@ -219,7 +225,8 @@ def _(i: LocalGather, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: LocalScatter, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a scatter: windows are written and, unless `op` is "assign", read first."""
+    """Price a scatter, by DMA or by GpSimdE: it writes the slices that it updates, and
+    reads them first unless its `op` is "assign"."""
     updates = i.operands[-1].type
     window = dict(i.dimension_numbers).get("update_window_dims", ())
     run = float(updates.dtype.itemsize)
@@ -250,8 +257,8 @@ class _Move(NamedTuple):
 
     @property
     def on_chip(self) -> Access:
-        """Return the output if it is on chip, else the source: the partitions of an
-        access on chip determine the DMA engines."""
+        """Return the access whose partitions determine the DMA engines: the output if
+        it is in SBUF or PSUM, otherwise the source, which may also be in HBM."""
         return self.source if _in_hbm(self.out) else self.out
 
 
@@ -265,8 +272,8 @@ def _sources(i: KernelInstruction) -> list[Access]:
 
 def _piece(*sides: Access) -> float:
     """Return the bytes of the smallest contiguous piece in `sides`, the accesses of a
-    transfer. An access on chip whose partitions are contiguous does not count; if none
-    counts, the piece is the whole transfer."""
+    transfer. An access on chip that is contiguous in each partition does not count. If
+    no access counts, return the bytes of the whole transfer."""
     pieces = []
     for side in sides:
         o = operand(side)
@@ -297,8 +304,8 @@ def _engines_of(m: _Move, core: Core) -> tuple[int, int]:
 
 
 def _fullest(m: _Move, count: int) -> float:
-    """Return the bytes that the busiest of `count` engines moves. To or from SBUF or
-    PSUM, an engine moves whole partitions."""
+    """Return the bytes that the busiest of `count` DMA engines moves. To or from SBUF
+    or PSUM, each engine moves whole partitions."""
     if _in_hbm(m.on_chip):
         return m.bytes / count
     rows = operand(m.on_chip).partitions
@@ -306,8 +313,8 @@ def _fullest(m: _Move, count: int) -> float:
 
 
 def _hbm_bytes_per_second(m: _Move, core: Core) -> float:
-    """Return the rate of the HBM channels on which a transfer's rows are; infinity if
-    the rows are on all channels."""
+    """Return the rate of the HBM channels that hold the rows of a transfer; infinity if
+    the rows are spread over all channels or are not in HBM."""
     channels, each = core.chip.hbm_channels, a.HBM_INTERLEAVE.value
     for side in (m.source, m.out):
         (stride, rows), *_ = side.pattern or ((0, 1),)
@@ -399,7 +406,8 @@ def _moves(m: _Move, transposes: bool) -> Iterator[Transfer]:
 
 @prices("device_print")
 def device_print(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a print as a store of the tensor for the host to read (ASSUMPTION)."""
+    """Price a print as a store of the tensor to HBM, where the host reads it
+    (ASSUMPTION)."""
     (source,) = _sources(i)
     room = Storage(-1, "shared_hbm", source.shape, source.dtype)
     out = Access(room, source.dtype, 0, whole_pattern(source.shape))

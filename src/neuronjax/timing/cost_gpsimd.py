@@ -1,4 +1,8 @@
-"""Costs of programs' work on GpSimdE or the host: sorts, random bits, calls."""
+"""Cost rules for sorts, top-k, iota, random bits, linear algebra, FFTs and host calls.
+
+GpSimdE executes most of these, with one of its instructions or as software. As software
+it also executes instructions that apply a block of the program to elements.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,9 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return the way to run an instruction in `cycles` of each physical core's
-    GpSimdE."""
+    """Return the way (`work.Way`) to run an instruction on GpSimdE.
+
+    `cycles` is its time on the GpSimdE of each physical core, without GPSIMD_START."""
     tensors = (*instruction.operands, *instruction.results)
     biggest = max((t.type.shape for t in tensors), key=prod, default=())
     tiles = tiles_of(columns(biggest, core))
@@ -54,7 +59,8 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
 def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
-    """Return the way to run `operations` 32-bit operations on the lanes of GpSimdE."""
+    """Return the way (`work.Way`) to run an instruction as software on GpSimdE, with
+    this number of 32-bit `operations` spread over the lanes."""
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     cycles = operations_cycles(core, operations, moved)
     return gpsimd(core, instruction, cycles, opcode)
@@ -69,8 +75,10 @@ def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
 def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
-    """Return the way to find the `wanted` largest elements of each row on VectorE,
-    eight in every round of three instructions."""
+    """Return the way (`work.Way`) to find the `wanted` largest elements of each row on
+    VectorE. A round of three instructions finds eight elements.
+
+    There are `rows` rows, with `length` elements each."""
     tiles = max(1, ceil(rows / (core.spec.partitions * core.lnc)))
     values = (stream(instruction.operands[0].type, tiles * length),)
     rounds = ceil(wanted / 8)
@@ -146,12 +154,14 @@ def _shape(tensor: View | Buffer) -> tuple[int, ...]:
 
 
 def _parts(instruction: Instruction) -> int:
-    """Return how many real operations one operation needs: 4 if complex, else 1."""
+    """Return the number of real operations for each operation of `instruction`: 4 if
+    the numbers are complex (the result is two tensors), else 1."""
     return 4 if len(instruction.results) > 1 else 1
 
 
-#: By class, a function that counts the operations of an instruction in software.
-#: Operations of a body count as often as the body runs.
+#: Instruction class -> a function that returns the number of operations with which
+#: GpSimdE runs such an instruction as software. If the instruction applies a block to
+#: elements, the operations of the block count once per application.
 _SOFTWARE: Mapping[type[Instruction], Callable[[Any], float]] = {
     MapBlock: lambda i: prod(_shape(i.results[0])) * _operations(i.body),
     ReduceBlock: lambda i: prod(_shape(i.operands[0])) * _operations(i.body),
@@ -193,8 +203,10 @@ for _kind in _SOFTWARE:
 
 @rule.register
 def _(i: HostCall, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a call of the host: transfers over PCIe, and N^3 operations for an operand
-    of N x N. `jax.debug` is free: the chip does not run it."""
+    """Price a call of a function on the host: the call, transfers over PCIe, and N^3
+    operations for an operand of N x N.
+
+    Calls of `jax.debug` are free, since the chip does not run them."""
     if i.function.kind == "debug":
         return FREE
     moved = nbytes(i.operands) + nbytes(i.results)

@@ -1,10 +1,11 @@
-"""The cost of a kernel inside a program: one work per queue, from the kernel's
+"""The cost of a kernel inside a program: one `Work` per queue, from the kernel's
 schedule.
 
-A work has the time for which the kernel occupies the queue. All works together take as
-long as the kernel alone, but without `around_seconds`, which are added once per
-program. A kernel reads its operands from HBM and writes its results to HBM. A kernel
-without a grid runs on one physical core.
+A `Work` has the time for which the kernel occupies its queue. As a way (`work.Way`),
+the works together take as long as the kernel's schedule without `around_seconds` (the
+time that belongs to no instruction), which the program adds once. A kernel reads its
+operands from HBM and writes its results to HBM. A kernel without a grid runs on one
+physical core.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
 
 
 def _sum(queue: Queue, events: Sequence[Event]) -> Work:
-    """Return one work with the sums of `events`, a kernel's events on `queue`.
+    """Return one `Work` for all `events`, which are a kernel's events on `queue`.
 
-    A copy within HBM has two events; `dma_bytes` counts the one that uses `queue`."""
+    A copy within HBM has two events, a read and a write; `dma_bytes` counts only the
+    event that occupies `queue` for a time, so the bytes of the copy count once."""
     total = dict.fromkeys(_SUMS, 0.0)
     for event in events:
         source, times = event.source, event.count

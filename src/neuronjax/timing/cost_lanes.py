@@ -94,7 +94,8 @@ def topk(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("register_move", "register_load", "register_store", "core_barrier")
 def on_sequencer(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a sequencer's instruction; an operand in HBM adds the latency of HBM."""
+    """Price an instruction of a sequencer, such as the load of a register. If the
+    instruction reads from HBM, the latency of HBM is added."""
     spent = a.REGISTER_CYCLES.value / clock(core, "sync")
     latency = latency_seconds(core, "sync")
     memories = {x.storage.memory for x in i.inputs if isinstance(x, Access)}

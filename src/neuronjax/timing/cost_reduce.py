@@ -1,8 +1,9 @@
-"""Costs of reductions, scans and sliding windows of programs.
+"""Cost rules for a program's reductions, scans and sliding windows.
 
-Along the free axis VectorE folds the elements of a lane, and ScalarE can sum them while
-it copies. Along the partition axis TensorE sums by a product with a column of ones; for
-other operators TensorE transposes, and VectorE then folds along the free axis.
+Along the free axis, VectorE reduces the elements of each lane, or ScalarE sums them
+while it copies. Along the partition axis, TensorE computes sums as a matmul by a column
+of ones. For other operators TensorE transposes the tensor, and VectorE then reduces it
+along the free axis. GpSimdE can reduce along either axis.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ def _task(
 def _along_free_axis(
     i: TensorReduce, core: Core, per_lane: int, results: int = 1
 ) -> list[Way]:
-    """Return the ways to fold the elements of each lane to `results` results.
+    """Return the ways to reduce the `per_lane` elements of each lane to `results`
+    results: on VectorE and, for sums, also on ScalarE.
 
-    ScalarE needs an instruction for every result, since an instruction leaves one sum
-    in each partition's register [ISA]."""
+    ScalarE needs one instruction for each result of a lane, since an instruction leaves
+    one sum in each partition's register [ISA]."""
     task = _task(i, per_lane, ops=(i.op,))
     task = replace(task, read=(_strided(i, task.read[0]),))
     ways: list[Way] = [(_work(core, i, task),)]
@@ -80,8 +82,8 @@ def _strided(i: TensorReduce, s: LaneStream) -> LaneStream:
 
 
 def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ...]:
-    """Return the ways to sum a tensor [rows, results] over its rows, which are on the
-    partitions, by a matmul with ones."""
+    """Return the ways to sum a tensor of shape [rows, results] over its first axis by a
+    matmul with a column of ones. The first axis is on the partitions."""
     cycles = 1.0
     if item_bytes > 2:
         cycles = column_cycles(core, "fp32", zeros_and_ones=1)
@@ -95,8 +97,8 @@ def _ones(core: Core, rows: int, results: int, item_bytes: int) -> tuple[Way, ..
 
 
 def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, ...]:
-    """Return the ways to fold an FP32 tensor [rows, results] over its rows, at most
-    128, which are on the partitions."""
+    """Return the ways to reduce an FP32 tensor of shape [rows, results] over its first
+    axis, which is on the partitions: `rows` is at most 128."""
     if i.op == "add":
         return _ones(core, rows, results, 4)
     turned = transpose_works(core, 1, rows, results, 4)[0]
@@ -107,8 +109,11 @@ def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, 
 
 @rule.register
 def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a reduction: over the partitions if fewer than 128 rows precede the reduced
-    axes and other axes follow them, otherwise along the free axis."""
+    """Price a reduction.
+
+    The axes before the first reduced axis are on the partitions if the product of their
+    sizes is 128 or more, or if all later axes are reduced. The reduction then is along
+    the free axis, otherwise along the partition axis."""
     shape, dtype = i.operands[0].type.shape, i.operands[0].type.dtype
     elements, results = prod(shape), prod(i.results[0].type.shape)
     if not elements:
@@ -131,7 +136,7 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
         )
         if rows >= lanes or rows == elements:
             return whole
-        # The rows are few and long: each may be folded over several partitions.
+        # The rows are few and long: each may be divided among several partitions.
         across = _across(core, i, min(lanes, elements), results)[0]
         parts = _along_free_axis(i, core, columns(shape, core))
         return (*whole, *((*way, *across) for way in parts))
@@ -141,7 +146,8 @@ def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
 def _along_partitions(
     i: TensorReduce, core: Core, length: int, results: int
 ) -> tuple[Way, ...]:
-    """Return the ways to fold a tensor [length, results] over its first axis."""
+    """Return the ways to reduce a tensor of shape [length, results] over its first
+    axis, which is on the partitions."""
     lanes, item = core.spec.partitions, i.operands[0].type.dtype.itemsize
     tiles = ceil(length / lanes)
     per_lane = ceil(tiles * results / core.lnc)
@@ -159,11 +165,12 @@ def _along_partitions(
 
 @rule.register
 def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a pass and its fold: one or two instructions of VectorE or one of ScalarE.
+    """Price scalar operations and the reduction of each row of their result: one or two
+    instructions of VectorE, or one of ScalarE.
 
-    A single instruction takes N + 64 cycles for each row of N elements in a lane [V26]
+    One instruction takes N + 64 cycles for each row of N elements in a lane [V26]
     (measured: N cycles for an abs-max of 16-bit elements [RMQ, picture]). ScalarE can
-    fold sums and, with `activate2`, extrema."""
+    compute sums and, if it has `activate2`, maxima and minima."""
     per_lane = columns(i.results[0].type.shape, core)
     each = ceil(i.rows / (core.spec.partitions * core.lnc))
     one = _task(i, per_lane, "tensor_scalar_reduce", folds=each)
@@ -184,15 +191,16 @@ def _(i: ReducingPass, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: TensorTensorScan, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a scan of every row. If there are few rows, each row may be split: each
-    lane scans a part, and another pass joins the parts."""
+    """Price a scan along each row of a tensor. If rows are few, a row may be divided
+    among several lanes: each lane scans its part of the row, and another instruction
+    combines the parts."""
     shape = i.operands[0].type.shape
     length = shape[i.axis] if shape else 1
     rows = prod(shape) // max(1, length)
     lanes = core.spec.partitions * core.lnc
     if i.engine == "gpsimd" and i.integer_path == "exact":
         return (software(core, i, rows * length),)
-    own = ceil(rows / lanes)  # rows per lane; each takes an instruction
+    own = ceil(rows / lanes)  # rows per lane; each row takes an instruction
     whole = _task(i, own * length, "tensor_tensor_scan", folds=own)
     part = ceil(rows * length / lanes)
     scan = _task(i, part, "tensor_tensor_scan")

@@ -1,15 +1,18 @@
 """The registry of cost rules, and the layout of programs' tensors on lanes.
 
-Rules of programs are registered by instruction class (`rule`) and return ways
-(`work.Way`); rules of kernels are registered by the name of the nki.isa function
-(`prices`). Both are in one file per engine and use only shapes and dtypes; `engines`
-computes the times.
+A rule for programs is registered by instruction class (`rule`). It returns *ways*
+(`work.Way`): alternative sequences of engine work, each of which executes the
+instruction. A rule for kernels is registered by the name of the nki.isa function
+(`prices`). Rules are in the files `cost_*.py` and need no values of tensors, only
+shapes, dtypes and attributes of instructions; `engines` computes the times.
 
-A program states no layout. The compiler is assumed to choose this one: the fewest
-leading dimensions that make 128 rows or more are on the partitions, and the other
-dimensions are the columns; a tensor of fewer than 128 elements has one element per
-lane. With LNC 2 each physical core has half of the columns. A reduction has its kept
-dimensions on the partitions if they fill the partitions.
+A *lane* is a partition of a physical core, with the part of an engine that processes
+it. A program does not state which elements are in which lane. ASSUMPTION: the compiler
+puts the fewest leading dimensions with a product of 128 or more on the partitions, and
+the other dimensions are the columns of each partition. A tensor of fewer than 128
+elements has one element per lane. With LNC 2 each physical core has half of the
+columns. In a reduction, the dimensions before the reduced ones are on the partitions if
+their product is 128 or more.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from neuronjax.timing.work import Core, Queue, Transfer, Way, Work
 
 
 def columns(shape: tuple[int, ...], core: Core) -> int:
-    """Return how many elements of a tensor of `shape` are in the fullest lane."""
+    """Return how many elements of a tensor of `shape` are in the lane (a partition of a
+    physical core) that has the most."""
     partitions = core.spec.partitions
     rows = 1
     for size in shape:
@@ -45,24 +49,28 @@ def columns(shape: tuple[int, ...], core: Core) -> int:
 
 
 def tiles_of(per_lane: int, limit: float | None = None) -> int:
-    """Return how many instructions process `per_lane` elements of each lane, if each
-    processes up to `limit`, by default `ELEMENTS_OF_AN_INSTRUCTION`."""
+    """Return the number of instructions that process `per_lane` elements in each lane.
+    One instruction processes at most `limit` elements of a lane, by default
+    `ELEMENTS_OF_AN_INSTRUCTION`."""
     return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))
 
 
-#: The ways of an instruction that is only an access pattern of its consumers.
+#: The ways of an instruction that takes no time, since its consumers read its operand
+#: through an access pattern: one way, without work.
 FREE: tuple[Way, ...] = ((),)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How an instruction reads its operands; each field is a set of operand indices.
+    """The operands that an instruction reads in a special manner, as sets of indices.
 
     Attributes:
-        scalars: operands with one element (an immediate) or with one element per row (a
-            vector over the partitions), which the engine does not stream.
-        in_psum: operands that are still in PSUM.
-        to_transpose: matmul operands whose contracted axis is not on the partitions.
+        scalars: operands that do not stream through the engine, because they have one
+            element (an immediate) or one element per row (a vector over the
+            partitions).
+        in_psum: operands that the instruction reads in PSUM, not in SBUF.
+        to_transpose: matmul operands whose contracted axis is not on the partitions, so
+            that they are transposed first.
     """
 
     scalars: frozenset[int] = frozenset()
@@ -75,11 +83,12 @@ PLAIN = Reading()
 
 @functools.singledispatch
 def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the ways to execute an instruction, in any order.
+    """Return the ways to execute an instruction (alternative sequences of engine work),
+    in any order.
 
     Raises:
-        InternalError: the instruction's class has no rule, as control flow and
-            collectives.
+        InternalError: no rule is registered for the instruction's class; control flow
+            and collectives have none.
     """
     raise InternalError(
         f"{instruction.name} has no cost rule",
@@ -93,20 +102,23 @@ def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPrice:
-    """The time of a kernel instruction on an idle core if all operands are ready.
+    """The times of a kernel instruction on an idle core if all operands are ready.
 
     Attributes:
-        work: the work of the engine; for DMA, the work of each DMA engine.
-        moves: reads and writes of HBM, which events show instead of `work`.
-        ring: for DMA, the queue that issues the transfer; "" for engines.
-        issue_seconds: how long issuing a transfer occupies the ring.
-        start_seconds: seconds from the start of issuing a transfer to its first byte.
-        dma_engines: (first, number) of the DMA engines that move the data.
-        load_seconds: seconds to load a stationary operand that is not yet loaded.
-        seen_seconds: how long a load during another matmul delays the array.
+        work: the work of the engine; for a transfer, the work of each DMA engine.
+        moves: a transfer's reads and writes of HBM. If there are any, the timeline has
+            events for `moves`, not for `work`.
+        ring: the queue that issues a transfer; "" for other instructions.
+        issue_seconds: how long the ring is occupied when it issues the transfer.
+        start_seconds: seconds from the start of the issue to the transfer's first byte.
+        dma_engines: (index of the first, number) of the DMA engines of a transfer.
+        load_seconds: seconds to load a matmul's stationary operand, which are spent
+            only if the array does not already hold this operand.
+        seen_seconds: by how much loading the stationary operand delays the matmul even
+            if the load happens during the previous matmul.
         rows, columns: the rows and the columns of TensorE's array that a matmul
-            occupies, each as (first, number) in units of 32.
-        array_share: the fraction of `rows` that the matmul uses.
+            occupies, each as (index of the first, number) in units of 32.
+        array_share: the fraction of `rows` that the stationary operand fills.
     """
 
     work: Work
@@ -141,7 +153,8 @@ def prices(*names: str) -> Callable[[KernelRule], KernelRule]:
 
 
 def stream(tensor: TensorType, free: int, *, in_psum: bool = False) -> LaneStream:
-    """Return a stream of `free` contiguous elements per lane with `tensor`'s dtype."""
+    """Return the stream that an engine reads or writes: `free` contiguous elements per
+    lane, of `tensor`'s dtype, in SBUF or PSUM."""
     return LaneStream("psum" if in_psum else "sbuf", tensor.dtype, free)
 
 
@@ -150,7 +163,8 @@ def nbytes(views_or_buffers: Iterable[View | Buffer]) -> int:
 
 
 def traffic_of(i: Instruction) -> dict[str, float]:
-    """Return the bytes of SBUF that `i` reads and writes, as fields of `Work`."""
+    """Return the bytes of the operands of `i` as the field `sbuf_read_bytes` of `Work`,
+    and the bytes of the results of `i` as the field `sbuf_write_bytes`."""
     read, written = float(nbytes(i.operands)), float(nbytes(i.results))
     return {"sbuf_read_bytes": read, "sbuf_write_bytes": written}
 
@@ -166,12 +180,14 @@ def lane_task(
     operands: Iterable[int] | None = None,
     **more: Any,
 ) -> LaneTask:
-    """Return the task in which the nki.isa instruction `name` computes the result of
-    `i`; `shape` replaces the shape of this result.
+    """Return the task of the engine `queue` that computes the result of `i` with the
+    nki.isa function `name`.
 
-    `operands` are the indices of the operands that are streamed, by default the first
-    operand that is not in `reading.scalars`, or operand 0 without such an operand."""
-    result = (*i.results, *i.operands)[0].type  # of operand 0 if `i` has no result
+    The streams have the elements per lane of the result or, if given, of `shape`.
+    `operands` are the indices of the operands that are streamed; by default only the
+    first operand that is not in `reading.scalars` (operand 0 if all are in it).
+    `more` are further fields of the task."""
+    result = (*i.results, *i.operands)[0].type  # if `i` has no result, operand 0
     free = columns(result.shape if shape is None else shape, core)
     if operands is None:
         every = range(len(i.operands))
@@ -187,7 +203,8 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Return a way of one work; `times` is how often each tile runs all `tasks`."""
+    """Return a way with one work: an engine runs all `tasks` on every tile of the
+    tensors of `i`, `times` times. `more` are further fields of the work."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

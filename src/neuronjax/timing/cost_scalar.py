@@ -1,7 +1,7 @@
-"""Costs of programs' elementary functions.
+"""Cost rules for a program's elementary functions, such as exp and tanh.
 
-A function of ScalarE is one activation; other functions need one or more activations
-and instructions of VectorE.
+A function that ScalarE provides is one activation. Any other function takes one or more
+activations and, in most cases, instructions of VectorE.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from neuronjax.timing.work import Core, Way
 
 @dataclass(frozen=True, slots=True)
 class ActivationRecipe:
-    """The activations of ScalarE and the passes of VectorE that compute a function.
+    """The instructions of ScalarE and VectorE that compute an elementary function.
 
     Attributes:
-        tables: the table of each activation; "" if every table has the function.
-        vector: the number of passes, each priced as a tensor_scalar in FP32.
+        tables: for each activation of ScalarE, the function table that it needs; "" if
+            every table has the function of this activation.
+        vector: the number of VectorE's instructions, each priced as a tensor_scalar in
+            FP32.
     """
 
     tables: tuple[str, ...]
     vector: int = 0
 
 
-# The functions of ScalarE, by their names in nki.language, then those of StableHLO,
-# computed by textbook identities (ASSUMPTION).
+# First come the functions that ScalarE provides, by their names in nki.language, then
+# the functions of StableHLO, which textbook identities compute (ASSUMPTION).
 RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
     {
         name: ActivationRecipe(("" if name in IN_EVERY_TABLE else name,))
@@ -47,7 +49,7 @@ RECIPES: Mapping[str, ActivationRecipe] = MappingProxyType(
         "erf": ActivationRecipe(("erf",)),
         "sqrt": ActivationRecipe(("sqrt",)),
         "rsqrt": ActivationRecipe(("rsqrt",)),
-        "sine": ActivationRecipe(("sin",), 3),  # passes reduce x to [-pi, pi]
+        "sine": ActivationRecipe(("sin",), 3),  # VectorE reduces x to [-pi, pi]
         "cosine": ActivationRecipe(("sin",), 3),
         "tan": ActivationRecipe(("sin", "sin", "reciprocal"), 4),
         "exponential_minus_one": ActivationRecipe(("exp",), 1),

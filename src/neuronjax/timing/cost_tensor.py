@@ -1,10 +1,10 @@
 """Costs of contractions and transposes on TensorE.
 
-In a program, the stationary operand is the one with which the contraction is quicker,
-and small operands use only a tile of the array. VectorE or ScalarE copies every result
-out of PSUM: the copy is the last work of a way, and `pricing` removes it if the
-consumer reads PSUM. A kernel specifies stationary operands, tiles and copies;
-`kernel_queues.Array` runs tiles of the array in parallel.
+In a program, the operand that makes the contraction quicker is the stationary one, and
+small operands use only a tile (a part) of the array. VectorE or ScalarE copies every
+result out of PSUM: the copy is the last work of a way (`work.Way`), and `pricing`
+removes it if the consumer reads PSUM. A kernel itself specifies stationary operands,
+tiles and copies; `kernel_queues.Array` runs tiles of the array in parallel.
 """
 
 from __future__ import annotations
@@ -57,13 +57,15 @@ class Contraction:
     """A batch of products [m, k] x [k, n], as the array executes them.
 
     Attributes:
-        batch, m, n, k: sizes; k counts the rows that the stationary operand stores.
-        k_tile: rows of k in one pass of the array.
-        rows_per_cell: rows of k in one row of cells.
-        column_cycles: cycles per moving column.
+        batch, m, n, k: sizes. If the stationary operand is compressed (sparse), k is
+            the number of rows that it stores, not of those that it stands for.
+        k_tile: rows of k that one pass of the array contracts.
+        rows_per_cell: rows of k that one row of the array's cells contracts.
+        column_cycles: cycles per column of the moving operand.
         item_bytes: bytes of an element of the operands.
-        psum_bytes: bytes of a sum in PSUM.
-        flops_per_k: operations of the program per result and row of k.
+        psum_bytes: bytes of an element of the result in PSUM.
+        flops_per_k: floating-point operations that the program asks for, per element of
+            the result and row of k: 2 if the array adds no zeros and skips none.
         stationary: the stationary operand: "lhs", "rhs", or "" for the quicker choice.
         row_tiles: whether the array may be divided into row tiles.
         column_tiles: whether the array may be divided into column tiles.
@@ -86,11 +88,12 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTiling:
-    """The matmuls of a contraction.
+    """The matmuls that execute a contraction with a given stationary operand.
 
     Attributes:
-        task: the matmuls, as a task of the array.
-        groups: the number of PSUM banks that one core fills, one after the other.
+        task: the number and the sizes of the matmuls.
+        groups: the number of times that PSUM banks are filled, one after the other;
+            tiles of the array and physical cores fill their banks at the same time.
         evacuated: elements per lane that one physical core copies out of PSUM.
         read_bytes: bytes read from SBUF.
     """
@@ -148,13 +151,14 @@ def _best_tiling(c: Contraction, core: Core) -> ArrayTiling:
 
 
 def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way, ...]:
-    """Return two ways, or `FREE` if the result is empty. Both ways consist of `before`,
-    a matmul and a copy out of PSUM: one copies with VectorE, the other with ScalarE."""
+    """Return two ways to execute a contraction; `FREE` if its result is empty. Each way
+    is `before`, then the matmuls, then a copy of the result out of PSUM: by VectorE in
+    the first way, by ScalarE in the second."""
     if not c.batch * c.m * c.n:
         return FREE
     t = _best_tiling(c, core)
     flops = c.flops_per_k * c.batch * c.m * c.n * c.k
-    # BF16 operations that the array could do in the time of one operation of `c`.
+    # BF16 operations that the array could execute in the time of one of `c`.
     executed = c.column_cycles * core.spec.partitions / c.k_tile
     sums = c.batch * c.m * c.n * c.psum_bytes
     matmul = Work(
@@ -177,7 +181,8 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
 def evacuations(
     core: Core, per_lane: int, psum_read_bytes: float, item_bytes: int
 ) -> tuple[Work, Work]:
-    """Return two works that copy a result from PSUM to SBUF, by VectorE and by ScalarE.
+    """Return the work of VectorE and the work of ScalarE for copying a result from PSUM
+    to SBUF; one of the two engines copies.
 
     `per_lane` is the number of elements per lane of one physical core, and `item_bytes`
     the size of an element in PSUM."""
@@ -205,10 +210,11 @@ def evacuations(
 def transpose_works(
     core: Core, batch: int, rows: int, columns: int, item_bytes: int
 ) -> tuple[Way, Way]:
-    """Return two ways to transpose [rows, columns] matrices on the array: the result is
-    copied out of PSUM by VectorE or by ScalarE.
+    """Return two ways to transpose `batch` matrices [rows, columns] on TensorE's array:
+    VectorE copies the result out of PSUM in the first way, ScalarE in the second.
 
-    Each block of the array's size is a stationary operand."""
+    A matrix is divided into blocks of the array's size; each is a stationary operand.
+    """
     side, wide = core.spec.partitions, core.spec.array_columns
     blocks = batch * ceil(columns / wide)
     squares = ceil(blocks * ceil(rows / side) / core.lnc)
@@ -326,7 +332,9 @@ def _(i: NcTranspose, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 
 def _cycles(i: KernelInstruction, core: Core, both: tuple[LaneStream, ...]) -> float:
-    """Return cycles per moving column, fewer if FP32 operands are declared 0 or 1."""
+    """Return the cycles per column of the moving operand: fewer for each FP32 operand
+    whose elements are all 0 or 1 according to the kernel. `both` are the stationary and
+    the moving operand."""
     per_cell = int(i.attributes.get("rows_per_cell", 1))
     wide = [o.name == "float32" for o in both]
     if not any(wide):
@@ -427,7 +435,8 @@ def nc_matmul_mx(i: KernelInstruction, core: Core) -> KernelPrice:
 
 @prices("nc_transpose")
 def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a transpose; on TensorE the data is the stationary operand."""
+    """Price a transpose. On TensorE it is a matmul with the data as the stationary
+    operand."""
     if i.engine != "tensor":
         return on_lanes(i, core)
     access = i.inputs[0]
@@ -443,7 +452,8 @@ def nc_transpose(i: KernelInstruction, core: Core) -> KernelPrice:
 
 
 def over_partitions(i: KernelInstruction, core: Core) -> KernelPrice:
-    """Price a copy of one partition to all, a matmul with a stationary row of ones."""
+    """Price a copy of one partition to several partitions: a matmul whose stationary
+    operand is a row of ones."""
     out = operand(i.outputs[0])
     kind: Products = "fp32" if out.dtype.itemsize == 4 else "bf16"
     task = ArrayTask(

@@ -38,7 +38,7 @@ BITWISE = frozenset(
     {"and", "or", "xor", "not", "shift_left", "shift_right_logical"}
     | {"shift_right_arithmetic"}
 )
-#: VectorE's instructions per operation, for operations that need several.
+#: The number of VectorE's instructions for an operation, if it needs several.
 PASSES: Mapping[str, float] = MappingProxyType(
     {
         "floor": a.ROUNDING_PASSES.value,
@@ -64,8 +64,9 @@ def one_stream(
     on_scalar: bool = False,
     on_gpsimd: bool = True,
 ) -> tuple[Way, ...]:
-    """Return the ways to execute an operation on one tensor, each on another engine.
-    ScalarE needs a single instruction, other engines need `times` instructions."""
+    """Return the ways to execute an operation that has one tensor operand: a way for
+    each engine that can do it. ScalarE needs one instruction per tile; VectorE and
+    GpSimdE need `times` instructions per tile. GpSimdE cannot read from PSUM."""
     queues: list[tuple[Queue, float]] = [("vector", times)]
     if on_scalar:
         queues.append(("scalar", 1))
@@ -86,8 +87,9 @@ def streams(
     on_vector: bool = True,
     ops: tuple[str, ...] = (),
 ) -> tuple[Way, ...]:
-    """Return the ways to execute an operation on two or more tensors of one shape. Each
-    operand after the second costs an additional copy."""
+    """Return the ways to execute an operation on two or more tensors of one shape: one
+    on VectorE if `on_vector`, and one on GpSimdE if no operand is in PSUM. Each tensor
+    after the second costs an additional copy."""
     read = [p for p in range(len(i.operands)) if p not in reading.scalars]
     queues: list[Queue] = ["vector"] if on_vector else []
     if not reading.in_psum:
@@ -117,7 +119,8 @@ def _tensors(i: Instruction, reading: Reading) -> int:
 
 
 def _divide(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the ways to divide x by y: ScalarE or VectorE computes 1 / y first."""
+    """Return the ways to divide x by y: ScalarE or VectorE computes 1 / y, which is
+    then multiplied by x."""
     shape = i.results[0].type.shape
     if 1 in reading.scalars:  # one divisor per row
         shape = shape[:-1]
@@ -179,7 +182,8 @@ def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Compare, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a comparison of one or two tensors; GpSimdE compares 32-bit integers."""
+    """Price a comparison of a tensor with a scalar or with another tensor. GpSimdE
+    compares 32-bit integers, if the chip has it."""
     on_vector = i.engine == "vector" or i.operands[0].type.dtype.itemsize < 4
     if on_vector and _tensors(i, reading) < 2:
         return one_stream(core, i, reading, "tensor_scalar")
@@ -245,8 +249,8 @@ def _(i: QuantizeMx, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Sparsify, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a sparsification: free if done offline, otherwise by software that compares
-    all pairs in a group."""
+    """Price a sparsification. It is free if done offline; otherwise software on GpSimdE
+    compares each element with all elements of its group."""
     if i.engine == "offline":
         return FREE
     group = int(i.pattern.split(":")[1])

@@ -1,12 +1,15 @@
 """The division of a region's rows into blocks of tiles.
 
-*Whole operands* are those that every tile needs completely. If SBUF can hold all of
-them and two tiles, they are loaded once. Otherwise every block loads them again, and
-they take at most `PASSING_SHARE` of SBUF at a time. If a step processes several tiles
-before the next step starts, these tiles are a block, and the next block is loaded after
-this block is computed. Otherwise one tile is computed while the next is loaded, if SBUF
-can hold both. If physical cores share the rows, each core has a copy of the whole
-operands. Bytes are those of a logical core.
+A region (steps that run tile by tile) has *whole operands*, such as weights: those that
+every tile needs completely. If SBUF can hold all whole operands and two tiles, the
+whole operands are loaded once. Otherwise they are loaded again for every block, in
+parts that take at most `PASSING_SHARE` of SBUF.
+
+If a step processes several tiles before the next step starts (`tiles_at_a_time`), a
+block has these tiles, or as many of them as SBUF can hold, and each block is loaded
+after the previous block is computed. Otherwise each tile is loaded while the previous
+tile is computed, if SBUF can hold two tiles. If physical cores share the rows, each
+core has a copy of the whole operands. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -23,22 +26,24 @@ from neuronjax.timing.work import Core
 def working_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """Return the bytes of two row tiles: one is computed while the next is loaded.
+    """Return the SBUF bytes of two row tiles of a region, of which one is computed
+    while the other is loaded.
 
-    The result is at most half of SBUF, except for matmuls of several rows. `turned` are
-    the matmuls whose left operand is transposed first."""
+    The result is at most half of SBUF, unless the region has a matmul and several rows.
+    `turned` has the matmuls whose left operand TensorE transposes first."""
     size = 2 * block_bytes(fused, region, core, turned)
     is_matmul = region.has_matmul and region.rows > 1
     return size if is_matmul else min(size, core.sbuf_bytes // 2)
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return the number of copies of `region.whole`: one per physical core if the cores
-    divide the rows of a matmul, else one.
+    """Return how many copies of the whole operands (`region.whole`) are in SBUF: one
+    per physical core if the cores share the rows of a matmul, else one.
 
-    A single matmul is divided by the columns of its whole operand if this operand is
-    larger than the streamed operands. A chain is divided by rows, as in mlp_cte of
-    nki-library; otherwise cores would exchange columns, which the next matmul needs."""
+    If a region has a single matmul, the cores share the columns of the whole operand if
+    it is larger than the streamed operands, of which each tile needs only its rows. The
+    cores share the rows of a chain of matmuls, as in nki-library's mlp_cte: if they
+    shared columns, they would have to exchange columns before the next matmul."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
     is_chain = sum(step.form == "matmul" for step in region.steps) > 1
@@ -50,11 +55,12 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 def divide(
     fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int, fits: bool
 ) -> tuple[int, int]:
-    """Return how often the whole operands are loaded, and how many blocks run one after
-    the other: 1 if each block is loaded while the previous block is computed.
+    """Return (number of times that the whole operands are loaded, number of blocks that
+    run one after the other). The second number is 1 if each tile is loaded while the
+    previous tile is computed.
 
-    `whole` and `tile` are the bytes of the whole operands and of a row tile; `fits` is
-    whether SBUF can hold all whole operands and two tiles."""
+    `whole` is the size of the whole operands in bytes, `tile` that of a row tile.
+    `fits` says whether SBUF can hold all whole operands and two tiles."""
     tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
     longest = together if together > 1 else tiles
     if fits:

@@ -1,9 +1,10 @@
 """Confidence intervals of predicted times, from times measured on chips.
 
 `measured_times.json` holds measured times and this model's predictions of them, written
-by `python -m benchmarks.evidence`. A prediction is as uncertain as the predictions of
-the most similar measured times: same kind, similar length, the same queues busy.
-Sources: the vendor's published times and baselines, and KDA (`assumptions`).
+by `python -m benchmarks.evidence`. A new prediction is taken to be as uncertain as the
+predictions of the most similar measured times: same kind, similar length, the same
+queues busy. The measured times are the vendor's published times and baselines, and
+those of the source KDA (`assumptions` lists the sources).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from neuronjax.timing.work import QUEUES, Core
 #: What was profiled: a program in JAX, or a kernel of NKI by itself.
 Kind = Literal["program", "kernel"]
 #: The number of measured times from which an interval is made, and the probability that
-#: the interval contains a further time. That time is equally likely in each of the 20
-#: gaps around 19 sorted times; the interval leaves out two gaps at each end.
+#: the interval contains a further ratio (measured / predicted). This ratio is equally
+#: likely in each of the 20 gaps around 19 sorted ratios; the interval leaves out two
+#: gaps at each end.
 ROWS, COVERED = 19, 0.8
 #: How much a factor of ten in time, another LNC and another chip each add to the
 #: distance of two programs. A queue that is always busy in one program and idle in the
@@ -57,8 +59,9 @@ class Confidence:
     """The confidence interval of a predicted time.
 
     Attributes:
-        low_seconds, high_seconds: the prediction, multiplied by the ends of the
-            interval that has 80 % of the ratios (measured / predicted) of `nearest`.
+        low_seconds, high_seconds: the measured time is between these with a probability
+            of 80 %. They are the prediction multiplied by the second lowest and the
+            second highest ratio (measured / predicted) of the 19 in `nearest`.
         nearest: the most similar measured times, the most similar first.
         knows_chip: whether one of `nearest` was measured on the chip of the prediction.
     """
@@ -99,7 +102,8 @@ def confidence(timeline: Timeline, core: Core, kind: Kind) -> Confidence | None:
 
 
 def among(found: MeasuredTime, rows: Sequence[MeasuredTime]) -> Confidence:
-    """Return the confidence interval of `found` from the most similar of `rows`."""
+    """Return the confidence interval of the predicted time in `found`, from the most
+    similar measured times in `rows`. The measured time in `found` is not read."""
     alike = [row for row in rows if row.kind == found.kind]
     nearest = sorted(alike, key=lambda row: (_distance(found, row), row.name))[:ROWS]
     ratios = sorted(row.ratio for row in nearest)

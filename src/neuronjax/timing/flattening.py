@@ -1,12 +1,12 @@
-"""Blocks flattened to instructions over numbered values, with calls inlined.
+"""Blocks flattened to instructions over numbered values, with small callees inlined.
 
 Functions that JAX outlines (`jax.nn.silu`, `jnp.where`) are compiled with their
 surroundings; a large callee, such as a whole layer, stays a call.
 
 `swap` exchanges the operands of a matmul to spare a transposition: `v^T p^T` followed
-by a transposition is `p v`. Either operand may be stationary, so the array can compute
-both products. `swap` runs before fusion, for the transpositions that JAX writes in
-einsums of attention.
+by a transposition is `p v`. Either operand may be stationary, so the array can also
+compute `p v` directly. `swap` runs before fusion, for the transpositions that JAX
+writes in einsums of attention.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTROL = (Loop, Branch, Call, Spmd)
 
 @dataclass(slots=True, eq=False)
 class FlatNode:
-    """An instruction whose operands and results are value numbers."""
+    """An instruction, with the numbers of the values that it reads and writes."""
 
     instruction: Instruction
     operands: tuple[int, ...]
@@ -44,7 +44,7 @@ class FlatNode:
 
 
 class Flattening:
-    """The instructions of a block over numbered values, with small callees inlined."""
+    """The instructions of a block as `FlatNode`s, with small callees inlined."""
 
     def __init__(self, functions: Mapping[str, Block]) -> None:
         self.functions = functions
@@ -60,9 +60,11 @@ class Flattening:
     def add(
         self, block: Block, arguments: Sequence[int], call: Location | None = None
     ) -> tuple[int, ...]:
-        """Add a block's instructions, and return the numbers of the block's results.
+        """Add a block's instructions, and return the value numbers of its results.
 
-        If the block is a callee, its instructions get the source location of `call`."""
+        `arguments` has the value numbers of the block's arguments. If the block is a
+        callee, `call` is the location of the call; the locations of its instructions
+        then name this call too."""
         names: dict[int, int] = {}
         for buffer, value in zip(block.arguments, arguments, strict=True):
             names[buffer.number] = value
@@ -124,10 +126,11 @@ class Flattening:
 def swap(
     nodes: Sequence[FlatNode], types: list[TensorType], results: Sequence[int]
 ) -> None:
-    """Exchange, in place, the operands of matmuls whose result is only read transposed.
+    """Exchange, in `nodes` and `types`, the operands of matmuls whose result is only
+    read transposed.
 
-    A matmul changes only if the transposition of its result moves the last axis, and
-    would no longer move it after the exchange."""
+    A matmul is changed only if the transposition of its result moves the last axis and,
+    after the exchange, no longer moves it."""
     for chain in _chains(nodes, results):
         first, last = chain[0], chain[-1]
         matmul, transpose = first.instruction, last.instruction
@@ -162,8 +165,8 @@ def swap(
 
 
 def _chains(nodes: Sequence[FlatNode], results: Sequence[int]) -> list[list[FlatNode]]:
-    """Return the chains of a matmul, casts and a transposition in which every result
-    has one reader."""
+    """Return each chain of a matmul, any casts of its result, and a transposition, if
+    every result before the transposition has only one reader."""
     made: dict[int, FlatNode] = {}  # results of matmuls and casts
     found: list[list[FlatNode]] = []
     for node in nodes:

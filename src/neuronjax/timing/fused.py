@@ -1,4 +1,9 @@
-"""A block after fusion: its steps, and the regions that run tile by tile."""
+"""A block after fusion: its steps, and the regions that run tile by tile.
+
+A *value* is the number of a tensor of the block, an index of `Fused.types`. Some values
+are in memory (SBUF, PSUM or HBM). The others exist only as access patterns of values in
+memory, such as a reshape (`access`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from neuronjax.timing.access import ValueAccess
 from neuronjax.timing.masks import MaskedScores
 from neuronjax.timing.work import Core
 
-#: `FusedStep.form` of steps that share a region with no other step.
+#: Kinds (`FusedStep.form`) of steps that are alone in their region.
 ALONE = frozenset({"control", "collective", "other"})
 
 
@@ -20,24 +25,28 @@ class FusedStep:
     """A step of a block: instructions that an engine executes in one pass.
 
     Attributes:
-        instruction: the instruction that is priced.
+        instruction: the single instruction as which the step is priced.
         members: the instructions that were fused into the step, in order.
-        operands: values that `instruction` reads, directly or through access patterns.
-        results: values that are written.
+        operands: values (tensors of the block) that the step reads, directly or through
+            access patterns.
+        results: values that the step writes.
         seen: the value for whose shape and dtype the step is priced: the value that a
             fused reduction reduces or, without such a reduction, the first result.
         form: the kind of step, which decides what may be fused with it:
             "tensor_scalar", "tensor_tensor", "activation", "matmul", "reduce", "scan",
             "control", "collective", "register" (one integer of a sequencer, which is
             free), or "other".
-        slots: how many further scalar operations fit in the pass.
-        reduces: whether the step also reduces its result along the rows.
-        binds_rows: whether rows have to be on the partitions of SBUF.
-        masked: the attention scores whose blocks the step masks; None if it masks none.
-        sides: the row counts (products of leading dimensions) of a matmul's result,
-            left operand and right operand; None before they are computed.
-        sums: results that add up over the rows of the step's region, and are complete
-            after the region's last tile.
+        slots: how many more operations with a scalar can be fused into the pass.
+        reduces: whether the pass also reduces every row of its result to one element.
+        binds_rows: whether the step needs the rows of its tensors on the partitions of
+            SBUF.
+        masked: the attention scores that the step masks, if the mask hides whole blocks
+            of scores; else None.
+        sides: for a matmul, the row counts (products of leading dimensions) with which
+            the result, the left and the right operand can be divided into tiles; None
+            before they are computed.
+        sums: results that are sums over the tiles of the step's region, and complete
+            only after the last tile.
     """
 
     instruction: Instruction
@@ -56,14 +65,15 @@ class FusedStep:
 
 @dataclass(slots=True, eq=False)
 class Fused:
-    """A block after fusion.
+    """A block after fusion. A *value* is the number of a tensor of the block.
 
     Attributes:
         steps: the steps, in an order that respects dependencies.
-        access: by value, the tensors in memory from which the value is read.
-        constants: values that are in HBM with the program.
+        types: by value, the shape and the dtype.
+        access: by value, the access pattern by which it is read from values in memory.
+        constants: values that are stored in HBM with the program.
         uses: by value in memory, how many steps and results of the block use the value.
-        sizes: bytes of every value.
+        sizes: by value, the size in bytes.
     """
 
     steps: list[FusedStep] = field(default_factory=list)
@@ -77,7 +87,8 @@ class Fused:
     _reads: dict[FusedStep, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     def reads(self, step: FusedStep) -> tuple[int, ...]:
-        """Return the values in memory that a step reads, each once."""
+        """Return the values in memory that a step reads, directly or through access
+        patterns, each once."""
         if (found := self._reads.get(step)) is None:
             roots = (r for v in step.operands for r in self.access[v].roots)
             found = self._reads[step] = tuple(dict.fromkeys(roots))
@@ -86,18 +97,20 @@ class Fused:
 
 @dataclass(slots=True, eq=False)
 class TiledRegion:
-    """Steps that run tile by tile.
+    """Steps that run tile by tile; a tile is a part of the rows of their tensors.
 
     Attributes:
-        candidates: row counts (products of leading dimensions) that all steps have.
+        candidates: row counts (products of leading dimensions) with which every step
+            can be divided into tiles.
         rows: the number of rows, the largest of `candidates`.
-        inside: values that the steps compute.
-        whole: loaded values that every tile needs completely.
-        streamed: values that are loaded row by row.
+        inside: values (tensors of the block) that the steps compute.
+        whole: values from outside the region that every tile needs completely.
+        streamed: values from outside the region of which each tile needs only its rows.
         lhs_bytes: bytes of the left operands of matmuls, for all rows.
-        batches: for each of `whole`, the number of parts into which the batch of its
-            matmul splits the value, 1 if unsplit; two parts are in SBUF at a time.
-        sums: results that are complete after the last tile.
+        batches: by value in `whole`, the number of parts that a batched matmul uses one
+            after the other, so that two parts are in SBUF at a time; 1 if every tile
+            needs the whole value at once.
+        sums: results that are sums over the tiles, and complete only after the last.
     """
 
     steps: list[FusedStep] = field(default_factory=list)
@@ -113,17 +126,20 @@ class TiledRegion:
 
     @property
     def form(self) -> str:
-        """Return the form of the first step; "" if the region has only transfers."""
+        """Return the kind of the first step (`FusedStep.form`, such as "matmul"); "" if
+        the region has no steps, but only transfers."""
         return self.steps[0].form if self.steps else ""
 
     @property
     def is_single(self) -> bool:
-        """Return whether the region is control flow or a collective."""
+        """Return whether the region is a single step that is a collective or control
+        flow, such as a loop."""
         return self.form in ("control", "collective")
 
     @property
     def is_lone_matmul(self) -> bool:
-        """Return whether the region is one matmul, whose tiles also divide columns."""
+        """Return whether a matmul is the region's only step. The tiles of such a matmul
+        divide its columns, too, while those of other regions divide only rows."""
         return self.has_matmul and len(self.steps) == 1
 
     def tiles(self, core: Core) -> int:
@@ -131,8 +147,9 @@ class TiledRegion:
 
 
 def output_bytes(fused: Fused) -> dict[int, int]:
-    """Return the bytes written to HBM for a block's results, by tensor in memory: one
-    tensor may be written for several results."""
+    """Return the bytes that are written to HBM for the results of a block, by the value
+    in memory from which a result is read. If several results are read from one value,
+    it is written once for each."""
     found: dict[int, int] = {}
     for value in fused.results:
         roots = fused.access[value].roots

@@ -51,8 +51,8 @@ def fuse(
     core: Core,
     call: Location | None = None,
 ) -> Fused:
-    """Return the fused steps of a block for a core. `call` is the location of the call
-    if the block is a callee."""
+    """Return the steps into which a block's instructions are fused for a core. If the
+    block is a callee, `call` is the location of the call."""
     flat = Flattening(functions)
     arguments = tuple([flat.new(b.type) for b in block.arguments])
     results = flat.add(block, arguments, call)
@@ -60,7 +60,8 @@ def fuse(
 
 
 class _Fusion:
-    """The fusion of one block: one pass finds access patterns, another makes steps."""
+    """The fusion of one block. It first finds the instructions that are access patterns
+    or constants, then makes steps of the other instructions."""
 
     def __init__(
         self,
@@ -102,7 +103,8 @@ class _Fusion:
         )
 
     def _alive(self) -> list[FlatNode]:
-        """Return the nodes whose results are read, and nodes with side effects."""
+        """Return, in order, the nodes whose results are read, and the nodes that may
+        have side effects."""
         read, kept = set(self.results), []
         for node in reversed(self.nodes):
             if read.isdisjoint(node.results) and is_kind(type(node.instruction), _PURE):
@@ -112,7 +114,8 @@ class _Fusion:
         return kept[::-1]
 
     def _is_late(self, node: FlatNode) -> bool:
-        """Return False, which sorts first, for scalars made from arguments alone."""
+        """Return the sort key of a node: False, so that it comes first, if the node
+        computes scalars and reads no tensors but arguments; otherwise True."""
         early = self._roots(node.operands) <= self.early
         early = early and not any(self.types[v].shape for v in node.results)
         if early:
@@ -120,8 +123,8 @@ class _Fusion:
         return not (early and node.results)
 
     def _vanishes(self, node: FlatNode) -> bool:
-        """Return whether a node is an access pattern or a constant. If it is neither,
-        count the reads of its operands in `uses`."""
+        """Return whether a node needs no step: it is an access pattern or a constant.
+        If it is neither, count the reads of its operands in `uses`."""
         i, access, operands = node.instruction, self.access, node.operands
         if isinstance(i, Memset) and is_stored(i) and not is_ramp(i.value):
             self.constants.add(node.results[0])
@@ -302,8 +305,11 @@ class _Fusion:
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return (instruction, form, 0) of one pass if the two steps together compute a
-        logistic function or SiLU; otherwise None."""
+        """Return the one pass that computes both steps if together they are SiLU, or
+        the end of a logistic function; otherwise None.
+
+        The pass is (instruction, form as in `FusedStep`, 0). With form "logistic", the
+        exponential that `before` reads also becomes part of the pass."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}
@@ -324,8 +330,8 @@ class _Fusion:
         return None
 
     def _absorb_reduction(self, step: FusedStep) -> bool:
-        """Make a reduction part of the pass that writes its operand, and return True;
-        return False if there is no pass that can do this."""
+        """Make a reduction part of the pass that writes its operand, and return True.
+        Return False, and change nothing, if no such pass can also reduce."""
         i = step.instruction
         assert isinstance(i, TensorReduce)
         value = step.operands[0]
@@ -355,8 +361,8 @@ class _Fusion:
 def _merged_form(
     before: FusedStep, step: FusedStep
 ) -> tuple[Instruction, str, int] | None:
-    """Return (instruction, form, number of scalar operations that still fit) of one
-    pass that executes both steps; None if there is no such pass."""
+    """Return one pass that executes both steps, as (instruction, form as in
+    `FusedStep`, number of scalar operations that still fit); None if no pass can."""
     forms = (before.form, step.form)
     scalar_first = before.form == "tensor_scalar" and not before.reduces
     if forms == ("tensor_scalar", "tensor_scalar") and before.slots:

@@ -1,12 +1,13 @@
-"""The contents of HBM over a program, and remedies if they do not fit.
+"""The contents of HBM while a program runs, and remedies if they do not fit.
 
-Arguments and results are in HBM all the time, spilled values from their spill to their
-last use. A tensor that the forward pass saves and the backward pass reads is an
-activation; other computed tensors are workspace. A captured program has no donation:
-its results are separate tensors. With donation, a result takes the memory of a donated
-argument of the same shape and dtype (the one that JAX chooses) after the last read of
-the argument; until then the result has other memory. Donation changes no times. Bytes
-are those of a logical core.
+Arguments are in HBM all the time, results from their computation to the end, and
+spilled values from their spill to their last use. A tensor that the forward pass saves
+and the backward pass reads is an activation; other tensors that are neither arguments
+nor results are workspace. A captured program has no donation: its results are separate
+tensors. With donation, a result takes the memory of a donated argument of the same
+shape and dtype (the one that JAX chooses) after the last read of the argument; until
+then the result has other memory. Donation changes no times. Bytes are those of a
+logical core.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _MOST_WAYS = 64
 
 
 def categories_of(names: Sequence[str]) -> tuple[Category | None, ...]:
-    """Return the category of each argument by its pytree path; None if unknown."""
+    """Return each argument's category, found from its pytree path in `names`: a
+    parameter, optimizer state, or None if the path does not tell."""
     found: dict[str, Category] = {}
     for name in parameters_of(names):
         found[name] = "parameters"
@@ -90,7 +92,8 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
 
 
 class _Temporary(NamedTuple):
-    """A computed tensor that is in HBM from unit (region) `first` to unit `last`."""
+    """A tensor that a program computes. HBM has it from unit (region) `first` to unit
+    `last`."""
 
     first: int
     last: int
@@ -144,8 +147,8 @@ def _is_backward(i: Instruction) -> bool:
 
 
 def nested_peak_of(plan: BlockPlan) -> HbmPeak:
-    """Return a nested block's peak in HBM, without the block's arguments and
-    results."""
+    """Return the peak use of HBM in a nested block, such as a loop's body, without the
+    arguments and results of the block."""
     fused = plan.fused
     results = {r for v in fused.results for r in fused.access[v].roots}
     own = {v: span for v, span in plan.in_hbm.items() if v not in results}
@@ -153,7 +156,8 @@ def nested_peak_of(plan: BlockPlan) -> HbmPeak:
 
 
 def device_bytes(plan: BlockPlan) -> Mapping[int, int]:
-    """Return the bytes on one device of each value that an `Spmd` instruction shards.
+    """Return, for each array that an `Spmd` instruction shards (by value number), the
+    bytes of the shard on one device.
 
     The instruction's operands and results are global arrays; the arguments and results
     of its block are the shards of these arrays on one device."""
@@ -181,9 +185,9 @@ def capacity_bytes(core: Core) -> int:
 
 
 def check_fits(plan: MemoryPlan, core: Core) -> InvalidProgramError | None:
-    """Return the error of a program that does not fit in HBM; None if it fits.
+    """Return an error if a program does not fit in HBM, None if it fits.
 
-    The error names the biggest tensors and remedies."""
+    The error names the biggest tensors, and remedies."""
     peak, room = plan.hbm, capacity_bytes(core)
     if peak.bytes <= room:
         return None
@@ -247,7 +251,9 @@ def _size(count: float) -> str:
 
 
 def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
-    """Return `plan` with donation of the arguments at the positions `donated`."""
+    """Return `plan`, changed so that results take the memory of donated arguments.
+
+    `donated` has the positions of the arguments that the caller donates."""
     main = plan.main
     pairs = _pairs(main, donated)
     if not pairs:
@@ -263,7 +269,8 @@ def with_donation(plan: MemoryPlan, donated: Collection[int]) -> MemoryPlan:
 
 
 def donation_saves(plan: MemoryPlan) -> int:
-    """Return the bytes of HBM that donation of all arguments would save."""
+    """Return by how many bytes donation of all arguments would lower the peak use of
+    HBM."""
     everything = range(len(plan.arguments))
     return plan.hbm.bytes - with_donation(plan, everything).hbm.bytes
 

@@ -26,7 +26,7 @@ from neuronjax.ir.instruction_set import (
 )
 
 MATMULS = (NcMatmul, NcMatmulMx, NcMatmulSparse)
-#: Elementwise instructions, whose operands and results have the same shape.
+#: Elementwise instructions: an operand has the shape of the result, or one element.
 ELEMENTWISE = (
     TensorTensor,
     TensorScalar,
@@ -45,7 +45,8 @@ def is_kind(kind: type[Instruction], kinds: tuple[type[Instruction], ...]) -> bo
 
 
 def is_stored(instruction: Memset) -> bool:
-    """Return whether a constant is stored in HBM, because its elements differ."""
+    """Return whether the elements of a constant differ. Such a constant is stored in
+    HBM, since a memset can only repeat one value."""
     value = instruction.value
     if value.size < 2:
         return False

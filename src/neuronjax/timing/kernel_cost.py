@@ -109,7 +109,8 @@ def on_engines(
     *,
     older: bool = False,
 ) -> list[KernelPrice]:
-    """Return the price of each of `entries` on the engine that executes it.
+    """Choose the engine of each movable instruction, and return the price of each of
+    `entries` on its engine.
 
     Args:
         entries: the instructions, in the order of the kernel.
@@ -168,14 +169,16 @@ def _first_of_sums(entries: Sequence[KernelInstruction]) -> list[int]:
 def with_held_tiles(
     entries: Sequence[KernelInstruction], room: int
 ) -> list[KernelInstruction]:
-    """Return `entries`, with "held" (no work) in place of each instruction whose result
-    is still in SBUF because an earlier instruction has the same result.
+    """Return `entries` without the work of instructions whose result is still in SBUF,
+    because an earlier instruction had the same result. Each is replaced by an
+    instruction named "held", which takes no time.
 
     The compiler of neuronxcc.nki leaves out repeated loads of the same data, and equal
-    operations in later iterations of a loop. Readers use the first tile instead. The
-    most recently used tiles are kept, in the part of `room` (bytes of a partition) that
-    the tiles of the kernel do not need. Counters of three kernels without spills agree
-    (trn1 [AO]; `docs/times.md`): one reads 84 MB, but its loads add up to 604 MB."""
+    operations in later iterations of a loop. Later instructions then read the first
+    tile. Of the results of each engine, the most recently used are kept, in the part of
+    `room` (bytes of a partition) that the kernel itself does not need. Counters of
+    three kernels without spills agree (trn1 [AO]; `docs/times.md`): one reads 84 MB,
+    but its loads add up to 604 MB."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)

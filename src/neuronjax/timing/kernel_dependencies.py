@@ -1,14 +1,16 @@
 """The earlier instructions for which each instruction (*entry*) of a kernel waits.
 
-Reads wait for writes, and writes for reads and writes, of overlapping boxes of a
-storage (`kernel_operands.box`). A kernel reads and writes a large tile piece by piece.
-`BoxMap` sorts the pieces into cells along one dimension; a cell is as long as the first
-piece, so that a search for overlaps looks into one or two cells.
+An access to a storage touches a *box*, a range of each dimension
+(`kernel_operands.box`). A read waits for earlier writes of overlapping boxes, a write
+waits for earlier reads and writes of overlapping boxes. A kernel reads and writes a
+large tile piece by piece. `BoxMap` divides one dimension into cells as long as the
+first piece, so that a search for overlaps looks into one or two cells.
 
-Storages to which the user gives no address share SBUF and PSUM as a compiler allocates
-them: a new storage takes memory that was never used or, if there is none, waits for the
-last accesses to the storage that has been dead longest, whose memory it then takes.
-Storages with addresses overlap if their bytes do. Bytes are those of a partition.
+A storage to which the user gives no address gets SBUF or PSUM as a compiler allocates
+it. It takes memory that was never used. If there is none, it takes the memory of a dead
+storage (one that no later entry accesses), namely of the one that died first, and waits
+for the last accesses to that storage. Storages with addresses overlap if their bytes
+do. Bytes are those of a partition.
 """
 
 from __future__ import annotations
@@ -38,22 +40,23 @@ from neuronjax.timing.kernel_operands import (
 #: of the awaited entry, plus 1 if the latency of its result does not delay the waiter.
 Waits = list[list[int]]
 _HBM = frozenset({"private_hbm", "shared_hbm"})
-#: A tile's writers wait for the entries that last used its memory for earlier tiles.
-#: More of these entries than this form one group, and each writer waits for the group.
+#: A tile's writers wait for the entries that last accessed earlier tiles in the same
+#: memory. If these are more than `_FEW`, they form a group, for which all writers wait.
 _FEW = 8
 
 
-#: Boxes that extend over more cells than this are in a list that every search reads.
+#: A box that extends over more cells than this is in a list that every search reads.
 _MOST_CELLS = 4
 
 _Found = list[tuple[Box, int]]
 
 
 class BoxMap:
-    """A searchable set of boxes of a storage, each with the entry that accesses it.
+    """A searchable set of boxes, each with the number of the entry that accesses it.
 
-    `shape` is the storage's shape, () for boxes of a whole memory. None is the box of
-    the whole storage; entries with this box, the most frequent, are stored apart."""
+    A box has a range for each dimension of a storage, whose shape is `shape`. If
+    `shape` is (), the ranges are of partitions and bytes of a memory. The box None is
+    the whole storage. It is the most frequent box, and has a list of its own."""
 
     __slots__ = ("_axis", "_cells", "_shape", "_whole", "_wide", "_width")
 
@@ -114,7 +117,8 @@ class BoxMap:
         self._wide: _Found = []
 
     def _range(self, b: Box) -> range | None:
-        """Return the cells of `b`; None if it is None or in more than `_MOST_CELLS`."""
+        """Return the numbers of the cells that `b` touches; None if they are more than
+        `_MOST_CELLS`, or if `b` is None (the whole storage)."""
         if b is None:
             return None
         first, last = b[self._axis]
@@ -162,7 +166,8 @@ class _StorageAccesses:
         return found
 
     def last(self) -> list[int]:
-        """Return the entries for which the next storage in this memory waits."""
+        """Return the entries that have to end before another storage can take this
+        storage's memory."""
         found = self.writers.entries()
         if not found:
             found += self.freed  # without a write, nothing has waited for `freed`
@@ -170,7 +175,8 @@ class _StorageAccesses:
 
 
 class _OnChipRoom:
-    """SBUF or PSUM of a core: its free bytes, and the bytes of dead storages."""
+    """The SBUF or PSUM of a core: the bytes that were never used, and the bytes of
+    storages that no later entry accesses (*dead* storages), both per partition."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
@@ -178,7 +184,9 @@ class _OnChipRoom:
         self.is_short = False
 
     def take(self, size: int) -> list[int]:
-        """Take `size` bytes; return the last accesses to dead storages in them."""
+        """Take `size` bytes for a new storage: first bytes that were never used, then
+        those of dead storages, the longest dead first. Return the entries with the last
+        accesses to these dead storages, since the new storage waits for the entries."""
         waits: list[int] = []
         while self.free < size and self.dead:
             room, last = self.dead.popleft()
@@ -197,16 +205,18 @@ class _OnChipRoom:
 
 
 class KernelDependencies:
-    """The dependencies of a stream of instructions, found in one pass.
+    """The dependencies of a kernel's instructions (*entries*), which `run` finds.
 
     Attributes:
         waits: by entry, the entries and groups for which it waits, encoded as in
             `Waits`.
         joined: groups of entries; in `waits` group g has the number len(entries) + g.
-        stationary: by entry of TensorE, a number of its stationary operand; equal
-            numbers mean equal data.
-        order: by entry of TensorE, the earlier entries that write the same sums.
-        lives: storages on chip: (storage, first entry, last entry, core).
+        stationary: by entry of TensorE, a number that identifies the data of its
+            stationary operand: equal numbers mean equal data.
+        order: by entry of TensorE, the earlier entries of TensorE that write the same
+            sums in PSUM, and so have to be issued before the entry.
+        lives: for each storage on chip: (storage, first entry that accesses it, last
+            entry that accesses it, core).
     """
 
     def __init__(
@@ -230,7 +240,8 @@ class KernelDependencies:
         self._given = program.dependencies
 
     def run(self, spec: CoreSpec) -> KernelDependencies:
-        """Find the waits of every entry on cores of the kind `spec`; return self."""
+        """Find the entries for which every entry waits, if the kernel runs on cores of
+        the kind `spec`; return self."""
         sizes = {
             "sbuf": spec.sbuf_usable_bytes_per_partition,
             "psum": spec.psum_bytes // spec.partitions,
@@ -259,7 +270,8 @@ class KernelDependencies:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Return those of "SBUF" and "PSUM" that are too small for the kernel."""
+        """Return the memories ("PSUM", "SBUF") that are too small for the storages that
+        the kernel uses at the same time."""
         return tuple(
             sorted({m.upper() for (m, _), p in self._pools.items() if p.is_short})
         )

@@ -1,9 +1,10 @@
 """Operands of kernel instructions, described for cost rules, and overlaps of accesses.
 
 An engine sees an access pattern as a `LaneStream`: the memory, the elements per
-partition, and whether they are contiguous. A *box* has a range for each dimension of a
-storage; it contains all elements that an access touches, and perhaps more. If an index
-is known only at run time, the box is the whole storage.
+partition, and whether they are contiguous. A *box* has a range of indices for each
+dimension of a storage (a piece of memory); it contains all elements that an access
+touches, and perhaps more. If an index is known only at run time, the box is the whole
+storage.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from neuronjax.ir import nki_dtypes
 from neuronjax.ir.kernel import Access, Storage
 from neuronjax.timing.engines.task import LaneStream
 
-#: Ranges of the dimensions of a storage; None is the whole storage.
+#: (first index, last index + 1) of each dimension of a storage; None for all of it.
 Box = tuple[tuple[int, int], ...] | None
 Pattern = tuple[tuple[int, int], ...]
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return the NumPy dtype of an NKI name; for a packed dtype, that of its words."""
+    """Return the NumPy dtype with the NKI name `name`; for a packed dtype, the dtype of
+    the words into which four elements are packed."""
     return nki_dtypes.info(name).numeric
 
 
@@ -61,8 +63,8 @@ def first_partition(access: Access) -> int:
 
 
 def run_bytes(access: Access) -> int:
-    """Return how many bytes of an access are contiguous, inside one partition on chip,
-    and inside one row in HBM if rows are chosen at run time."""
+    """Return the bytes of each contiguous piece of an access. On chip, a piece is part
+    of one partition; in HBM, it is part of one row if rows are chosen at run time."""
     chosen = access.dynamic is not None and access.dynamic.kind != "scalar"
     return _run(access.storage.on_chip or chosen, access.dtype, access.pattern)
 
@@ -78,7 +80,8 @@ def _run(by_row: bool, name: str, pattern: Pattern) -> int:
 
 
 def box(access: Access) -> Box:
-    """Return a box that contains all elements that an access touches."""
+    """Return a box that contains all elements that an access touches; None for the
+    whole storage."""
     storage = access.storage
     if access.dynamic is not None or access.dtype != storage.dtype:
         same = numpy_dtype(access.dtype).itemsize == numpy_dtype(storage.dtype).itemsize
@@ -109,9 +112,9 @@ def _box(shape: tuple[int, ...], offset: int, pattern: Pattern) -> Box:
 
 
 def _bounded(shape: tuple[int, ...], low: list[int], more: list[int]) -> Box:
-    """Return the box from `low` to `low + more`. If a range ends outside its dimension,
-    it becomes the whole dimension, and the range of the dimension before is extended.
-    """
+    """Return the box of the indices from `low` to `low + more`, both included. If a
+    range ends outside its dimension, it becomes the whole dimension, and the range of
+    the preceding dimension is extended. Return None if the box is the whole storage."""
     ranges = [(0, 0)] * len(shape)
     for axis in reversed(range(len(shape))):
         high = low[axis] + more[axis]

@@ -1,9 +1,9 @@
 """The queues that issue a kernel's instructions, and TensorE's array.
 
-TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. Every
-other queue issues the one of its next few instructions that can start first, since the
-compiler reorders them (see `REORDER_WINDOW`). The compiler of neuronxcc.nki also
-reorders TensorE's instructions, except matmuls that add to the same sum.
+TensorE, the sequencers and the CC-cores issue instructions in the kernel's order. All
+other queues issue whichever of their next few instructions can start first, since the
+compiler reorders instructions (see `REORDER_WINDOW`). The compiler of neuronxcc.nki
+also reorders TensorE's instructions, except matmuls that add to the same sum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from neuronjax.timing.engines.throttle import Throttle, is_throttled
 from neuronjax.timing.kernel_unroll import Stream
 from neuronjax.timing.work import Core, Queue
 
-#: Queues that issue in the kernel's order. A kernel of neuronxcc.nki excludes "tensor".
+#: Queues that issue in the kernel's order; "tensor" does not if the kernel is written
+#: with neuronxcc.nki.
 _IN_ORDER = frozenset({"tensor", "sync", "cc"})
 #: By ring, the engine that is occupied while the ring issues a transfer.
 ISSUERS: Mapping[str, Queue] = {"dge.sync": "sync", "gpsimd": "gpsimd"}
@@ -30,8 +31,9 @@ class IssueQueue:
     """A queue that issues instructions.
 
     Attributes:
-        kind: a ring of DMA, or an engine.
-        entries: numbers of instructions, in the order of the kernel.
+        kind: the name of an engine or of a DMA ring.
+        entries: the queue's instructions, as indices into `Stream.entries`, in the
+            order of the kernel.
         base: `entries[:base]` are issued, `entries[base]` is not.
         free: the time at which the queue can issue again.
         wake: the time at which the scheduler visits the queue next.
@@ -52,10 +54,10 @@ class IssueQueue:
 
 
 class IssueQueues:
-    """The queues of all cores.
+    """The queues of all cores. An entry is an index into `Stream.entries`.
 
     Attributes:
-        queue_of: by entry, the number of its queue.
+        queue_of: by entry, the index of its queue in `queues`.
         pause: by entry, the seconds of a device loop's comparison and branch before the
             entry, if the entry is its queue's first in an iteration or after the loop.
     """
@@ -91,7 +93,8 @@ _QUARTERS = 4
 
 
 class Array:
-    """The tensor array of one core while a kernel runs: its tiles, loads and throttle.
+    """The state of TensorE's array on one core while a kernel runs: the times at which
+    its tiles become free, and its throttle.
 
     `is_tiled` is true if some matmul of the kernel uses only a part of the array."""
 
@@ -128,8 +131,9 @@ class Array:
         return start, start + spent, free
 
     def _tile(self, p: KernelPrice, start: float, spent: float) -> float:
-        """Return when, from `start` on, the tiles of a matmul and the array's input are
-        free, and occupy both."""
+        """Return the first time from `start` on at which the tiles of a matmul and the
+        array's input are free. Occupy the tiles for `spent` seconds, and the input for
+        a part of `spent` in proportion to the matmul's rows."""
         rows = range(p.rows[0], min(_QUARTERS, sum(p.rows)))
         columns = range(p.columns[0], min(_QUARTERS, sum(p.columns)))
         used = [(r, c) for r in rows for c in columns]

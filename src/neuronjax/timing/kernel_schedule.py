@@ -1,10 +1,11 @@
-"""The schedule of a traced kernel (`KernelProgram`), by discrete events.
+"""The schedule of a traced kernel (`KernelProgram`), by simulation of discrete events.
 
 Each program of a grid has its own core if there are enough cores. A core has five
-engines, queues that issue DMA, and 16 DMA engines; all programs share the CC-cores. An
-instruction starts once its queue (`kernel_queues`) is free and the results that it
-needs (`kernel_dependencies`) can be read. Transfers share the DMA engines in the order
-of issue. Equal input gives an equal schedule. Times are in seconds.
+engines, queues that issue DMA, and 16 DMA engines; all programs share the CC-cores,
+which execute collectives. An instruction starts once its queue (`kernel_queues`) is
+free and the results that it needs (`kernel_dependencies`) can be read. The DMA engines
+serve transfers in the order of issue. The simulation is deterministic. Times are in
+seconds.
 """
 
 from __future__ import annotations
@@ -37,20 +38,25 @@ from neuronjax.timing.work import Core
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSchedule:
-    """The start and the end of every instruction of a stream.
+    """The start and the end of every instruction of a kernel, in seconds.
 
     Attributes:
         core: the physical cores on which the kernel runs, as one logical core.
+        stream: the kernel's instructions, with loops unrolled.
+        priced: by instruction of the stream, its price.
         starts, ends: by instruction, when it starts and ends; if it is a transfer, when
             its first byte leaves and its last byte arrives.
         waits: by instruction, the seconds for which its queue was idle before it.
-        causes: by instruction, the earlier one that decided its start; -1 for none.
-        loads: (start, core, table) of ScalarE's table loads.
-        issues: (start, entry) of transfers that the engines in `ISSUERS` issue.
+        causes: by instruction, the index of the earlier instruction that decided its
+            start; -1 if none did.
+        loads: for each load of a table into ScalarE, (start, core, table).
+        issues: for each transfer that an engine in `ISSUERS` issues, (start of the
+            issue, index of the transfer).
         found: the dependencies, and the lifetimes of storages.
-        total_seconds: until the last result can be read, plus `around_seconds`.
-        around_seconds: time that belongs to no instruction, see `Core`.
-        periods: seconds per iteration, for each loop of `stream.loops`.
+        total_seconds: from the start until the last result can be read, plus
+            `around_seconds`.
+        around_seconds: time that belongs to no instruction (`Core.joining_seconds`).
+        periods: for each loop of `stream.loops`, the seconds per iteration.
     """
 
     program: KernelProgram
@@ -73,7 +79,7 @@ class KernelSchedule:
 #: A note reports TensorE's throttle if it adds more than this share of the total time.
 _NOTABLE_SHARE = 0.05
 
-#: A function from an instruction's number and price to a hypothetical price.
+#: A function from an instruction's index and price to a hypothetical price.
 Change = Callable[[int, KernelPrice], KernelPrice]
 
 
@@ -88,12 +94,13 @@ def schedule_kernel(
     """Return the schedule of a kernel.
 
     The programs of a grid run on `lnc` physical cores; None means one core per program,
-    up to the cores of a logical core. `trips` has the iteration counts of device loops
-    that specify no count, by the loop's source line, "file.py:12".
+    up to the number of physical cores that a logical core can have. `trips` has the
+    iteration counts of device loops that specify no count, by the loop's source line,
+    "file.py:12".
 
     Raises:
-        InvalidProgramError: the chip cannot join `lnc` cores.
-        UnimplementedError: an instruction whose time is not known.
+        InvalidProgramError: the chip cannot join `lnc` physical cores.
+        UnimplementedError: the time of an instruction is not known.
     """
     core = Core.of(target, _cores(program, target, lnc))
     one = Core(core.chip, 1)
@@ -144,7 +151,8 @@ def _throttled(run: _Scheduling) -> list[str]:
 
 @no_collection()
 def what_if(schedule: KernelSchedule, change: Change) -> float:
-    """Return the kernel's seconds if `change` gives the price of each instruction."""
+    """Return the seconds that the kernel would take with other prices. `change` gets an
+    instruction's index and its price, and returns the price to use instead."""
     priced = [change(n, p) for n, p in enumerate(schedule.priced)]
     run = _Scheduling(
         schedule.stream, priced, schedule.found, schedule.core, schedule.program.older
@@ -165,7 +173,7 @@ class _CoreState:
 
     def __init__(self, engines: int, array: Array) -> None:
         self.dma = [0.0] * engines
-        self.level: float | None = 0.0  # the time in all of `dma`; None if they differ
+        self.level: float | None = 0.0  # the time of all in `dma`; None if they differ
         self.last_dma = NOTHING
         self.ports: dict[str, tuple[float, int]] = {}
         self.table = ""
@@ -220,8 +228,9 @@ class _Scheduling(IssueQueues):
                     mine.append(n * 2 + (w & 1))
 
     def all(self) -> None:
-        """Schedule all entries; the iterations of a loop that are not in the stream
-        delay the entries after the loop."""
+        """Schedule all instructions of the stream. Every iteration of a loop that the
+        stream leaves out delays the instructions after the loop by the time of one
+        iteration (`_period`)."""
         loops = self.stream.loops
         order = sorted(range(len(loops)), key=lambda n: loops[n].edges[-1])
         periods = [0.0] * len(order)
@@ -270,7 +279,8 @@ class _Scheduling(IssueQueues):
             self._serve(now, number, queue)
 
     def _serve(self, now: float, number: int, queue: IssueQueue) -> None:
-        """Issue entries of `queue` that can start now; sleep until others can start."""
+        """Issue the entries of `queue` that can start at the time `now`. Then schedule
+        the next visit of the queue, when its next entry can start, if this is known."""
         entries, missing, ready, done = (
             queue.entries,
             self.missing,
@@ -300,8 +310,9 @@ class _Scheduling(IssueQueues):
             queue.base = base
 
     def _other(self, queue: IssueQueue, now: float, wake: float) -> tuple[int, float]:
-        """Return (entry, `now`) if an entry after the queue's first can start now. If
-        not, return (-1, the next time to look, at the latest `wake`)."""
+        """Find an entry that can start now and may be issued before the queue's first
+        unissued entry. Return (entry, `now`) or, if there is none, (-1, the time at
+        which to look again, at the latest `wake`)."""
         entries, blocks, order = queue.entries, self.stream.blocks, self.order
         base = queue.base
         block = blocks[entries[base]]

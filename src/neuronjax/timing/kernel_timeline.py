@@ -1,13 +1,15 @@
 """The `Timeline` of a kernel's schedule, which every report can read.
 
 An event is an execution of an instruction; instructions with the same line, name and
-operator belong to one `KernelOp`. With two physical cores, an event other than a
-collective occupies half of the logical core's queue. A transfer that uses a
-part of the DMA engines occupies the same part of the DMA queue.
+operator belong to one `KernelOp`. The queues are those of a logical core. If it has two
+physical cores, an event of one of them occupies half of a queue; a collective occupies
+the whole queue. A transfer that uses a part of the DMA engines occupies the same part
+of the DMA queue.
 
-A storage is alive from its first access to its last, and its bytes count for all
-partitions, however many it uses. `KernelMemory`, the `MemoryPlan` of a kernel, divides
-the time into equal parts, each with the highest memory use in it.
+`KernelMemory`, the `MemoryPlan` of a kernel, divides the time into equal parts, and has
+the highest memory use in each part. A storage (the memory of a tensor of the kernel) is
+in use from its first access to its last. Its bytes count for all partitions, even if it
+uses only some of them.
 """
 
 from __future__ import annotations
@@ -37,18 +39,19 @@ from neuronjax.timing.memory_plan import (
 from neuronjax.timing.timeline import TABLE_LOAD, LoopSpan, Timeline
 from neuronjax.timing.work import Core, Event, Queue, Transfer, Work
 
-#: Opcode of issuing a transfer: SyncE commands the hardware that makes descriptors, or
-#: GpSimdE makes them in software.
+#: Opcode of the event in which an engine issues a transfer: SyncE commands the hardware
+#: that generates descriptors, or GpSimdE generates descriptors in software.
 ISSUE = "DMA_ISSUE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelOp(Instruction):
-    """All calls of a function of nki.isa with one operator in one line of a kernel.
+    """The instructions of a kernel that have the same source line, the same function of
+    nki.isa and the same operator.
 
     Attributes:
-        function: the name in nki.isa.
-        op: the operator or function that the calls apply; "" if they apply none.
+        function: the name of the function of nki.isa.
+        op: the operator or activation function of the instructions; "" for none.
     """
 
     function: str
@@ -59,7 +62,7 @@ class KernelOp(Instruction):
         return self.function
 
     def attributes(self) -> dict[str, str]:
-        """Return {"op": the operator}; {} if there is none."""
+        """Return {"op": the operator}; {} if the instructions have no operator."""
         return {"op": self.op} if self.op else {}
 
 
@@ -187,10 +190,13 @@ def _span(s: KernelSchedule, number: int, first: Sequence[int]) -> LoopSpan:
 
 
 def critical_seconds(s: KernelSchedule) -> dict[tuple[Queue, int], float]:
-    """Return the seconds of the critical path by queue and entry.
+    """Return the seconds of the critical path, by (queue, index of an instruction in
+    the kernel's stream).
 
-    From the last result backwards, an entry counts for the time from its own start to
-    the start of the entry that it delayed; iterations left out do not count."""
+    The path leads backwards from the last result to the start, from each instruction to
+    the one that decided its start. An instruction counts for the time from its start to
+    the start of the next instruction on the path. Loop iterations that are not in the
+    stream do not count."""
     found: dict[tuple[Queue, int], float] = defaultdict(float)
     if not s.priced:
         return found
@@ -227,8 +233,11 @@ def _bottleneck_note(
 def bottleneck(
     s: KernelSchedule, numbers: Sequence[int] | None = None
 ) -> tuple[Queue, int, float] | None:
-    """Return (queue, index of the op, share) of the largest part of the critical path;
-    None if the path takes no time. `numbers` has the index of each entry's op."""
+    """Return (queue, index of a `KernelOp`, its share of the critical path) for the
+    queue and the op with the largest share; None if the path takes no time.
+
+    `numbers` has, by instruction of the stream, the index of its op; None means that
+    the indices are computed here."""
     if numbers is None:
         _, numbers = _ops(s.stream.entries)
     spent: dict[tuple[Queue, int], float] = defaultdict(float)
@@ -250,11 +259,13 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelMemory(MemoryPlan):
-    """The memory of a kernel.
+    """The memory use of a kernel over time. Each unit of `main` is one of many equal
+    parts of the kernel's time.
 
     Attributes:
-        edges: seconds at which each unit of `main` starts, then the end of the last.
-        psum_usage: the most bytes of PSUM in use in each unit, over all partitions.
+        edges: the seconds at which each unit starts, then the end of the last unit.
+        psum_usage: by unit, the most bytes of PSUM that are in use at the same time,
+            over all partitions.
     """
 
     edges: tuple[float, ...] = ()

@@ -28,7 +28,8 @@ class UnrolledLoop:
     Attributes:
         edges: index of each iteration's first entry, then of the entry after the loop.
         is_assumed: whether the trip count is unknown, so that one iteration is assumed.
-        count: how often outer loops repeat the loop.
+        count: how many runs of the loop this one represents: more than 1 if it is in
+            the last iteration of a truncated outer loop.
     """
 
     edges: tuple[int, ...]
@@ -64,9 +65,10 @@ class Stream:
 
 
 def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
-    """Return the stream of a kernel.
+    """Return the instructions of a kernel with `body` as a stream.
 
-    `trips` has trip counts by "file.py:12"; folders before the file are ignored."""
+    `trips` has the trip counts of loops by source line, such as "file.py:12"; folders
+    before the file's name are ignored."""
     stream = Stream()
     given = {PurePath(str(line)).name: count for line, count in (trips or {}).items()}
     _add(stream, body, 1, given)

@@ -1,4 +1,7 @@
-"""The layout of a region's tensors in SBUF and PSUM, and how many bytes are live."""
+"""The layout of a region's tensors in SBUF and PSUM, and how many bytes are live.
+
+A *region* is a series of steps that run tile by tile (`fused.TiledRegion`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ _READS_PSUM = frozenset({"tensor_scalar", "tensor_tensor", "activation", "reduce
 
 
 def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
-    """Return the matmul results that other steps of the region read out of PSUM."""
+    """Return the results of the region's matmuls that are not copied from PSUM to SBUF,
+    because only elementwise steps and reductions of the region read them."""
     readers: dict[int, list[FusedStep]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -38,8 +42,9 @@ def psum_results(fused: Fused, region: TiledRegion) -> set[int]:
 
 
 def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
-    """Return whether an axis that is neither contracted nor a batch axis precedes the
-    contracted axes of a matmul's operand at `position`."""
+    """Return whether the first axis of a matmul's operand at `position` is one that the
+    matmul does not contract; batch axes and axes of one element do not count. Such an
+    operand has that axis on the partitions, where TensorE needs the contracted axes."""
     d = dimensions(step)
     batch = (d.lhs_batch, d.rhs_batch)[position]
     contract = (d.lhs_contract, d.rhs_contract)[position]
@@ -49,8 +54,8 @@ def contracts_late(fused: Fused, step: FusedStep, position: int) -> bool:
 
 
 def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool]]:
-    """Return, by tensor in memory, the fraction that a region reads, and whether any
-    step reads the tensor transposed."""
+    """Return, for each tensor in memory that a region reads, the fraction that is read,
+    and whether any step reads the tensor transposed."""
     parts: dict[int, dict[int, tuple[float, bool]]] = {}
     for step in region.steps:
         for value in step.operands:
@@ -69,14 +74,14 @@ def parts_read(fused: Fused, region: TiledRegion) -> dict[int, tuple[float, bool
 def block_bytes(
     fused: Fused, region: TiledRegion, core: Core, turned: Collection[FusedStep] = ()
 ) -> int:
-    """Return the SBUF bytes of one row tile: the most bytes live at any of a region's
-    steps.
+    """Return the SBUF bytes that a region needs for one tile of rows: the most that are
+    live during any of its steps.
 
-    Whole rows of a value are live, but only one block of columns at a time if the value
-    is a matmul's result, is computed from such a result, or is an operand that just one
-    elementwise step reads. An elementwise result overwrites an operand that nothing
-    reads later; a transposed operand needs separate memory. `turned` are the matmuls
-    whose left operand is transposed first."""
+    Whole rows of a value are in SBUF, but only one block of columns at a time if the
+    value is the result of a matmul, is computed from such a result, or is an operand
+    that only one elementwise step reads. An elementwise result overwrites an operand
+    that nothing reads later. A transposed operand needs separate memory; `turned` are
+    the matmuls whose left operand is transposed first."""
     tiles = region.tiles(core)
     block = int(COLUMN_BLOCK_BYTES.value) * core.rows_per_tile
     in_psum, cut = psum_results(fused, region), set()
@@ -111,9 +116,10 @@ def block_bytes(
 def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return how many row tiles a step processes before the next step starts.
 
-    The number is 1 if no matmul reads a result of the region. It is also 1 if rows of a
-    matmul's result are reduced, since one tile of attention scores is enough work.
-    Otherwise the tiles have `ROWS_AT_A_TIME` rows together."""
+    The number is 1 if no matmul of the region reads a value that the region computes.
+    It is also 1 if a step reduces the rows of a matmul's result, as for attention
+    scores, of which one tile is enough work. Otherwise it is the number of tiles that
+    have `ROWS_AT_A_TIME` rows together."""
     made: set[int] = set()
     is_fed = False
     for step in region.steps:
@@ -128,15 +134,17 @@ def tiles_at_a_time(fused: Fused, region: TiledRegion, core: Core) -> int:
 
 
 def row_bytes(type_: TensorType, whole: int, size: int) -> int:
-    """Return the contiguous bytes of a tensor in a partition: those of a row (the last
-    dimension), at least a 128th of the `whole` tensor, at most the `size` moved."""
+    """Return how many contiguous bytes a transfer of `size` bytes moves at a time, from
+    or to a tensor of `whole` bytes: those of a row (the last dimension), but at least
+    those of a partition (`whole` / 128), and at most `size`."""
     row = prod(type_.shape[-1:]) * type_.dtype.itemsize
     return max(1, min(size, max(row, ceil(whole / 128))))
 
 
 def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
-    """Return how many bytes of operand 0 are read, and how many are written; None if
-    the whole operand is used."""
+    """Return (bytes read, bytes written) of operand 0 if `i` addresses only a part of
+    it: a gather, a scatter or an update of a slice. Return None for other instructions.
+    """
     if isinstance(i, DmaCopy) and i.kind == "dynamic_update_slice":
         return 0, i.operands[1].type.size_bytes
     if isinstance(i, LocalGather):
@@ -150,7 +158,8 @@ def addressed_bytes(i: Instruction) -> tuple[int, int] | None:
 def replaces_slice(
     fused: Fused, step: FusedStep, value: int, in_sbuf: Collection[int]
 ) -> bool:
-    """Return whether `step` writes `value` into a slice of a tensor in HBM."""
+    """Return whether `step` writes `value` into a slice of a tensor in HBM, which means
+    that the tensor is not in the set `in_sbuf`."""
     instruction = step.instruction
     if isinstance(instruction, LocalGather) or addressed_bytes(instruction) is None:
         return False
@@ -159,8 +168,9 @@ def replaces_slice(
 
 
 def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
-    """Return the tensor in memory that is a loop's operand at `position`, if the loop
-    only updates slices of it, and so can carry it in place; otherwise -1."""
+    """Return the number of the tensor that is the operand at `position` of the loop in
+    `unit`, if the loop's body only updates slices of this tensor, so that the carry
+    needs no further memory; otherwise return -1."""
     (step,) = unit.region.steps
     if not isinstance(step.instruction, Loop):
         return -1
@@ -174,8 +184,8 @@ def source_of_updates(fused: Fused, unit: Unit, position: int) -> int:
 
 
 def meets_little(fused: Fused, step: FusedStep, value: int, room: float) -> bool:
-    """Return whether `step` is a matmul of `value`, such as a cast weight, and an
-    operand that fits in `room` bytes, so that `value` is read only once."""
+    """Return whether `step` is a matmul that reads `value`, such as a cast weight, only
+    once, since the other operand fits in `room` bytes."""
     if step.form != "matmul" or len(step.operands) != 2:
         return False
     sides = [fused.access[v].roots for v in step.operands]

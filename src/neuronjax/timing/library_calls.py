@@ -1,10 +1,11 @@
-"""Single instructions of the chip that replace NeuronJAX's own functions in a program.
+"""Single instructions of the chip, priced in place of NeuronJAX's own functions.
 
-`neuronjax.cast` rounds by some thirty integer operations on the host; an engine rounds
-as it writes, and draws the random bits of stochastic rounding itself. From
-NeuronCore-v4 on, VectorE quantizes blocks with shared scales. JAX outlines the
-functions under the names from `numerics.casting` and `numerics.microscaling`. Only the
-time changes: execution still runs the function itself.
+The emulation computes `neuronjax.cast` by some thirty integer operations on the host.
+An engine of the chip instead rounds when it writes, and draws the random bits of
+stochastic rounding itself. From NeuronCore-v4 on, VectorE has an instruction that
+quantizes blocks with shared scales. In a program, each of NeuronJAX's own functions is
+a callee with its name in `numerics.casting` or `numerics.microscaling`. Only the time
+changes: execution still runs the function itself.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _NAME = re.compile(r"(neuronjax_[a-z_]*[a-z])(_\d+)?(\.\d+)?")
 def with_chip_instructions(
     program: InstructionProgram, core: Core
 ) -> InstructionProgram:
-    """Return `program`, with NeuronJAX's own functions, such as `cast`, replaced by one
-    instruction each, if the chip has an instruction that computes the same."""
+    """Return `program` with a single instruction as the body of each of NeuronJAX's own
+    functions, such as `cast`. Functions for which the chip has no such instruction are
+    unchanged."""
     found = {
         name: dataclasses.replace(block, instructions=(made,))
         for name, block in program.functions.items()
@@ -56,7 +58,8 @@ def _cast(block: Block, core: Core) -> Instruction:
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """Return a Memset for the random bits, which is free if only a cast reads them."""
+    """Return a Memset in place of the function that draws random bits. The Memset takes
+    no time if only casts read the bits, since engines draw these bits themselves."""
     results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)
@@ -93,7 +96,8 @@ def _dequantize(block: Block, core: Core) -> Instruction:
 
 
 def _blocked_axis(shape: tuple[int, ...], scales: tuple[int, ...]) -> int | None:
-    """Return the axis along which blocks of 32 share a scale; None if there is none."""
+    """Return the axis of a tensor of `shape` along which every block of 32 elements has
+    one scale, if the scales have the shape `scales`; None if there is no such axis."""
     if len(shape) != len(scales):
         return None
     axes = [d for d, n in enumerate(shape) if scales[d] != n]

@@ -40,8 +40,9 @@ _SCANNED = frozenset({"add", "multiply", "maximum", "minimum"})
 
 
 class _VectorizedValue(NamedTuple):
-    """The buffer that replaces a value of a loop's body after vectorization; `turns` is
-    whether the buffer's last axis has one element per iteration."""
+    """The buffer that replaces a value of a loop's body after vectorization. `turns`
+    says whether the buffer has a last axis of one element per iteration; if not, the
+    value is the same in all iterations."""
 
     buffer: Buffer
     turns: bool
@@ -101,7 +102,8 @@ class LoopVectorization:
         self.stacked = self._stacked()
 
     def instructions(self) -> list[Instruction] | None:
-        """Return instructions that replace the loop; None if that is impossible."""
+        """Return the instructions that replace the loop; None if the loop has no state
+        or cannot be vectorized."""
         states = self._states()
         if not states or any(self.types[v].dtype != np.float32 for v in states):
             return None
@@ -137,8 +139,9 @@ class LoopVectorization:
         return type_.shape == () and type_.dtype.kind in "iub"
 
     def _stacked(self) -> dict[int, FlatNode]:
-        """Return, by carry, the node that replaces the current iteration's slice of the
-        carry, if no other node uses the carry."""
+        """Return, by carry, the node that writes the current iteration's slice of the
+        carry. Only carries that collect one slice per iteration, and that no other node
+        reads, are in the result."""
         uses: dict[int, int] = {}
         for node in self.nodes:
             for value in node.operands:
@@ -158,8 +161,9 @@ class LoopVectorization:
     def _at_turn(
         self, indices: tuple[int, ...], value: int, sizes: tuple[int, ...]
     ) -> bool:
-        """Return whether `indices` and `sizes` select the current iteration's slice of
-        the tensor `value`, and this tensor has one slice per iteration."""
+        """Return whether a slice of the tensor `value` is the current iteration's. The
+        slice starts at `indices` and has the shape `sizes`; the first axis of the
+        tensor must have one element per iteration."""
         shape = self.types[value].shape
         return (
             bool(shape)
@@ -170,7 +174,8 @@ class LoopVectorization:
         )
 
     def _states(self) -> dict[int, int]:
-        """Return, by state, its new value; add unchanged carries to `known`."""
+        """Return, for each state, the value that it has after an iteration, by the
+        value that it has before the iteration. Add unchanged carries to `known`."""
         states = {}
         for n, value in enumerate(self.arguments):
             passes = n >= len(self.results) or self.results[n] == value
@@ -181,7 +186,9 @@ class LoopVectorization:
         return states
 
     def _done(self, node: FlatNode) -> bool:
-        """Emit a node if its operands are known; return whether the node is done."""
+        """Emit instructions that compute a node for all iterations, if `known` has all
+        its operands. Return False if the node has to be tried again, since an operand
+        is missing or nothing could be emitted."""
         i, (result, *_) = node.instruction, node.results
         if result in self.known or node in self.stacked.values():
             return True
@@ -246,7 +253,8 @@ class LoopVectorization:
         return self._move(i, value.buffer, (*shape, self.trips), "broadcast", (kept,))
 
     def _scan(self, state: int) -> bool:
-        """Emit a scan for a state; return False if the state is no recurrence."""
+        """Emit a scan that computes a state for all iterations. Return False if the
+        state is no recurrence, or depends on values that `known` does not have yet."""
         new = self.results[self.arguments.index(state)]
         steps = self._recurrence(state, new)
         if steps is None:
@@ -268,13 +276,15 @@ class LoopVectorization:
                 location=last.location,
             )
         )
-        # The state before an iteration is one element earlier; the time is the same.
+        # The states before the iterations are the same buffer shifted by one element;
+        # reading the buffer without the shift takes the same time.
         self.known[state] = self.known[new] = _VectorizedValue(result, turns=True)
         return True
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
-        """Return the one or two nodes that compute `new` from `state`, each with the
-        operand that does not depend on `state`; None if `state` is no recurrence."""
+        """Return the one or two nodes that compute `new` from `state`, each with its
+        operand that does not depend on `state`; None if `state` is no recurrence, or
+        `known` does not have these operands yet."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:

@@ -1,9 +1,9 @@
 """Blocks of attention scores that a mask hides, found by interval arithmetic.
 
-A mask that is computed from indices alone (causal, a sliding window, both) is constant
-when a program is compiled. Over a block of rows and columns every index has a range,
-and so has every value computed from it; if the ranges prove that the mask hides a whole
-block, kernels do not compute the block.
+A mask that is computed from indices alone (causal, a sliding window, or a combination)
+is known when a program is compiled. In a block of rows and columns every index has a
+range, and so has every value that is computed from indices. If the ranges prove that
+the mask hides a whole block of scores, kernels do not compute the block.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class MaskedScores(NamedTuple):
 
     Attributes:
         shape: the shape of all scores.
-        computed: the share of scores in blocks that are not completely hidden.
-        contracted: the same share for the smaller blocks that a matmul contracts.
+        computed: the share of the scores in blocks of `MASK_ROWS` x `MASK_COLUMNS` that
+            are not completely hidden; only these blocks are computed.
+        contracted: the share of the scores in blocks of `MASK_ROWS` x `MASK_ROWS` that
+            are not completely hidden; a matmul of the scores contracts only these.
     """
 
     shape: tuple[int, ...]
@@ -43,25 +45,28 @@ class MaskedScores(NamedTuple):
     contracted: float
 
     def has_shape(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a tensor of `shape` may be the scores, perhaps transposed."""
+        """Return whether a tensor of `shape` may be the scores or their transposition:
+        it has as many elements, and its last axis is as long as one of the last two
+        axes of the scores."""
         lengths = [size for size in shape if size != 1]
         return prod(shape) == prod(self.shape) and lengths[-1] in self.shape[-2:]
 
 
 class _Range(NamedTuple):
-    """The lowest and the highest value in every block; for booleans, whether all are
-    true and whether any may be true."""
+    """The lowest and the highest element that a tensor can have in each block. For
+    booleans, `low` says whether all are certainly true, `high` whether any may be."""
 
     low: Any
     high: Any
 
 
-#: The index ranges of the blocks, for every axis.
+#: For every axis of a tensor, the range of the indices in each block.
 _Frame = tuple[_Range, ...]
 
 
 class Masks:
-    """The instructions of a program's block that compute constants, such as masks."""
+    """The instructions, in one `Block` of a program, that compute constants such as
+    masks."""
 
     def __init__(self, types: list[TensorType]) -> None:
         self.types = types
@@ -74,8 +79,12 @@ class Masks:
     def hidden_by(
         self, operands: tuple[int, ...], shape: tuple[int, ...]
     ) -> MaskedScores | None:
-        """Return the scores that a select masks by a constant; None if no block is
-        completely masked, or if the mask depends only on rows or only on columns."""
+        """Return the attention scores that a select masks; None if it masks no scores.
+
+        `operands` are the select's (mask, value if true, value if false); `shape` is
+        that of its result. It masks scores if the mask and exactly one of the values
+        are constants, some block of scores is completely masked, and neither all rows
+        nor all columns of blocks are masked alike."""
         predicate, on_true, on_false = operands
         is_kept = on_false in self._made
         if len(shape) < 2 or is_kept == (on_true in self._made):
@@ -127,8 +136,8 @@ class Masks:
         return _Range(False, True) if is_boolean else _Range(-np.inf, np.inf)
 
     def _inner(self, i: DmaCopy, frame: _Frame) -> _Frame | None:
-        """Return the frame (index ranges) of a movement's operand, given the result's
-        `frame`; None if it is not known."""
+        """Return the index ranges of a movement's operand, given those of its result
+        (`frame`); None if they are not known."""
         before, after = i.operands[0].type.shape, i.results[0].type.shape
         one = _Range(0, 0)
         if i.kind == "broadcast":
@@ -149,8 +158,8 @@ class Masks:
 
 
 def is_ramp(value: np.ndarray) -> bool:
-    """Return whether GpSimdE's iota can make a stored constant: integers that change in
-    equal steps along one axis, and are the same along the other axes."""
+    """Return whether GpSimdE's iota can compute the constant `value`: integers that
+    change in equal steps along one axis, and do not change along any other axis."""
     return value.dtype.kind in "iu" and _ramp(value) is not None
 
 

@@ -1,15 +1,17 @@
 """The planning of the contents of SBUF and PSUM, and of transfers to and from HBM.
 
-A region needs two tiles of each value in SBUF (one is computed while the other is
-used), and the whole of a value that every tile reads. Values that later regions read
-stay on chip while they fit. The value with the furthest next use is evicted first: it
-is saved to HBM and reloaded. Tensors are evicted whole; bytes are those of a logical
-core, over all partitions. `timing.hbm` finds the contents of HBM over time.
+A region (steps that run as one loop over tiles) needs two tiles of each value in SBUF,
+since one is computed while the other is used. A value that every tile reads completely
+needs its whole size. Values that later regions read stay on chip while they fit. The
+value with the furthest next use is evicted first: it is saved to HBM and reloaded.
+Tensors are evicted whole; bytes are those of a logical core, over all partitions.
+`timing.hbm` finds the contents of HBM over time.
 
-If the arguments have no names, an argument counts as a parameter if it is the right
-operand of a matmul or the table of a gather, and never a left operand. An operand is
-followed back to its argument through movements, casts and scales, so that a weight that
-is cast before the matmul counts, but not through updates: a KV cache does not count.
+If the names show the category of no argument, an argument counts as a parameter if it
+is the right operand of a matmul or the table of a gather, and never a left operand. An
+operand is followed back to its argument through movements, casts and scales, so a
+weight that is cast before the matmul counts. It is not followed through updates, so a
+KV cache does not count.
 """
 
 from __future__ import annotations
@@ -109,11 +111,11 @@ class _Planner:
         share: float = 1.0,
         call: Location | None = None,
     ) -> BlockPlan:
-        """Return the plan of a block in a `share` of SBUF, where the arguments at
-        `resident` positions already are.
+        """Return the plan of a block that may use the fraction `share` of SBUF. The
+        block's arguments at the positions `resident` are already in SBUF.
 
-        `call` is the location of a callee's only call; the callee's instructions get
-        this location."""
+        If the block is a function that is called once, `call` is the location of the
+        call. The locations of the function's instructions then name the call too."""
         fused = fuse(block, self.program.functions, self.core, call)
         regions = group(fused, self.core)
         capacity = int(self.capacity * share)
@@ -133,7 +135,8 @@ class _Planner:
         i = unit.region.steps[0].instruction
         if isinstance(i, Loop):
             unit.resident = self._carried(i)
-            # The body gets 1 - `CARRY_SHARE` of SBUF, plus the carry in SBUF.
+            # The body gets 1 - `CARRY_SHARE` of SBUF, plus the bytes of the carried
+            # tensors that stay in SBUF.
             sizes = _carry_bytes(i)
             carried = sum(sizes[position] for position in unit.resident)
             share = 1 - CARRY_SHARE.value + carried / self.capacity
@@ -173,7 +176,8 @@ _MOVED = frozenset(
 
 
 def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
-    """Return the positions of main's arguments that look like parameters."""
+    """Return the positions of main's arguments that are used as parameters are: as
+    right operands of matmuls or tables of gathers, and never as left operands."""
     main = program.main
     finder = _ParameterFinder(program.functions)
     finder.block(main, [frozenset({n}) for n in range(len(main.arguments))])
@@ -181,10 +185,11 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """A search for the arguments of main from which each buffer is derived.
+    """A search for the arguments of main of which each buffer is a copy: moved, cast or
+    scaled. An argument is given by its position.
 
-    `left` has the arguments that are left operands of matmuls, `right` has those that
-    are right operands or tables of gathers."""
+    `left` has the arguments that are left operands of matmuls, `right` has the
+    arguments that are right operands of matmuls or tables of gathers."""
 
     nothing = frozenset()
 
@@ -207,8 +212,9 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
         return [roots] * len(i.results)
 
     def nested(self, i: Instruction) -> Sequence[frozenset[int]]:
-        """Return the arguments from which the results of control flow are derived: for
-        a loop, only those of unchanged carries; for a branch, none."""
+        """Return, for each result of a loop, branch, call or Spmd, the arguments of
+        main of which the result is a copy: moved, cast or scaled. A loop's result has
+        such arguments only if no iteration changes it; a branch's results have none."""
         found = [self.enter(entry) for entry in entries(i, self.functions)]
         if isinstance(i, Loop):
             kept, roots = unchanged_carries(i), map(self.of, i.operands)

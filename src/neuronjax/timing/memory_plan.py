@@ -1,6 +1,7 @@
-"""The memory plan of a program: transfers of regions, and the memory of values.
+"""The memory plan of a program: what each region transfers, and what memory holds.
 
-Bytes are those of a logical core.
+A *value* is the number of a tensor of a block, as in `fused`. A *unit* is a region
+(steps that run tile by tile) with its transfers. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Movement:
-    """A transfer, and its relation to the tiles of its region.
+    """A transfer of a region, and how the region's tiles depend on it.
 
     Attributes:
-        value: the number, in the block, of the value that is moved.
-        is_whole: whether the first tile needs the whole transfer; if not, each tile
-            needs a part.
+        value: the number of the block's tensor that is moved.
+        is_whole: whether the first tile needs all bytes of the transfer; if not, each
+            tile reads or writes a part of them.
     """
 
     transfer: Transfer
@@ -42,15 +43,18 @@ class Unit:
         region: the steps.
         movements: reads and writes of HBM.
         sbuf_bytes: bytes of SBUF in use while the region runs.
-        passes: how often `region.whole` is loaded; 1 if it fits in SBUF.
-        blocks: the number of row blocks, each loaded after the previous one is computed
-            (see `divide`); 1 if tiles are loaded while other tiles are computed.
-        copies: copies of `region.whole`: one per physical core if cores divide rows.
-        inner: plans of the blocks of a loop, branch, call or Spmd.
-        resident: positions of the carries of a loop that stay in SBUF.
-        by_dma: whether the region consists only of its movements.
-        turned: matmul operands that the array transposes first, as (index of the step,
-            position).
+        passes: how often `region.whole`, the operands that every tile needs completely,
+            are loaded; 1 if they fit in SBUF.
+        blocks: the number of row blocks, each loaded after the previous block is
+            computed (see `divide`); 1 if each tile is loaded while the previous tile is
+            computed.
+        copies: the number of copies of `region.whole` in SBUF: one per physical core if
+            the cores share the rows, else one.
+        inner: for a loop, branch, call or Spmd, the plans of its blocks.
+        resident: for a loop, the positions of the carried tensors that stay in SBUF.
+        by_dma: whether the transfers in `movements` do all the work of the region.
+        turned: matmul operands that TensorE transposes first, each as (index of the
+            step, position of the operand).
     """
 
     region: TiledRegion
@@ -67,13 +71,16 @@ class Unit:
 
 @dataclass(slots=True, eq=False)
 class BlockPlan:
-    """The plan of a block.
+    """The memory plan of a block. A *value* is the number of a tensor of the block.
 
     Attributes:
-        in_hbm: by value, the first and the last unit during which HBM has the value.
+        units: the block's regions with their transfers, in order.
+        in_hbm: by value, the indices of the first and of the last unit during which HBM
+            has the value.
         from_psum: matmul results that steps read in PSUM, without a copy to SBUF.
-        updated: by updated value, the argument in HBM whose slices the update replaces.
-        last_use: by value in memory, the last unit that reads it.
+        updated: by result of an update of slices, the argument in HBM that the update
+            changes in place.
+        last_use: by value in memory, the index of the last unit that reads the value.
     """
 
     fused: Fused
@@ -84,7 +91,8 @@ class BlockPlan:
     last_use: Mapping[int, int] = field(default_factory=dict)
 
     def transfers(self) -> Iterator[Transfer]:
-        """Yield all transfers, also of nested blocks, each once."""
+        """Yield the transfers of the block and of nested blocks. Those of a loop's body
+        are yielded once, not for each iteration."""
         for unit in self.units:
             for movement in unit.movements:
                 yield movement.transfer
@@ -97,9 +105,11 @@ class Tensor:
     """A tensor in HBM.
 
     Attributes:
-        name: an argument's pytree path, else the user's line that computes the tensor.
-        bytes: its size on one device.
-        category: its purpose, such as "parameters" or "activations".
+        name: an argument's pytree path; for any other tensor, the user's line that
+            computes the tensor.
+        bytes: the tensor's size on one device.
+        category: the tensor's purpose, such as "parameters" or "activations".
+        type: the shape and the dtype, as text.
     """
 
     name: str
@@ -110,13 +120,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class HbmPeak:
-    """The peak use of HBM.
+    """The peak use of HBM, and the use during each unit of a plan.
 
     Attributes:
+        bytes: bytes in use at the peak.
         categories: bytes by category at the peak.
         biggest: the biggest tensors at the peak, the biggest first.
-        usage: bytes in use after every unit of main.
-        temporaries: by category, the bytes of `usage` that are not arguments.
+        usage: by unit, the bytes in use while the unit runs.
+        temporaries: by category, then by unit, the bytes in use without the arguments.
     """
 
     bytes: int
@@ -133,8 +144,8 @@ class MemoryPlan:
     Attributes:
         main: the plan of the entry block, which contains the plans of nested blocks.
         hbm: the peak use of HBM.
-        arguments: tensors of main's arguments, with their names.
-        notes: differences between the planned program and the given one.
+        arguments: the arguments of the entry block.
+        notes: how the program that is planned differs from the given program.
     """
 
     main: BlockPlan
@@ -147,22 +158,23 @@ class MemoryPlan:
 
     @property
     def spill_save_bytes(self) -> int:
-        """Return the bytes of spilled values; each loop counts as one iteration."""
+        """Return the bytes of spills to HBM. Each loop counts as one iteration."""
         return self._bytes("spill_save")
 
     @property
     def spill_reload_bytes(self) -> int:
-        """Return the bytes of reloaded values; each loop counts as one iteration."""
+        """Return the bytes of spilled values that are read again from HBM. Each loop
+        counts as one iteration."""
         return self._bytes("spill_reload")
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Return the bytes of all reads; each loop counts as one iteration."""
+        """Return the bytes of all reads from HBM. Each loop counts as one iteration."""
         return sum(t.bytes for t in self.main.transfers() if t.is_read)
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Return the bytes of all writes; each loop counts as one iteration."""
+        """Return the bytes of all writes to HBM. Each loop counts as one iteration."""
         return sum(t.bytes for t in self.main.transfers() if not t.is_read)
 
     @property
@@ -177,9 +189,10 @@ def _sbuf_peak(plan: BlockPlan) -> int:
 
 
 def bytes_over(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
-    """Return the bytes in use at each of `count` positions.
+    """Return the bytes in use at each of `count` successive positions, such as units.
 
-    A span is (first position, last position, bytes)."""
+    Each of `spans` is (first position, last position, bytes) of a tensor that is in
+    memory from the first to the last position."""
     change = [0] * (count + 1)
     for first, last, size in spans:
         change[first] += size
@@ -188,7 +201,9 @@ def bytes_over(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
 
 
 class SbufContents(dict[int, int]):
-    """The bytes in SBUF, by value and in total. Values expire after their last use."""
+    """The tensors in SBUF: by value (the number of a tensor), its bytes.
+
+    `total` is the sum of these bytes. `expire` removes tensors after their last use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +211,8 @@ class SbufContents(dict[int, int]):
         self._leaving: dict[int, list[int]] = {}
 
     def add(self, value: int, size: int, last: int) -> None:
-        """Add a value, to be removed after unit `last`."""
+        """Add a value of `size` bytes, which `expire(last)` will remove; `last` is the
+        index of a unit."""
         if value not in self:
             self[value] = size
             self.total += size

@@ -1,10 +1,11 @@
-"""Hours, dollars and energy of predicted times.
+"""Hours, dollars and energy, computed from predicted times.
 
-Prices are US dollars per hour of a whole machine, which is rented as a whole however
-many of its cores work. *Utilization* is the share of the rented hours in which steps
-run or tokens are served; restarts, checkpoints and empty queues are paid for too. A
-*copy* is one of several replicas of the program, each on cores of its own. A price is
-given by the caller or is a dated list price of `hardware.instances`.
+Prices are US dollars per hour of a whole machine: a machine cannot be rented in parts,
+however few of its cores work. A price is given by the caller, or is a list price in
+`hardware.instances`, with its date. *Utilization* is the share of the rented hours in
+which steps run or tokens are served; the rest, such as restarts, checkpoints and empty
+queues, is paid for, too. A *copy* is one of several replicas of the program, each on
+cores of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SECONDS_PER_HOUR = 3600.0
 MILLION = 1e6
 
 Terms = Literal["on demand", "Capacity Block"]
-#: The price of one instance, prices by instance name, or None for the list price.
+#: Dollars per hour of one instance, or such prices by the instance's name, or None for
+#: the list price.
 PricePerHour = float | Mapping[str, float] | None
 
 
@@ -32,9 +34,11 @@ class Price:
     """The price of a machine.
 
     Attributes:
-        usd_per_hour: for the whole machine.
-        basis: "given" by the caller, or source, terms, region and date of a list price.
-        terms: the terms of a list price; "" if the caller gives the price.
+        usd_per_hour: US dollars per hour for the whole machine.
+        basis: "given" if the caller gives the price; for a list price, its source,
+            terms, region and date.
+        terms: "on demand" or "Capacity Block" for a list price; "" if the caller gives
+            the price.
     """
 
     usd_per_hour: float
@@ -43,11 +47,12 @@ class Price:
 
 
 def price_of(target: Target, given: PricePerHour, terms: Terms | None = None) -> Price:
-    """Return the price of a target.
+    """Return the price of all instances of a target together.
 
-    `given` is the caller's price of one instance, prices by instance name, or None for
-    the list price. `terms` None means on demand, or a Capacity Block if no price on
-    demand is listed.
+    `given` is the caller's price of one instance in dollars per hour, or such prices by
+    instance name. If the caller gives no price for the instance, the list price with
+    these `terms` is used; `terms` None means the price on demand or, if none is listed,
+    the price of a Capacity Block.
 
     Raises:
         InvalidProgramError: no price is given or listed; a price is not above 0;
@@ -96,7 +101,8 @@ def check_watts(watts: float | None) -> None:
 
 
 def rented_hours(busy_seconds: float, utilization: float) -> float:
-    """Return the hours that are paid for `busy_seconds` of work at `utilization`."""
+    """Return the hours for which a machine is rented to work for `busy_seconds`, if it
+    works for the share `utilization` of the rented time."""
     return busy_seconds / SECONDS_PER_HOUR / utilization
 
 
@@ -110,14 +116,16 @@ def energy_kwh(watts: float, hours: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The time of a training step, in which every copy of the program runs once.
+    """The time of a training step, in which every copy (replica) of the program runs
+    once and the gradients of all copies are added.
 
     Attributes:
         compute_seconds: the time of one copy, including its own collectives.
         all_reduce_seconds: the time of the all-reduce of gradients over the copies.
-        exposed_seconds: the part of the all-reduce that the backward pass does not
-            hide.
-        launch_seconds: the delay until the next step, including a wait for all ranks.
+        exposed_seconds: the part of the all-reduce that does not overlap the backward
+            pass.
+        launch_seconds: the delay between a step and the next, including the wait for
+            all ranks.
     """
 
     compute_seconds: float
@@ -127,7 +135,7 @@ class StepTime:
 
     @property
     def step_seconds(self) -> float:
-        """Return the seconds from one step to the next."""
+        """Return the seconds from the start of a step to the start of the next."""
         return self.compute_seconds + self.exposed_seconds + self.launch_seconds
 
 
@@ -137,8 +145,8 @@ class TrainingRun:
 
     Attributes:
         steps: optimizer steps; None if `tokens` is given or the length is unknown.
-        tokens: the tokens of the run, given instead of `steps`.
-        tokens_per_step: tokens of one call of the step, on one copy.
+        tokens: the tokens of all steps, given instead of `steps`.
+        tokens_per_step: tokens that one copy of the program processes in a step.
         utilization: share of the rented time in which steps run.
         watts: average power of the whole machine; None if not known.
     """
@@ -153,8 +161,9 @@ class TrainingRun:
         """Refuse a run that is incomplete or contradicts itself.
 
         Raises:
-            InvalidProgramError: both `steps` and `tokens`; `tokens` without
-                `tokens_per_step`; a number that is not above 0.
+            InvalidProgramError: both `steps` and `tokens` are given; `tokens` is given
+                without `tokens_per_step`; a number is not above 0; the utilization is
+                above 1.
         """
         check_utilization(self.utilization)
         for name in ("steps", "tokens", "tokens_per_step", "watts"):
@@ -172,7 +181,8 @@ class TrainingRun:
             )
 
     def steps_of(self, copies: float) -> int | None:
-        """Return the run's steps on `copies` copies; None without steps and tokens."""
+        """Return the number of steps of the run, if `copies` copies of the program run
+        in every step; None if neither `steps` nor `tokens` is given."""
         if self.tokens is None:
             return self.steps
         assert self.tokens_per_step is not None
@@ -188,9 +198,10 @@ class TrainingCost:
         policy: the name of the policy; "" for the caller's machine.
         devices: logical cores in use; 0 for the caller's machine.
         copies: copies of the program, each with its own batch; for the caller's
-            machine, the number of batches in a step.
+            machine, the number of such batches that its step processes.
         time: the parts of a step's time.
-        tokens_per_second: tokens of all copies per second in which steps run.
+        tokens_per_second: tokens of all copies in a step, divided by the step's time;
+            rented time in which no step runs does not count.
         steps: optimizer steps.
         tokens: tokens of all steps.
         hours: rented hours.
@@ -198,8 +209,9 @@ class TrainingCost:
         dollars_per_million_tokens: price of a million tokens at the run's utilization.
         energy_kwh: energy of the rented hours, from the caller's watts.
         price: the price of the whole machine.
-        hbm_bytes: peak HBM of one device; results reuse donated arguments' memory.
-        hbm_capacity_bytes: the HBM of one device.
+        hbm_bytes: peak use of HBM on one device, if results reuse the memory of donated
+            arguments; 0 for the caller's machine.
+        hbm_capacity_bytes: the HBM of one device; 0 for the caller's machine.
     """
 
     machine: str
@@ -220,18 +232,20 @@ class TrainingCost:
 
     @property
     def dollars_per_batch(self) -> float:
-        """Return the price of a step divided by `copies`, at full utilization."""
+        """Return the dollars for a step, divided by `copies`, as if steps ran during
+        all of the rented time."""
         hours = rented_hours(self.step_seconds, 1.0)
         return hours * self.price.usd_per_hour / self.copies
 
     @property
     def step_seconds(self) -> float:
-        """Return the seconds from one step to the next."""
+        """Return the seconds from the start of a step to the start of the next."""
         return self.time.step_seconds
 
     @property
     def fits(self) -> bool:
-        """Return whether the program fits in HBM; true if no bytes were counted."""
+        """Return whether the program fits in HBM; true for the caller's machine, whose
+        bytes are not counted."""
         return self.hbm_bytes <= self.hbm_capacity_bytes
 
     @property
@@ -245,7 +259,8 @@ class TrainingCost:
 
 
 def price_record(price: dict[str, object]) -> dict[str, object]:
-    """Return the fields of a `Price`, with the names that flat records use."""
+    """Return the fields of a `Price` with their names in a flat `record`, which show
+    that they belong to a price: "price_basis" for "basis"."""
     return {
         "usd_per_hour": price["usd_per_hour"],
         "price_basis": price["basis"],
@@ -265,9 +280,10 @@ def training_cost(
     hbm_bytes: int = 0,
     hbm_capacity_bytes: int = 0,
 ) -> TrainingCost:
-    """Return the cost of a run on a machine.
+    """Return the cost of a training run on a machine.
 
-    In a step each copy processes `run.tokens_per_step` tokens; see `TrainingCost`."""
+    In a step each copy processes `run.tokens_per_step` tokens. The other arguments are
+    the fields of `TrainingCost` with the same names."""
     steps = run.steps_of(copies)
     made = None if run.tokens_per_step is None else run.tokens_per_step * copies
     rate = None if made is None else made / time.step_seconds

@@ -51,15 +51,16 @@ class Network:
 
     @property
     def chips_per_node(self) -> int:
-        """Return the number of chips that NeuronLink joins."""
+        """Return the number of chips of a node, which NeuronLink joins."""
         return math.prod(self.topology.shape)
 
     def seconds_per_byte(self, step: CollectiveStep) -> Mapping[str, float]:
-        """Return the seconds that "link", "dma" and "efa" each need for one of the
-        `step.count` equal steps, per byte of the collective.
+        """Return the seconds that NeuronLink ("link"), a rank's DMA engines ("dma") and
+        EFA ("efa") need, per byte of the collective, for one of the equal steps that
+        `step` describes.
 
         Raises:
-            UnsupportedError: ranks on several nodes which no network joins.
+            UnsupportedError: the step is between nodes, and no network joins the nodes.
         """
         inside, outside = self._divided(step)
         link = routes_of(self.topology)
@@ -71,7 +72,7 @@ class Network:
         }
 
     def hop_seconds(self, step: CollectiveStep) -> float:
-        """Return the latency of one of the `step.count` equal steps."""
+        """Return the latency of one of the equal steps that `step` describes."""
         is_between = any(self._node(a) != self._node(b) for a, b in step.flows)
         return self.efa_hop_seconds if is_between else self.chip_hop_seconds
 
@@ -94,8 +95,10 @@ class Network:
     def _over_efa(
         self, step: CollectiveStep, flows: Mapping[tuple[int, int], float]
     ) -> float:
-        """Return the seconds per byte over EFA. Ranks of neighbouring chips share an
-        interface, which sends and receives at the same time."""
+        """Return the seconds in which the slowest EFA interface carries its part of
+        `flows`, per byte of the collective. All ranks on `chips_per_interface`
+        neighbouring chips share an interface, which sends and receives at the same
+        time."""
         if self.efa_bytes_per_second is None:
             raise UnsupportedError(
                 f"a collective over several nodes of {self.name}: no published network "
@@ -122,7 +125,8 @@ class Network:
 def network_of(target: Target, lnc: int | None = None) -> Network:
     """Return the network of a target.
 
-    A chip without an instance is assumed to be in the largest instance with this chip.
+    A target without an instance is assumed to be in the largest instance of one host
+    with its chip or, if there is none, in one host of an UltraServer.
 
     Raises:
         InvalidProgramError: an LNC size that the chip does not have.

@@ -1,8 +1,8 @@
-"""An engine's pass for which lowering has no instruction.
+"""A pass of an engine that lowering never emits: scalar operations and a reduction.
 
-`fusion` makes it from two or three instructions, and the cost rules price it. In
-`nki.isa` it is tensor_scalar_reduce on VectorE, and activation_reduce or activate2 on
-ScalarE.
+`fusion` makes it from the instructions that lowering emits, and the cost rules price
+it. In `nki.isa` it is tensor_scalar_reduce on VectorE, and activation_reduce or
+activate2 on ScalarE.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from math import prod
 from neuronjax.ir.instruction import Instruction
 from neuronjax.ir.instruction_set import TensorCopy, TensorReduce
 
-#: Operators that ScalarE computes by its scale, its bias, or a function that every
-#: table has.
+#: Operators that ScalarE computes by its scale, its bias, or a function that is in
+#: every table of functions.
 ON_SCALAR = frozenset({"add", "subtract", "multiply", "negate", "abs", "sign"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReducingPass(Instruction):
-    """Scalar operations on operands[0], and a fold of each row of their result.
+    """A pass that applies scalar operations to operands[0], and reduces each row of the
+    result to one number.
 
     Attributes:
-        fold: the operator, as in TensorReduce.
-        rows: the number of rows, and of results of the fold.
+        fold: the operator of the reduction, as in TensorReduce.
+        rows: the number of rows, and so of the numbers that the reduction returns.
         is_affine: whether ScalarE can execute the scalar operations.
     """
 
@@ -42,8 +43,10 @@ def operator(i: Instruction) -> str:
 def folding_pass(
     main: Instruction, members: Iterable[Instruction], fold: TensorReduce
 ) -> Instruction:
-    """Return a `ReducingPass` of `main`, the pass of `members`, and the `fold` of its
-    rows; `main` itself if a member divides or the results are integers."""
+    """Return a `ReducingPass` that executes `members` and then the reduction `fold`.
+
+    `main` is the instruction that prices `members` without the reduction. Return `main`
+    if a member divides or the results of `main` are integers."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):

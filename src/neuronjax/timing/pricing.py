@@ -1,8 +1,9 @@
-"""Prices of regions (`fused`): a way to execute each step, and the time between tiles.
+"""Prices of regions (`fused`): the work of each step, and the time between tiles.
 
-The ways are chosen so that the region's busiest queue has little work. As in a software
-pipeline, a tile starts whenever the busiest queue has done its work for one tile.
-Prices do not depend on start times, which `schedule` finds.
+A *way* to execute a step is a sequence of engine work (`work.Way`). A way is chosen for
+each step so that the region's busiest queue has little work. As in a software pipeline,
+a tile starts whenever the busiest queue has done its work for the previous tile. Prices
+do not depend on start times, which `schedule` finds.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ class PricedStep:
     """A step with the way in which it is executed.
 
     Attributes:
-        way: the works that execute the step.
+        way: the works of engines that execute the step, in order.
         reads: values in memory that the step reads.
-        is_barrier: whether readers of the step's results wait for the last tile.
+        is_barrier: whether a reader of the step's results waits until the step has
+            processed its last tile.
     """
 
     step: FusedStep
@@ -52,13 +54,14 @@ class PricedStep:
 
 @dataclass(slots=True, eq=False)
 class PricedMove:
-    """A movement with its time.
+    """A transfer between HBM and SBUF (`Movement`) with its times.
 
     Attributes:
-        seconds: the time on the DMA engines.
-        latency: the seconds from the movement's end until a consumer can start.
-        first_reader: for a read, the index of the first step that reads the value, 0 if
-            no step does; for a write, that of the step that makes the value, or -1.
+        seconds: the time that the transfer occupies the DMA engines.
+        latency: the seconds from the transfer's end until a consumer can start.
+        first_reader: for a load, the index of the first step that reads the value (0 if
+            no step does); for a store, the index of the step that computes the value
+            (-1 if no step does).
     """
 
     movement: Movement
@@ -72,13 +75,15 @@ class PricedUnit:
     """A unit (a region and its transfers) with prices.
 
     Attributes:
-        pieces: the number of consecutive tiles.
-        interval: the seconds from one tile to the next.
+        pieces: the number of parts that are scheduled one after the other, at most
+            `MOST_PIECES`; a piece is one tile or several tiles.
+        interval: the seconds from the start of one piece to the start of the next.
         tables: ScalarE's function tables, in order of first use.
-        block: the prices of one row block, if the unit runs one block after the other.
+        block: the prices of one row block, if the unit completes each block of rows
+            before the next; else None.
         blocks: the number of row blocks, set only in `block`.
-        sources: by `id` of a row block's work, the work for all blocks together; set
-            only in `block`.
+        sources: by `id` of a work of one row block, the same work for all row blocks
+            together; set only in `block`.
     """
 
     steps: list[PricedStep] = field(default_factory=list)
@@ -92,8 +97,10 @@ class PricedUnit:
     sources: dict[int, Work] = field(default_factory=dict)
 
     def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
-        """Return, in order, the groups of loads that start together. Each group is
-        (whether each tile needs only a part of the loads, the loads)."""
+        """Return the groups of loads that start together, in the order of their starts.
+
+        A group is a pair: whether its loads are streamed, so that a tile needs only a
+        part of each load, and the loads."""
         groups: dict[tuple[bool, int], list[PricedMove]] = {}
         for move in self.loads:
             streams = self.pieces > 1 and not move.movement.is_whole
@@ -103,7 +110,8 @@ class PricedUnit:
 
 
 class Pricing:
-    """The prices of units on one core, each computed once."""
+    """The prices of units (regions with their transfers) on one core; each unit is
+    priced once."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -149,7 +157,8 @@ class Pricing:
         return out
 
     def moves(self, unit: Unit) -> PricedUnit:
-        """Return prices of the transfers of `unit`, control flow or a collective."""
+        """Return the prices of a unit's transfers alone, if the unit is control flow or
+        a collective."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = PricedUnit()
@@ -159,9 +168,10 @@ class Pricing:
     def _unmasked(
         self, fused: Fused, region: TiledRegion, options: list[tuple[Way, ...]]
     ) -> list[tuple[Way, ...]]:
-        """Return `options` without work for attention scores in blocks that are masked.
+        """Return `options` (by step, the ways to execute it) without the work for
+        blocks of attention scores that a mask hides completely.
 
-        ASSUMPTION: the compiler skips masked blocks as attention kernels do, with the
+        ASSUMPTION: the compiler skips such blocks as attention kernels do, with the
         block sizes of nki-library."""
         masked = next((s.masked for s in region.steps if s.masked), None)
         if masked is None:
@@ -218,9 +228,10 @@ class Pricing:
         return found
 
     def _choose(self, options: list[tuple[Way, ...]], pieces: int) -> list[Way]:
-        """Return a way for every step, so that the busiest queue has little work.
+        """Choose one way for every step, so that the busiest queue has little work.
 
-        Steps with a single way come first, then the others, the longest step first."""
+        `options` has, by step, the ways to execute it. The choice is greedy: steps with
+        a single way come first, then steps with several ways, the longest first."""
         load: dict[str, float] = {}
         chosen: list[Way] = [found[0] for found in options]
         longest = [sum(work.seconds for work in way) for way in chosen]
@@ -235,8 +246,9 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return the seconds of the busiest queue once `way` is added to `load`, plus
-        the seconds of one tile through `way`, divided by `pieces`."""
+        """Return a cost of `way`, by which `_choose` compares ways: the seconds of the
+        busiest queue once `way` is added to `load` (seconds by queue), plus a share,
+        1 / `pieces`, of the seconds in which one tile passes all works of `way`."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)
@@ -304,10 +316,11 @@ def _scaled(found: tuple[Way, ...], share: float) -> tuple[Way, ...]:
 
 
 def priced(fused: Fused, step: FusedStep) -> tuple[Instruction, frozenset[int]]:
-    """Return the instruction to price for a step, and the positions of its scalars.
+    """Return the instruction that is priced for a step, and the positions of its scalar
+    operands (one element, or one per row).
 
-    The instruction's operands have the shapes that it reads through access patterns,
-    and the dtypes of the tensors in memory."""
+    An operand of this instruction has the shape that an engine reads through the access
+    pattern, and the dtype of the tensor in memory."""
     i, types, access = step.instruction, fused.types, fused.access
     if step.form in ("control", "collective", "other", "matmul", "reduce"):
         operands = [

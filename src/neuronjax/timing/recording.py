@@ -13,11 +13,12 @@ from neuronjax.timing.work import Event, Queue, Work
 
 
 class EventRecorder:
-    """A collector of events.
+    """A collector of a schedule's events, in the order of issue.
 
     Attributes:
         on: whether events are recorded.
-        count: how often the loops around the current instructions execute them.
+        count: how often the loops around an instruction execute it; new events get
+            this count.
         instructions: the instructions to which events belong, one per step.
         fused: for each of `instructions`, all the instructions that its step fuses.
     """
@@ -57,8 +58,8 @@ class EventRecorder:
         end: float,
         pieces: int,
     ) -> None:
-        """Record a transfer as an event: a read for the first step that reads the
-        value, a write for the step that computes the value."""
+        """Record a transfer as an event. A read belongs to the first step that reads
+        the value, a write to the step that computes the value."""
         if not self.on:
             return
         transfer, reader, number = move.movement.transfer, move.first_reader, -1
@@ -70,8 +71,9 @@ class EventRecorder:
         )
 
     def once(self, first: int, last: int) -> None:
-        """Count the table loads in a range of a loop's events once, not once per
-        iteration, since later iterations need no table loads."""
+        """Count the table loads of a loop once per run of the loop, not per iteration,
+        since later iterations need none. The loop's events are those from `first` up
+        to, but not including, `last`."""
         for n in range(first, last):
             if self.events[n].name == TABLE_LOAD:
                 self.events[n] = self.events[n]._replace(count=self.count)
@@ -84,7 +86,11 @@ class EventRecorder:
         period: float,
         sources: Mapping[int, Work],
     ) -> None:
-        """Extend a range of events of the first row block to represent all blocks."""
+        """Change the events of one row block into events of all `blocks` row blocks,
+        one of which starts every `period` seconds. Table loads occur only once.
+
+        The events are those from `first` up to, but not including, `last`. `sources`
+        has, by `id` of an event's work, the work for all row blocks."""
         later = (blocks - 1) * period
         for n in range(first, last):
             event = self.events[n]
@@ -106,7 +112,8 @@ class EventRecorder:
         *,
         is_assumed: bool,
     ) -> None:
-        """Record a loop; `events` is the range of events of its first iteration."""
+        """Record a loop. `events` is (first, last): the events of the loop's first
+        iteration are those from first up to, but not including, last."""
         if not self.on:
             return
         found = self.events[slice(*events)]

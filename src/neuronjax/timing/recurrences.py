@@ -2,10 +2,11 @@
 
 `tensor_tensor_scan` is r[i] = (d0[i] op0 r[i - 1]) op1 d1[i] along the free axis, with
 its state in FP32 [ISA]. A selective scan, for example, is a loop over tokens whose
-carry is h = a h + b. If such a loop is rewritten, as in kernels [MAM], each instruction
-of the body processes all iterations together, as a last axis, and scans compute the
-carry. This needs transpositions; a loop is rewritten if they take less time than the
-latencies of its iterations. Only the time changes: execution still runs the loop.
+carry is h = a h + b. In the rewritten program, as in the vendor's tutorial of a fused
+Mamba kernel [MAM], each instruction of the loop's body processes all iterations
+together, along an additional last axis, and scans compute the carry. This needs
+transpositions; a loop is rewritten if they take less time than the latencies of its
+iterations. Only the predicted time changes: execution still runs the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from neuronjax.timing.work import Core
 
 
 def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
-    """Return the program with recurrent loops as scans; without them, `program`."""
+    """Return the program with scans instead of the recurrent loops that become quicker
+    as scans; `program` itself if there is no such loop."""
     if not any(isinstance(i, Loop) for i in program.walk()):
         return program
     rewriting = _ScanRewriting(program, core)
@@ -47,7 +49,8 @@ def with_scans(program: InstructionProgram, core: Core) -> InstructionProgram:
 def scanned_loops(
     before: InstructionProgram, after: InstructionProgram
 ) -> tuple[str, ...]:
-    """Return the source lines of the loops in `before` that `after` has no more."""
+    """Return the source lines of the loops of `before` that are scans in `after`, the
+    result of `with_scans(before, ...)`."""
     if after is before:
         return ()
     left = {i.location.source for i in after.walk() if isinstance(i, Loop)}
@@ -108,7 +111,9 @@ class _ScanRewriting:
         return found if turned / hbm_bytes_per_second(self.core) < waits else None
 
     def _turned_bytes(self, block: Block, found: list[Instruction]) -> float:
-        """Return the bytes of the transpositions in `found` that nothing undoes."""
+        """Return the bytes that the transpositions in `found` move. A transposition
+        does not count if it undoes the one before it, or if all instructions that read
+        its result undo it; results of the block always count."""
         results = {v.buffer.number for v in block.results}
         total = 0.0
         for i in found:
@@ -142,7 +147,8 @@ def _undo(first: Instruction | None, then: Instruction) -> bool:
 
 
 def _turned_once(instructions: list[Instruction]) -> Iterator[Instruction]:
-    """Yield the instructions with consecutive transpositions merged."""
+    """Yield the instructions. If one transposes the result of another transposition, it
+    is replaced by one transposition of the original tensor, or by a reshape."""
     turned: dict[int, DmaCopy] = {}
     for i in instructions:
         if isinstance(i, DmaCopy) and i.kind == "transpose":

@@ -42,7 +42,8 @@ class Routes:
         return self._known[ends]
 
     def bytes_per_second(self, wire: Wire) -> float:
-        """Return the rate of a wire; in a switch a chip's cables are one wire."""
+        """Return the rate of a wire. In a switch, all cables of a chip that belong to
+        one `Link` count as one wire."""
         link = self.topology.links[wire[1]]
         cables = link.per_chip if self.topology.kind == "switch" else 1
         return cables * link.bytes_per_second
@@ -60,14 +61,15 @@ class Routes:
 
 @functools.lru_cache(maxsize=64)
 def routes_of(topology: Topology) -> Routes:
-    """Return the routes of a topology, computed once."""
+    """Return the `Routes` of a topology, which are computed once per topology."""
     return Routes(topology)
 
 
 def _along_axes(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield a route's wires, axis after axis, each with its part of the message."""
+    """Yield the wires of the route between two chips, axis after axis. Each is paired
+    with the fraction of the message that it carries."""
     start, end = place_of(topology, source), place_of(topology, destination)
     links = {link.axis: i for i, link in reversed([*enumerate(topology.links)])}
     at = list(start)
@@ -82,7 +84,8 @@ def _along_axes(
 def _ways(
     topology: Topology, axis: int, a: int, b: int
 ) -> list[tuple[int, int, float]]:
-    """Return (direction, hops, part of the message) for each direction that is used."""
+    """Return how a message moves along `axis` from coordinate `a` to `b`: (direction,
+    number of hops, fraction of the message) for each direction that is used."""
     size = topology.shape[axis]
     if not topology.closed[axis]:
         return [(1 if b > a else -1, abs(b - a), 1.0)]
@@ -104,10 +107,11 @@ def _number(topology: Topology, place: Sequence[int]) -> int:
 def _switched(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield a route's wires: to the destination's rack, then to its server or chip.
+    """Yield the wires of the route between two chips that switches join. Each is paired
+    with 1.0, since it carries the whole message.
 
-    ASSUMPTION: between racks a message takes the direct cable to the chip in the same
-    position, and continues from there."""
+    ASSUMPTION: to another rack a message first takes the direct cable to the chip in
+    the same position of that rack, and continues from there."""
     if source == destination:
         return
     (server, chip), (other, _) = (place_of(topology, c) for c in (source, destination))
@@ -128,10 +132,12 @@ def _cable(source: int, destination: int, link: int) -> Iterator[tuple[Wire, flo
 
 @functools.lru_cache(maxsize=256)
 def channels(topology: Topology, group: Group) -> tuple[tuple[int, ...], ...]:
-    """Return, for each channel of a ring, the group's chips in order; () for one chip.
+    """Return, for each channel of a ring algorithm, the group's chips in the order in
+    which data passes them; () if the group is on one chip.
 
-    A group of all chips of a 4 x 4 or 4 x 4 x 4 torus has four channels; other groups
-    have two, in opposite directions (vendor's `collective_permute_implicit`)."""
+    A group of all chips of a 4 x 4 torus, of a 4 x 4 x 4 torus, or of one plane of the
+    latter has four channels; other groups have two, in opposite directions (vendor's
+    `collective_permute_implicit`)."""
     first = {ranks[0]: group.locals[ranks[0]] for ranks in group.by_chip}
     if len(first) == 1:
         return ()
@@ -157,12 +163,12 @@ def _cycles_of_plane(group: Group) -> list[tuple[int, ...]]:
 def _through_planes(
     cycles: Sequence[tuple[int, ...]], planes: int
 ) -> list[tuple[int, ...]]:
-    """Return each cycle of a plane, cut open, as a path through all planes: forwards on
-    even planes and backwards on odd planes.
+    """Return, for each of two cycles of a plane, a path through all planes. On every
+    plane the path takes all wires of the cycle except one, forwards on even planes and
+    backwards on odd planes.
 
     ASSUMPTION, since the vendor's cycles through an UltraServer are not published. The
-    paths share no wire, because the second cycle is cut between other chips than the
-    first."""
+    two paths share no wire, because they change planes at different chips."""
     ends = {cycles[0][0], cycles[0][-1]}
     second = cycles[1]
     while ends & {second[0], second[-1]}:

@@ -1,9 +1,10 @@
-"""The choice of values that stay in SBUF between the regions of a block.
+"""The choice of values that stay in SBUF between the regions of a program's block.
 
-The regions are visited once, in order. Values that later regions read stay while they
-fit; the value with the furthest next use is evicted first, and saved if it is not in
-HBM. Whole operands (`TiledRegion.whole`) that do not fit beside the tiles are loaded
-once per block of rows.
+The regions (`TiledRegion`) are visited once, in order. Values that later regions read
+stay while they fit. The value with the furthest next use is evicted first, and is saved
+to HBM if HBM does not have it. Whole operands (`TiledRegion.whole`, which every tile of
+rows needs completely) that do not fit beside the tiles are loaded again for each block
+of tiles.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class SbufAllocation:
             v: (0, len(regions)) for v, n in self.argument.items() if n not in resident
         }
         self.updated: dict[int, int] = {}
-        #: Values that need no memory: each tile is read when it is computed.
+        #: Values that need no memory: a reader takes each tile when it is computed.
         self.passed_on: set[int] = set()
         #: Values that are written directly into a slice of a tensor in HBM, so that the
         #: update of this slice moves nothing.
@@ -96,7 +97,8 @@ class SbufAllocation:
         )
 
     def _copy_arguments(self) -> None:
-        """Add copies for results that are an argument or a view of an argument.
+        """Plan copies within HBM for results of the block that are an argument or an
+        access pattern of an argument, since a result has memory of its own.
 
         A loop's carry is not copied if it is unchanged or stays in SBUF."""
         arguments = self.fused.arguments
@@ -115,7 +117,8 @@ class SbufAllocation:
             self.units.append(unit)
 
     def _uses(self) -> dict[int, list[int]]:
-        """Return, by value, the numbers of the units that read it, the last first."""
+        """Return, for each value, the indices of the units that read the value, in
+        descending order."""
         uses: dict[int, list[int]] = {}
         for n in range(len(self.units) - 1, -1, -1):
             region = self.units[n].region
@@ -179,12 +182,14 @@ class SbufAllocation:
         unit.sbuf_bytes = min(self.capacity, used + others)
 
     def _mark_layouts(self, unit: Unit) -> set[int]:
-        """Set `unit.turned` to the matmul operands that the array has to transpose, and
-        return their values.
+        """Set `unit.turned` to the operands of matmuls that TensorE has to transpose
+        first, and return the tensors in memory that are transposed.
 
-        A computed value has the layout that its readers need, unless a reduction along
-        its rows or a scalar per row keeps the rows on the partitions. A value from HBM
-        has the layout of its tensor. A value is transposed once for all its readers."""
+        A computed value has the layout that its readers need, with one exception: its
+        rows stay on the partitions if it is a result of the block, or if it depends on
+        a step that needs them there (a reduction along rows, a scalar per row). A value
+        from HBM has the layout of its tensor. A value is transposed once for all its
+        readers in the region."""
         region, bound, reads = unit.region, self.bound, self.fused.reads
         turned: set[int] = set()
         found: dict[tuple[int, int], None] = {}
@@ -274,9 +279,9 @@ class SbufAllocation:
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
     def _takes_place(self, n: int, value: int, source: int) -> None:
-        """Record that a value is in HBM from unit n on, in the memory of `source` if
-        nothing reads `source` later. The memory of arguments and results is not reused.
-        """
+        """Record that `value` is in HBM from unit `n` on. If nothing reads the tensor
+        `source` later, `value` reuses its memory, and is counted from unit `n` + 1 on.
+        The memory of the block's arguments and results is not reused."""
         self._lies_in_hbm(n, value)
         if source in self.argument or source in self.results:
             return
@@ -287,8 +292,9 @@ class SbufAllocation:
     def _make_room(
         self, n: int, unit: Unit, room: float, needed: Mapping[int, None]
     ) -> None:
-        """Remove from SBUF the values without a later reader, then evict values until
-        the rest fits in `room`; values in `needed` are neither counted nor evicted."""
+        """Remove from SBUF the values that no unit from `n` on reads, then evict values
+        until the remaining ones fit in `room` bytes. Values in `needed` do not count,
+        and are not evicted."""
         self.sbuf.expire(n - 1)
         total = self.sbuf.besides(needed)
         if total <= room:
@@ -306,7 +312,8 @@ class SbufAllocation:
         *,
         after: int,
     ) -> None:
-        """Evict values, the furthest next use first, until `total` is within `room`."""
+        """Evict some of `values`, the one with the furthest next use first, until the
+        `total` bytes in SBUF have become at most `room`."""
         for value in sorted(values, key=lambda v: (-self._next(v, after), v)):
             if total <= room:
                 break
@@ -319,8 +326,9 @@ class SbufAllocation:
         self.sbuf.add(value, size, _NEVER if value in self.kept_results else last)
 
     def _write_results(self, n: int, unit: Unit, room: float) -> None:
-        """Save the block's results to HBM. Keep the unit's results that later units
-        read in SBUF, or save them if they do not fit."""
+        """Plan where the results of `unit` are. Results of the block are saved to HBM.
+        Values that later units read stay in SBUF, or are saved to HBM if SBUF has no
+        room for them."""
         fused = self.fused
         for step in unit.region.steps:
             for value in step.results:
@@ -341,7 +349,7 @@ class SbufAllocation:
                     self._place(value)
 
     def _place(self, value: int) -> None:
-        """Add a saved value to `in_place` if a reader only copies the value into a
+        """Add a saved value to `in_place` if a step that reads it copies it into a
         slice of a tensor, as when a scan stacks its results."""
         uses = () if value in self.results else self.next_use.get(value, ())
         steps = (self.units[n].region.steps[0] for n in uses)
@@ -350,7 +358,8 @@ class SbufAllocation:
             del self.in_hbm[value]
 
     def _passes_on(self, n: int, value: int, later: int) -> bool:
-        """Return whether one unit reads `value`, each tile as soon as it is made."""
+        """Return whether `value`, computed by unit `n`, needs no memory, since its only
+        reader, unit `later`, takes each tile as soon as the tile is computed."""
         if later == _NEVER or len(self.next_use[value]) != 1:
             return False
         steps, fused = self.units[later].region.steps, self.fused
@@ -377,9 +386,10 @@ class SbufAllocation:
         """Plan `unit` if it gathers or updates slices of a tensor; return whether it is
         planned.
 
-        An update happens in place, since nothing reads the target later. The transfer
-        is an "output" if the block returns the updated tensor, else an "update" if the
-        target is an argument, else a "spill_save"."""
+        An update is planned in place: only the slices move. If the old tensor is still
+        needed, the copy that preserves it is not counted. The transfer of the slices is
+        an "output" if the block returns the updated tensor, else an "update" if the
+        tensor is an argument, else a "spill_save"."""
         (step,) = unit.region.steps
         moved = addressed_bytes(step.instruction)
         is_gather = isinstance(step.instruction, LocalGather)
@@ -416,7 +426,8 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """Plan an update of `source` in SBUF; return False if a later unit reads it."""
+        """Plan an update in place of slices of `source`, which is in SBUF; return True.
+        If a later unit reads `source`, plan nothing and return False."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True

@@ -1,13 +1,14 @@
 """The schedule of a program on one logical NeuronCore, by engine.
 
-Regions follow each other in program order; each engine and the DMA rings work in the
-order of issue. Inside a region, tiles start at equal intervals, in which the busiest
-queue does its work for one tile: the total is the time of one tile through all steps,
-plus one interval per further tile. In a region of one tile, a step starts when the
-first part of its producer's result is ready, and processes its last part after the
-producer ends. Loads are issued before the engines need them. Iterations of a loop start
-at equal intervals. A branch takes the time of its longest block. An Spmd block takes
-the time of one device, since all devices run the same program.
+Regions (steps that run tile by tile) follow each other in program order; each engine
+and the DMA rings work in the order of issue. Inside a region, tiles start at equal
+intervals, in which the busiest queue does its work for one tile. A region takes the
+time of its first tile through all steps, plus one interval for each later tile. In a
+region of one tile, a step starts when the first part of its operands is ready, and
+processes the last part after the steps that compute its operands have ended. Loads are
+issued before the engines need them. Iterations of a loop start at equal intervals. A
+branch takes the time of its longest block. An Spmd block takes the time of one device,
+since all devices run the same program.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ def schedule(
 ) -> Timeline:
     """Return the timeline of a program.
 
-    `trips` has the iteration counts of loops with dynamic conditions, by the user's
-    line, "file.py:12", or by the instruction's ordinal. A loop whose count is neither
-    static nor in `trips` counts as one iteration, with a note in `Timeline.notes`.
-    `plan` None means that memory is planned here; `placement` is `Policy.placement`.
+    `trips` has iteration counts of loops, by the user's line, such as "file.py:12", or
+    by the loop instruction's ordinal. A loop whose count is neither static nor in
+    `trips` counts as one iteration, which a note in `Timeline.notes` says. `plan` is
+    the memory plan; None means that it is computed here. `placement` is
+    `Policy.placement`.
 
     Raises:
         InvalidProgramError: a collective has a device that is not in `placement`.
@@ -100,7 +102,7 @@ class _Schedule:
 
     @cached_property
     def written(self) -> Mapping[int, Instruction]:
-        """Return the instruction that writes each buffer, to find trip counts."""
+        """Return, by buffer number, the instruction that writes the buffer."""
         return all_writers(self.program)
 
     # -- blocks ------------------------------------------------------------------------
@@ -144,7 +146,10 @@ class _Schedule:
         self._store(prices, state, times)
 
     def _blocks(self, block: PricedUnit, state: QueueState, times: _Times) -> None:
-        """Schedule a row block with events, and one to find the period of the rest."""
+        """Schedule all row blocks of a region.
+
+        The first block is scheduled with events. A second block is scheduled without
+        events, to find the time by which each later block follows the previous one."""
         records, first = self.recorder.on, len(self.recorder.events)
         one = self._one_block(block, state, times)
         last = len(self.recorder.events)
@@ -160,14 +165,17 @@ class _Schedule:
         self.recorder.repeat(first, last, block.blocks, period, block.sources)
 
     def _one_block(self, block: PricedUnit, state: QueueState, times: _Times) -> float:
-        """Schedule one row block, and return when the next block can use the memory."""
+        """Schedule one row block, and return the time at which it ends, in seconds. The
+        next block, which uses the same part of SBUF, is loaded after this time."""
         self._steps(block, state, times)
         state.dma = max(state.dma, state.end)
         return state.dma
 
     def _tables(self, prices: PricedUnit, state: QueueState) -> None:
-        """Load each of ScalarE's tables once per region, before the region's steps, as
-        if all tiles of a function were computed together (ASSUMPTION)."""
+        """Schedule the loads of the function tables that a region's activations need
+        and ScalarE does not have yet. Each table is loaded once, before the region's
+        steps, as if one function were computed for all tiles, then the next function
+        (ASSUMPTION)."""
         tables = prices.tables
         if not tables or tables == (state.table,):
             return
@@ -183,10 +191,12 @@ class _Schedule:
         self.table_loads += 1
 
     def _load(self, prices: PricedUnit, state: QueueState, times: _Times) -> _Times:
-        """Issue the loads of a region, and return when each loaded value is ready.
+        """Schedule the loads of a region. Return, by value (the number of a tensor),
+        the times at which its first part and its last part are ready.
 
-        Loads for the same step end at the same time; loads of whole operands come
-        first."""
+        Values that the first tile needs completely are loaded first, in the order of
+        the steps that read them. Then the values of which each tile needs only a part
+        are loaded together."""
         if not prices.loads:
             return {}
         move_on = self.recorder.move
@@ -220,7 +230,8 @@ class _Schedule:
     def _tiled(
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
-        """Schedule a tile through all steps; other tiles follow at equal intervals."""
+        """Schedule a region of several tiles: the first tile through all steps, and the
+        later tiles, which follow it at equal intervals."""
         pieces, interval = prices.pieces, prices.interval
         others = (pieces - 1) * interval
         inside: dict[int, float] = {}
@@ -236,10 +247,10 @@ class _Schedule:
                 elif value in streams:
                     first, end = arrived[value]
                     first = max(first, end - others)
-                elif value in arrived:  # the first tile may overlap the load
+                elif value in arrived:  # whole: the first tile may overlap the load
                     first, end = arrived[value]
                     last = max(last, end)
-                else:  # of an earlier region: wait for its last tile
+                else:  # computed by an earlier region: wait for its last tile
                     first = times[value][1] if value in times else 0.0
                 if first > ready:
                     ready = first
@@ -268,7 +279,7 @@ class _Schedule:
         self, prices: PricedUnit, state: QueueState, times: _Times, arrived: _Times
     ) -> None:
         """Schedule the steps of a region of one tile. Each step starts when the first
-        part of its producers' results is ready."""
+        part of each of its operands is ready."""
         free, note = state.free, self.recorder.work
         for p in prices.steps:
             first = end = 0.0
@@ -296,8 +307,9 @@ class _Schedule:
             state.end = max(state.end, end)
 
     def _ramp(self, state: QueueState, start: float, busy: float) -> float:
-        """Return the seconds that the throttle adds to `busy` seconds of TensorE, 0 if
-        no pause is before them."""
+        """Return the seconds that TensorE's throttle adds to work that starts at
+        `start` and takes `busy` seconds at the full rate; 0 if TensorE did not pause
+        before the work."""
         if not is_idle(start - state.free.get("tensor", -inf)):
             return 0.0
         return after_idle_seconds(self.core, busy)
@@ -371,7 +383,11 @@ class _Schedule:
         state: QueueState,
         arguments: list[tuple[float, float]],
     ) -> list[tuple[float, float]]:
-        """Schedule an iteration with events, and one to find the period of the rest."""
+        """Schedule a loop, and return the times at which the first and the last tile of
+        each result are ready.
+
+        The first iteration is scheduled with events. A second iteration is scheduled
+        without events, to find the time from each later iteration to the next."""
         (body,) = unit.inner
         turns, assumed = self._turns(i)
         if turns == 0:
@@ -411,8 +427,8 @@ class _Schedule:
         found = static_trips(i, self.written, self.program.functions)
         if found is not None:
             return found, False
-        text = f"loop at {source or '?'}: 1 iteration assumed; the data decide how many"
-        self.notes[text] = None
+        why = "the number of iterations depends on data"
+        self.notes[f"loop at {source or '?'}: 1 iteration assumed, since {why}"] = None
         return 1, True
 
     def _branch(
@@ -426,14 +442,16 @@ class _Schedule:
             ends.append(max(copy.end, copy.dma))
         self.recorder.on = on
         worst = max(range(len(ends)), key=ends.__getitem__)
-        slowest = f"block {worst} of {len(ends)}, the slowest, is assumed to run"
-        self.notes[f"branch at {i.location.source or '?'}: {slowest}"] = None
+        which = f"block {worst} of {len(ends)} (counted from 0)"
+        text = f"{which} is assumed to run, since it is the slowest"
+        self.notes[f"branch at {i.location.source or '?'}: {text}"] = None
         return self._block(unit.inner[worst], state, [])
 
     def _collective(
         self, plan: BlockPlan, unit: Unit, state: QueueState, times: _Times
     ) -> None:
-        """Schedule a collective on the CC-cores; only readers of its results wait."""
+        """Schedule a collective on the CC-cores. Only the steps that read its results
+        wait for it."""
         (step,) = unit.region.steps
         i = step.instruction
         assert isinstance(i, Collective)

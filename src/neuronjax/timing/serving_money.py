@@ -2,7 +2,7 @@
 
 A copy of the program, on its own cores, serves `batch` sequences at a time. Each call
 of prefill processes the prompts of `prefill_batch` sequences and makes the first token
-of each sequence; one call of decode makes one more token of all sequences. A copy with
+of each sequence; one call of decode makes one more token of each sequence. A copy with
 a full batch repeats all prefills of the batch, then `output_tokens - 1` decodes
 (continuous batching changes the order, but not the sum). The model leaves out the
 waiting of requests and the host's work.
@@ -81,18 +81,23 @@ class ServingCost:
             including prefills of other requests.
         request_seconds: from the prompt to the last token, without prefills of other
             requests.
-        output_tokens_per_second: of all copies together, each with a full batch.
-        requests_per_second: of all copies together, each with a full batch.
-        dollars_per_million_input_tokens: prefill's share of the price.
-        dollars_per_million_output_tokens: decode's share of the price.
-        dollars_per_million_tokens: for prompts and answers together.
+        output_tokens_per_second: tokens of answers from all copies together, each with
+            a full batch.
+        requests_per_second: answers from all copies together, each with a full batch.
+        dollars_per_million_input_tokens: the price of the time of prefill, per million
+            tokens of prompts.
+        dollars_per_million_output_tokens: the price of the time of decode, per million
+            tokens of answers.
+        dollars_per_million_tokens: the price of all time, per million tokens of prompts
+            and answers.
         price: the price of the whole machine.
-        hbm_bytes: of a device's weights, KV cache and workspace; the cache is donated,
-            so that it is updated in place.
+        hbm_bytes: bytes of weights, KV cache and workspace on one device; the cache is
+            donated, so that it is updated in place.
         hbm_capacity_bytes: the HBM of a device.
         weights_bytes: the weights in `hbm_bytes`.
         kv_cache_bytes: the KV cache in `hbm_bytes`, of all sequences.
-        max_batch: most sequences whose KV cache fits on a device; None without a cache.
+        max_batch: the most sequences whose KV cache fits on a device; None without a
+            cache.
         kwh_per_million_tokens: energy for prompts and answers together, at the
             utilization, from the caller's watts; None without watts.
     """
@@ -133,7 +138,14 @@ class ServingCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedMemory:
-    """The use of HBM on a device that holds a served program; see `ServingCost`."""
+    """The use of HBM on a device that serves a program.
+
+    Attributes:
+        needed_bytes: bytes of weights, KV cache and workspace.
+        capacity_bytes: the HBM of the device.
+        weights_bytes: the weights in `needed_bytes`.
+        kv_cache_bytes: the KV cache in `needed_bytes`, of all sequences.
+    """
 
     needed_bytes: int
     capacity_bytes: int
@@ -141,8 +153,9 @@ class ServedMemory:
     kv_cache_bytes: int
 
     def max_batch(self, batch: int) -> int | None:
-        """Return how many sequences fit, if `kv_cache_bytes` is for `batch` sequences;
-        None without a KV cache."""
+        """Return the most sequences whose KV cache fits in HBM beside weights and
+        workspace; None without a KV cache. `kv_cache_bytes` is for `batch` sequences.
+        """
         if not self.kv_cache_bytes:
             return None
         rest = self.capacity_bytes - (self.needed_bytes - self.kv_cache_bytes)

@@ -1,12 +1,13 @@
 """Regions of steps that run as one loop over tiles of rows.
 
+The leading dimensions of a tensor count its rows: dimensions of 4 and 8 make 32 rows.
 A chain of steps that keeps the leading dimensions of its tensors is executed 128 rows
 at a time on every physical core. Only a tile of each intermediate value is in SBUF, and
 engines and DMA work on different tiles at the same time. An operand that every tile
-needs whole (the weights of a matmul) stays in SBUF, or is loaded once for every block
-of rows that fits. Attention's scores, softmax included, thus never leave the core.
-`group` forms such regions greedily, in program order. Bytes are those of a logical
-core.
+needs completely (the weights of a matmul) stays in SBUF, or is loaded once for every
+block of tiles (`division`). Attention's scores, softmax included, thus never leave the
+core. `group` forms such regions greedily, in program order. Bytes are those of a
+logical core.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def dimensions(step: FusedStep) -> DotDimensions:
 
 
 def needed_bytes(fused: Fused, region: TiledRegion, value: int) -> int:
-    """Return the SBUF bytes that `value` needs: all its bytes, or those of two parts if
-    the batch of a matmul splits it into more than two."""
+    """Return the bytes of SBUF that `value` needs: all its bytes, or those of two parts
+    if the batch of a matmul splits it into more than two parts."""
     parts = region.batches.get(value, 1)
     size = fused.sizes[value]
     return size if parts <= 2 else 2 * ceil(size / parts)
@@ -45,7 +46,8 @@ def _batch(fused: Fused, step: FusedStep) -> int:
 
 
 def group(fused: Fused, core: Core) -> list[TiledRegion]:
-    """Return a block's steps in regions, in an order that respects dependencies."""
+    """Return the regions into which the steps of a block are grouped, in an order that
+    respects dependencies."""
     return _Grouping(fused, core).run()
 
 
@@ -57,7 +59,8 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts (`rows_of`) with which a step alone can be tiled."""
+    """Return the row counts (products of leading dimensions) with which a step can be
+    tiled if no other step restricts them."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -95,9 +98,9 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
 def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
-    """Return a set with the number of rows that a matmul contracts. The set is empty
-    unless the first axes of each operand in `inside` are the batch axes, followed by
-    the contracted axes."""
+    """Return a set of one row count, the product of a matmul's batch and contracted
+    axes. The set is empty if an operand that is read from tensors in `inside` cannot
+    be tiled so: its first axes must be the batch axes, then the contracted axes."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -122,8 +125,8 @@ def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
 
 
 def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int]:
-    """Return the row counts that an operand may have in a region that computes both the
-    operand and `step`."""
+    """Return the row counts with which the operand of `step` at `position` can be tiled
+    in a region that computes both this operand and `step`."""
     value = step.operands[position]
     own = rows_of(fused.types[value].shape)
     if step.form == "matmul":
@@ -135,8 +138,10 @@ def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int
 
 
 class _Grouping:
-    """The grouping of a block's steps: each step joins the latest region that computes
-    one of its operands, or starts a new region."""
+    """The grouping of a block's steps. A step joins the latest region that computes one
+    of its operands. If no region does, the step joins the last region if both load the
+    same tensor, or if both have a matmul of the same size (`_accompanies`). A step that
+    cannot join a region starts a new one."""
 
     def __init__(self, fused: Fused, core: Core) -> None:
         self.fused, self.core = fused, core
@@ -175,8 +180,8 @@ class _Grouping:
             self.home[value] = place
 
     def _place(self, step: FusedStep) -> tuple[int, frozenset[int]] | None:
-        """Return the index of the region that `step` can join, and the region's row
-        counts with the step; None if the step must start a region."""
+        """Return the index of the region that `step` can join, and the row counts that
+        the region then has; None if the step must start a region."""
         if step.form in ALONE or not self.regions:
             return None
         reads, home = self.fused.reads(step), self.home.get
@@ -190,9 +195,10 @@ class _Grouping:
         return None if rows is None else (place % len(self.regions), rows)
 
     def _accompanies(self, region: TiledRegion, step: FusedStep) -> bool:
-        """Return whether `step` is a batched matmul whose result has as many elements
-        as the result of a matmul in the region: for example, the matmul of the
-        gradients of attention's scores, beside the matmul of the scores."""
+        """Return whether `step` is a batched matmul that can be tiled as `region` is,
+        and whose result has as many elements as that of a matmul in `region`.
+
+        For example, one matmul computes attention's scores, `step` their gradients."""
         if step.form != "matmul" or not dimensions(step).lhs_batch:
             return False
         sizes = self.fused.types
@@ -237,9 +243,9 @@ class _Grouping:
     def _accumulates(self, region: TiledRegion, step: FusedStep) -> bool:
         """Return whether `step` is computed as a sum over the tiles of `region`.
 
-        A batched matmul that contracts the rows is such a sum if its operands would
-        otherwise leave SBUF, as in kernels for gradients of attention. Neither the
-        memory of the sums, in SBUF, nor the time of their additions is counted."""
+        A batched matmul that contracts the region's rows is such a sum if its operands
+        would otherwise leave SBUF, as in kernels for gradients of attention. Neither
+        the SBUF that the sums occupy nor the time of the additions is counted."""
         fused = self.fused
         if len(step.operands) != 2 or not dimensions(step).lhs_batch:
             return False
@@ -257,11 +263,12 @@ class _Grouping:
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
 
     def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return the row counts that `region` has once it contains `step`, if the step
-        reduces over the rows and can fold each tile as soon as it is made; else None.
+        """Return the row counts of `region` together with `step`, if the step is a
+        reduction over the rows that can take each tile as soon as the tile is computed;
+        else None.
 
         An example is the search for a tensor's largest magnitude before the tensor
-        leaves SBUF. The results of the partitions are folded last."""
+        leaves SBUF. After the last tile, the partitions' results are folded to one."""
         fold = next((m for m in step.members if isinstance(m, TensorReduce)), None)
         reads = self.fused.reads(step)
         if fold is None or region.rows == 1 or region.inside.isdisjoint(reads):
@@ -299,8 +306,8 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Return the row counts with which a region can load, tile by tile, an operand
-        that another region computes."""
+        """Return the row counts with which the operand of `step` at `position` can be
+        loaded tile by tile, if the step's region does not compute the operand."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:

@@ -1,8 +1,9 @@
-"""The timeline that `schedule` returns: events, loops and totals.
+"""The timeline of a program or a kernel: events, loops and totals.
 
 Seconds count from the start of the program. An event is an instruction's work on one
-queue, or a transfer. Only the first iteration of a loop has events; the `count` of an
-event is the number of iterations.
+queue, or a transfer. Only the first iteration of a program's loop has events; the
+`count` of an event is the number of iterations. A kernel's loops are unrolled first
+(`kernel_unroll`), so every unrolled iteration has its own events.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ class LoopSpan:
     """A loop in the timeline.
 
     Attributes:
-        start_seconds, end_seconds: of all iterations in the first run of the loop.
+        start_seconds, end_seconds: the start of the first iteration and the end of the
+            last iteration, in the first run of the loop.
         period_seconds: from the start of one iteration to the start of the next.
-        first_event, last_event: the events of the first iteration, as a range of
-            `Timeline.events`.
+        first_event, last_event: `Timeline.events[first_event:last_event]` are the
+            loop's events.
         count: how often the whole loop runs.
         is_assumed: whether `trips` is neither static nor given.
     """
@@ -53,7 +55,7 @@ class Totals:
         flops: floating-point operations of the program's matmuls.
         hardware_flops: floating-point operations that TensorE's array executes.
         read_bytes, write_bytes: bytes read from HBM, and written to HBM.
-        count: how often the instruction is executed.
+        count: the largest `count` of the instruction's events; 0 without events.
     """
 
     seconds: Mapping[Queue, float]
@@ -69,12 +71,15 @@ class Timeline:
     """The schedule of a program.
 
     Attributes:
-        events: in order of issue.
-        instructions: the instructions to which events belong, one per fused step.
+        events: in order of issue; for a kernel, in the order of its instructions, with
+            the loads of ScalarE's tables at the end.
+        instructions: the instructions to which events belong: one per fused step, or
+            the `KernelOp`s of a kernel.
         fused: for each of `instructions`, all the instructions that its step fuses.
         total_seconds: the end of the last event plus `around_seconds`.
         around_seconds: time that belongs to no event, see `Core`.
-        notes: assumptions about trip counts and branches.
+        notes: sentences for the user, such as assumed trip counts and branches, or a
+            kernel's bottleneck.
     """
 
     events: Sequence[Event]
@@ -88,7 +93,7 @@ class Timeline:
 
     @property
     def scheduled_seconds(self) -> float:
-        """Return the time from the start to the end of the last event."""
+        """Return the seconds from the program's start to the end of its last event."""
         return self.total_seconds - self.around_seconds
 
     def busy_seconds(self, queue: Queue) -> float:

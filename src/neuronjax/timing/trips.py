@@ -1,7 +1,8 @@
 """Trip counts of loops that count from one constant to another.
 
-`lax.scan` and `fori_loop` become such loops. Other trip counts depend on values, which
-`timing` does not know: the caller gives them, or the loop counts as one iteration.
+`lax.scan`, and `fori_loop` with constant bounds, become such loops. Other trip counts
+depend on values, which `timing` does not know: its caller gives these trip counts, or
+the loop counts as one iteration.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _DEPTH = 8
 def static_trips(
     loop: Loop, outside: Mapping[int, Instruction], functions: Mapping[str, Block]
 ) -> int | None:
-    """Return the trip count of a loop; None if it depends on values.
+    """Return the trip count of a loop; None if no constants determine it.
 
     `outside` has, by buffer number, the instructions that write the buffers of the
     surrounding blocks."""
@@ -35,12 +36,14 @@ def static_trips(
 
 
 def writers(block: Block) -> dict[int, Instruction]:
-    """Return the instructions that write a block's buffers, by buffer number."""
+    """Return, by buffer number, the instructions of a block that write buffers; those
+    of nested blocks are left out."""
     return {b.number: i for i in block.instructions for b in i.results}
 
 
 def all_writers(program: InstructionProgram) -> dict[int, Instruction]:
-    """Return the instructions that write a program's buffers, by buffer number."""
+    """Return, by buffer number, the instructions that write the buffers of a program,
+    in all functions and nested blocks."""
     return {b.number: i for i in program.walk() for b in i.results}
 
 
@@ -54,8 +57,8 @@ def _constant(view: View, written: Mapping[int, Instruction]) -> int | None:
 def _condition(
     block: Block, outside: Mapping[int, Instruction]
 ) -> tuple[int, str, int] | None:
-    """Return (position of the counter, direction, limit) if the condition compares a
-    counter with a constant, such as `counter < limit`; otherwise None."""
+    """Return (position of the counter among the carries, comparison such as "LT",
+    limit) if a loop's condition compares a counter with a constant limit; else None."""
     written = {**outside, **writers(block)}
     i = written.get(block.results[0].buffer.number)
     if not isinstance(i, Compare):
@@ -79,7 +82,8 @@ def _increment(
     functions: Mapping[str, Block],
     depth: int = _DEPTH,
 ) -> int | None:
-    """Return the constant that `body` adds to argument `position`, otherwise None."""
+    """Return the constant that the body of a loop adds to the carry at `position`,
+    negative if it subtracts; None if it does not add a constant."""
     written = {**outside, **writers(body)}
     counter = body.arguments[position].number
     result = body.results[position].buffer.number

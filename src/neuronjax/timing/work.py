@@ -1,9 +1,10 @@
 """Types of costs: the core, works, transfers and events.
 
 `cost` computes the work of an instruction on each engine, `memory` the transfers
-between HBM and SBUF, `schedule` the times. All figures are for **one logical
-NeuronCore**: with LNC 2, for two physical cores that share the tiles of every
-instruction. Units are seconds, bytes and floating-point operations.
+between HBM and SBUF, `schedule` the times. All figures of programs are for **one
+logical NeuronCore**: with LNC 2, for two physical cores that share the tiles of every
+instruction. A kernel's instructions are priced for one physical core. Units are
+seconds, bytes and floating-point operations.
 """
 
 from __future__ import annotations
@@ -49,10 +50,9 @@ class Core:
 
     @property
     def joining_seconds(self) -> float:
-        """Return the seconds that a kernel takes in addition to its instructions.
-
-        Several physical cores synchronise their start and end. One core adds nothing
-        [KDA]."""
+        """Return the seconds that the physical cores of this logical core need to start
+        together and to end together. A program or kernel takes them in addition to its
+        instructions. One physical core needs none [KDA]."""
         return self.chip.joining_seconds if self.lnc > 1 else 0.0
 
     @property
@@ -68,7 +68,7 @@ class Core:
 
     @property
     def rows_per_tile(self) -> int:
-        """Return how many rows fit on the partitions of the physical cores."""
+        """Return how many rows a tile has: one per partition of each physical core."""
         return self.spec.partitions * self.lnc
 
 
@@ -90,7 +90,8 @@ class Work:
         hbm_read_bytes: bytes that a kernel's transfers read from HBM.
         hbm_write_bytes: bytes that a kernel's transfers write to HBM.
         dma_bytes: bytes that pass the DMA engines; a copy within HBM counts once.
-        table: ScalarE's table that has the function; "" if every table has it.
+        table: the table that ScalarE needs for an activation's function; "" if every
+            table has the function.
     """
 
     queue: Queue
@@ -136,9 +137,9 @@ class Transfer:
     """Bytes that the DMA engines move for an instruction.
 
     Attributes:
-        buffer: the buffer of the tensor; None if the tensor has no buffer.
+        buffer: the buffer of the tensor; None for a transfer of a kernel.
         row_bytes: contiguous bytes of one descriptor, on which efficiency depends.
-        is_read: whether bytes come from HBM; else they go to HBM.
+        is_read: True for a read from HBM, False for a write to HBM.
         transposes: whether the DMA engines transpose on the way.
     """
 
@@ -151,12 +152,12 @@ class Transfer:
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Return the bytes read from HBM; `Work` has a field of the same name."""
+        """Return the bytes that the transfer reads from HBM; 0 for a write."""
         return self.bytes if self.is_read else 0
 
     @property
     def hbm_write_bytes(self) -> int:
-        """Return the bytes written to HBM; `Work` has a field of the same name."""
+        """Return the bytes that the transfer writes to HBM; 0 for a read."""
         return 0 if self.is_read else self.bytes
 
 

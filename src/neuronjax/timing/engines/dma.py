@@ -1,16 +1,16 @@
 """Times of DMA: transfers between HBM and SBUF, and movement inside SBUF.
 
-Each engine moves its part of a transfer at its practical rate, and needs a fixed time
-per contiguous piece. In a stream, a transfer takes less time than by itself, because
-its last packets end while the next transfer moves. The latencies of descriptors, HBM
-and semaphore do not occupy the engine.
+Each DMA engine moves its part of a transfer at its practical rate, and takes a fixed
+time to start each contiguous piece. A transfer that other transfers follow takes less
+time than a transfer by itself, because its last packets arrive while the next transfer
+moves. The latencies of descriptors, HBM and semaphore do not occupy the DMA engine.
 
-If hardware generates the descriptors (NeuronCore-v3 on), each transfer occupies one of
-two generators for 600 ns [A3, DGE]. The published fixed cost of a transfer includes
-prebuilt descriptors [DB]. Descriptors from software take GpSimdE a microsecond per
-transfer, plus a time per contiguous piece [KLN, its author].
+If hardware generates the descriptors (from NeuronCore-v3 on), each transfer occupies
+one of two generators for 600 ns [A3, DGE]. A transfer with prebuilt descriptors has the
+published fixed cost [DB]. If software generates the descriptors, GpSimdE takes a
+microsecond for each transfer, plus a time for each contiguous piece [KLN, its author].
 
-The published curve of rates [DM] is for transfers of 256 bytes, and is not used.
+The published curve of rates [DM] is not used, since it is for transfers of 256 bytes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from neuronjax.timing.work import Core
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmaTask:
-    """A transfer, described for one of the DMA engines that share it.
+    """The part of a transfer that one DMA engine moves.
 
     Attributes:
-        bytes: bytes that the busiest engine moves.
-        piece: contiguous bytes at the source or the destination, whichever are fewer.
-        most_bytes_per_second: the rate at which HBM can read or write the bytes.
-        item_bytes: bytes of an element, for transposes.
-        transposes: whether rows and columns are swapped on the way.
-        on_chip: whether the source is in SBUF.
+        bytes: bytes that the busiest DMA engine moves.
+        piece: bytes of each contiguous piece, at the source or at the destination,
+            wherever pieces are smaller.
+        most_bytes_per_second: the highest rate at which HBM can serve this DMA engine.
+        item_bytes: bytes of an element; used only for transposes.
+        transposes: whether the DMA engine swaps rows and columns.
+        on_chip: whether the source is on chip (SBUF or PSUM), not in HBM.
         by_hardware: whether hardware generates the descriptors.
-        packets: the number of pieces if GpSimdE generates the descriptors, else 0.
+        packets: the number of pieces of the whole transfer if GpSimdE generates the
+            descriptors, else 0.
     """
 
     bytes: float
@@ -53,11 +55,12 @@ class DmaPace(NamedTuple):
     """The times of a transfer.
 
     Attributes:
-        seconds: how long an engine is occupied, if other transfers follow.
-        issue_seconds: how long issuing the transfer occupies the issuing queue.
-        start_seconds: from the trigger to the first byte.
-        semaphore_seconds: from the last byte to the start of a consumer.
-        tail_seconds: the extra time if no other transfer follows.
+        seconds: how long the transfer occupies a DMA engine, if other transfers follow.
+        issue_seconds: how long the transfer occupies the queue that issues it.
+        start_seconds: the time from the trigger of the transfer to its first byte.
+        semaphore_seconds: the time from the last byte to the start of an instruction
+            that waits for the transfer.
+        tail_seconds: by how much `seconds` is longer if no other transfer follows.
     """
 
     seconds: float
@@ -81,11 +84,12 @@ def dma_pace(core: Core, task: DmaTask) -> DmaPace:
 
 
 def moving_seconds(core: Core, task: DmaTask, bytes_per_second: float) -> float:
-    """Return the seconds in which one engine starts the pieces of `task` and moves the
-    bytes, at `bytes_per_second` or the rate of HBM if this is lower.
+    """Return the seconds that a DMA engine takes to start the contiguous pieces of
+    `task` and to move the bytes at `bytes_per_second`, or the seconds that HBM takes
+    for these bytes, whichever are more.
 
-    DMA transposes run at a fraction of the rate [A3]. On a chip without them, each
-    element is a piece."""
+    A transpose moves bytes at a fraction of `bytes_per_second` [A3]. If the chip's DMA
+    cannot transpose, each element is moved as a piece of its own."""
     piece, size = task.piece, task.bytes
     if task.transposes and has(core, "dma_transpose"):
         share = a.DMA_TRANSPOSE_ON_CHIP if task.on_chip else a.DMA_TRANSPOSE_SHARE
@@ -107,6 +111,6 @@ def hbm_bytes_per_second(core: Core) -> float:
 
 
 def streaming_bytes_per_second(core: Core) -> float:
-    """Return the rate of one engine in a stream of transfers."""
+    """Return the rate of one DMA engine if its transfers follow each other."""
     chip = core.chip
     return chip.dma_streaming_bytes_per_second or chip.dma_engine_bytes_per_second

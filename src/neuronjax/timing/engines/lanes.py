@@ -1,7 +1,9 @@
-"""Seconds of tasks on VectorE, ScalarE and GpSimdE.
+"""Seconds of tasks (`LaneTask`) on VectorE, ScalarE and GpSimdE.
 
-An instruction takes the cycles of its data path and of the start of one access (other
-starts overlap the previous instruction), but at least MINIMUM_INTERVAL.
+An instruction occupies its engine for the cycles in which its elements pass the data
+path, plus the cycles to start one access to SBUF or PSUM (its other accesses start
+during the previous instruction), but for at least MINIMUM_INTERVAL cycles. On GpSimdE
+the start of an instruction takes the place of the start of an access.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ _PACES: Mapping[Queue, Callable[[LaneTask, Core], Pace]] = MappingProxyType(
         "gpsimd": gpsimd.pace,
     }
 )
-#: Instructions for which `pace` has a rule.
+#: Functions of nki.isa for which `pace` has a rule.
 PRICED = vector.RULES.keys() | scalar.ACTIVATIONS | gpsimd.NAMES
-#: Name in nki.isa -> opcode in the profiler, if the two differ.
+#: Name in nki.isa -> opcode in the vendor's profiler, if `_opcode` has no other rule.
 _OPCODES: Mapping[str, str] = MappingProxyType(
     {
         "nc_stream_shuffle": "SHUFFLE",
@@ -40,8 +42,8 @@ _OPCODES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(vector.RANDOM, "RNG"),
     }
 )
-# In NeuronCore-v2, VectorE and GpSimdE use SBUF in turns, VectorE and ScalarE use PSUM
-# in turns [A2]; later cores have enough ports [A3].
+# In NeuronCore-v2, VectorE and GpSimdE take turns to access SBUF, and VectorE and
+# ScalarE take turns to access PSUM [A2]; later cores have enough ports for all [A3].
 _SHARED = {"vector": ("psum", "sbuf"), "scalar": ("psum",), "gpsimd": ("sbuf",)}
 
 
@@ -52,7 +54,8 @@ def clock(core: Core, queue: Queue) -> int:
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return the time of a task on its engine's data path, in cycles."""
+    """Return the cycles in which a task's elements pass its engine's data path; starts
+    of accesses are not included."""
     if task.name == "memset":  # the same formula on every engine [V26]
         return vector.RULES["memset"](task, core)
     return _PACES[task.queue](task, core)
@@ -61,9 +64,11 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Return the Work of an engine that runs all `tasks` on every tile, `times` times.
+    """Return the Work of one engine that runs all `tasks` on each of `tiles` tiles, and
+    repeats them `times` times. A task describes all tiles together.
 
-    `more` are fields of the Work; opcode and mode are those of the last task."""
+    The last task decides the engine, the opcode, the table and the performance mode.
+    `more` are further fields of the Work."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
     speed = paces[-1].speed
     needs_table = last.queue == "scalar" and last.function not in scalar.IN_EVERY_TABLE
@@ -99,8 +104,11 @@ def engine_work(
     least: float = a.MINIMUM_INTERVAL.value,
     **fields: Any,
 ) -> Work:
-    """Return the Work of `starts` instructions which take `cycles` on the data path of
-    engine `queue`; the time is infinite if the core lacks this engine."""
+    """Return the Work of `starts` instructions that together take `cycles` on the data
+    path of the engine `queue`, and each at least `least` cycles in all.
+
+    The time is infinite if the core lacks the engine. `fields` are further fields of
+    the Work."""
     start = a.GPSIMD_START.value
     if queue != "gpsimd":
         start = a.VISIBLE_STARTS.value * core.spec.access_start_cycles
@@ -121,7 +129,8 @@ def latency_seconds(core: Core, queue: Queue) -> float:
 
 
 def shared_ports(work: Work, core: Core) -> tuple[str, ...]:
-    """Return the memories ("psum", "sbuf") that a work blocks for other engines."""
+    """Return the memories ("psum", "sbuf") that another engine cannot access during a
+    work. There are none if the core has enough ports for all engines."""
     if has(core, "parallel_sbuf_ports"):
         return ()
     in_psum = work.psum_read_bytes or work.psum_write_bytes

@@ -1,9 +1,10 @@
 """Cycles of ScalarE: N for N elements per lane, for every function [A2].
 
-Each function needs its table of polynomials in the engine: `Work.table` names it, and
-the schedule adds `TABLE_LOAD`, as measured on trn2, if the previous activation used
-another table. Functions that every table has ("") need no load. ASSUMPTION: besides
-these, each table has only one function.
+The engine computes a function from a table of polynomials, which has to be loaded.
+`Work.table` names the table. If the previous activation used another table, the
+schedule adds `TABLE_LOAD`, which was measured on trn2. Functions that every table has
+need no load; their `Work.table` is "". ASSUMPTION: every other function has a table of
+its own.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ ACTIVATIONS = frozenset({"activation", "activation_reduce", "activate2"})
 
 
 def pace(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles for N elements per lane, plus 64 per read of accumulators [V26].
-    From NeuronCore-v4 on, copies and tensor_scalar of 16 bits in SBUF take N / 2."""
+    """Return N cycles for N elements per lane, plus 64 each time that an activation
+    reads its accumulators [V26].
+
+    From NeuronCore-v4 on, copies and tensor_scalar take N / 2 cycles if operand and
+    result are BF16 or FP16 in SBUF."""
     ends = (*task.read[:1], *task.written[:1])
     cycles = longest(ends)
     if task.name in ACTIVATIONS:

@@ -1,9 +1,10 @@
-"""Work of VectorE, ScalarE and GpSimdE, described so that it can be priced.
+"""The work of VectorE, ScalarE and GpSimdE, described so that it can be priced.
 
-A `LaneTask` is one instruction of `nki.isa` on one physical core: the tensors that
-stream in and out, their elements per lane, and their layout. `cost_rules` makes tasks
-for programs, `cost_lanes` from the access patterns of kernels. A `Pace` is the time
-that an engine takes; the engine's file computes it.
+These engines have 128 lanes, one per partition. A `LaneTask` is one instruction of
+`nki.isa` on one physical core: the tensors that it reads and writes, their elements per
+lane, and their layout. `cost_rules` makes the tasks of programs, `cost_lanes` those of
+kernels, from access patterns. A `Pace` is the time that an engine takes for a task; the
+file of each engine computes it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ class LaneStream(NamedTuple):
 
     Attributes:
         memory: "sbuf", "psum", "private_hbm", "shared_hbm" or "registers".
-        dtype: the dtype of the elements or, if packed, of words of four elements.
+        dtype: the dtype of the elements or, if elements are packed, that of words of
+            four elements.
         free: elements per lane, of all tiles together.
-        name: NKI name of the dtype; "" in programs.
+        name: the NKI name of the dtype in kernels; "" in programs.
         partitions: the number of lanes that have elements.
         contiguous: whether the innermost elements are contiguous.
-        stride_bytes: the stride of the innermost dimension.
+        stride_bytes: the stride of the innermost dimension, which takes effect only if
+            `contiguous` is False.
         is_dynamic: whether the tensor's address is known only at run time.
     """
 
@@ -55,8 +58,8 @@ class LaneStream(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """Return the cycles to stream: one per element of a lane, two at wide strides
-        [A2]."""
+        """Return the cycles in which an engine reads or writes the tensor: one per
+        element of a lane, or two if the innermost stride is 16 bytes or more [A2]."""
         wide = self.stride_bytes >= a.STRIDE_BYTES.value and not self.contiguous
         return self.free * (a.STRIDED_ACCESS.value if wide and self.free > 1 else 1.0)
 
@@ -68,12 +71,13 @@ class LaneTask:
     Attributes:
         name: the function of nki.isa.
         queue: the engine.
-        read: streams into the engine, except operands of one element per lane.
-        written: streams out of the engine.
+        read: the tensors that the engine reads, without those of one element per lane.
+        written: the tensors that the engine writes.
         ops: operators of the ALU, in order.
         function: the activation function, for ScalarE.
-        is_zero: for memset, whether every bit is 0.
-        folds: how often accumulators are read, over all tiles.
+        is_zero: for memset, whether every bit of the value is 0.
+        folds: for reductions, scans and searches, the number of rows in each lane, over
+            all tiles; some instructions take a fixed time for each row.
     """
 
     name: str
@@ -95,11 +99,13 @@ class LaneTask:
 
     @property
     def elements(self) -> int:
-        """Return N, the elements per lane of the longest stream."""
+        """Return the number of elements per lane of the longest tensor: the N of cost
+        formulas."""
         return max((s.free for s in self.streams), default=1)
 
     def in_fp32(self) -> LaneTask:
-        """Return the task with FP32 streams, as inside a chain of instructions."""
+        """Return a copy of the task whose tensors are FP32, as intermediate results
+        are."""
         wide = np.dtype(np.float32)
         return replace(
             self,
@@ -112,9 +118,10 @@ class Pace(NamedTuple):
     """The time of a task on an engine.
 
     Attributes:
-        cycles: cycles of the data path, for all tiles together.
-        speed: 2 or 4 in a performance mode, else 1.
-        least: minimum cycles between two instructions.
+        cycles: cycles of the engine's data path, for all tiles together.
+        speed: 2 or 4 if the engine works in this performance mode, which `cycles` takes
+            into account, else 1.
+        least: the least cycles from the start of an instruction to the next start.
     """
 
     cycles: float
@@ -128,7 +135,8 @@ def is_half(dtype: np.dtype) -> bool:
 
 
 def longest(streams: Iterable[LaneStream]) -> float:
-    """Return the cycles of streams that the engine processes at the same time."""
+    """Return the cycles of the longest of the tensors `streams`, which the engine reads
+    and writes at the same time."""
     return max((s.cycles for s in streams), default=1.0)
 
 

@@ -1,8 +1,8 @@
 """The throttle that slows TensorE after low use, on NeuronCore-v3 and v4.
 
-After idle time the array works at 50 % of its rate, and this limit rises to 100 % in
-3 us; while the array's use is below 50 %, the limit falls again. The throttle prevents
-jumps of the electric current [GL].
+After idle time the array is limited to 50 % of its full rate. While its use is 50 % or
+more, the limit rises, to 100 % in 3 us; while its use is below 50 %, the limit falls.
+The throttle prevents jumps of the electric current [GL].
 
 ASSUMPTION: the use is the limit times the fraction of the array's rows that a matmul
 occupies, and the limit falls in proportion to the difference between the use and 50 %.
@@ -27,7 +27,8 @@ def is_throttled(core: Core) -> bool:
 
 
 def after_idle_seconds(core: Core, busy_seconds: float) -> float:
-    """Return how many seconds longer matmuls take if a pause came before them.
+    """Return by how many seconds the throttle delays matmuls that follow a pause; 0 on
+    a core without throttle.
 
     The matmuls use all rows of the array and take `busy_seconds` at the full rate."""
     if not is_throttled(core):
@@ -36,8 +37,8 @@ def after_idle_seconds(core: Core, busy_seconds: float) -> float:
 
 
 def is_idle(seconds: float) -> bool:
-    """Return whether a gap between matmuls is long enough to reset the limit: more than
-    half of `THROTTLE_SECONDS`."""
+    """Return whether a pause of `seconds` between matmuls brings the array's limit back
+    to 50 % of the full rate: the pause is longer than half of `THROTTLE_SECONDS`."""
     return seconds > a.THROTTLE_SECONDS.value * (1 - a.THROTTLE_LIMIT.value)
 
 
@@ -54,10 +55,11 @@ class Throttle:
         self._end = -inf  # end of the last matmul
 
     def spent(self, start: float, seconds: float, share: float) -> float:
-        """Return the seconds of a matmul that begins at `start`.
+        """Return how long a matmul that begins at `start` takes, in seconds, and adapt
+        the limit.
 
-        `seconds` is its time at the full rate, `share` the fraction of the array's rows
-        that it uses."""
+        `seconds` is the matmul's time at the full rate, `share` the fraction of the
+        array's rows that the matmul uses."""
         if not seconds:
             return 0.0
         least = a.THROTTLE_LIMIT.value

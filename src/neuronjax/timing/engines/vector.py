@@ -1,12 +1,14 @@
 """Cycles of VectorE by the published formulas [V26].
 
-N elements per lane take N cycles if one tensor streams in. Two tensors take 2 N on
-NeuronCore-v2, which reads one element of a lane per cycle [A2, V26], and N from v3 on,
-which reads two [A3] (measured: 1.08 N of FP32 in AdamW on trn2). If both have
-16 bits or one is in PSUM, two tensors take N on v2, too. From v3 on, one tensor in 16
-bits takes N / 4, or N / 2 if it is strided, in PSUM, or written in 8 bits (measured:
-tensor_scalar to FP8) [A3]. An innermost stride of 16 bytes or more halves the rate
-[A2]. Instructions without a published formula take a cycle per element that streams in.
+N is the number of elements per lane. An instruction that reads one tensor takes N
+cycles. An instruction that reads two tensors takes 2 N cycles on NeuronCore-v2, where a
+lane reads one element per cycle [A2, V26], and N cycles from v3 on, where a lane reads
+two elements per cycle [A3] (measured: 1.08 N for FP32 in AdamW on trn2). On v2 it also
+takes N cycles if an operand is in PSUM or, for some operators, if all tensors are BF16
+or FP16. From v3 on, a copy or tensor_scalar of BF16 or FP16 takes N / 4 cycles, or
+N / 2 if a tensor is strided or in PSUM or if the result is FP8 (measured for
+tensor_scalar) [A3]. An innermost stride of 16 bytes or more halves the rate [A2]. An
+instruction without a published formula takes one cycle per element of a lane.
 """
 
 from __future__ import annotations
@@ -27,20 +29,24 @@ _HALVED_REDUCTIONS = frozenset({"add", "maximum", "max"})
 
 
 def streams_per_cycle(core: Core) -> float:
-    """Return how many elements a lane of VectorE reads per cycle, of any dtype."""
+    """Return how many elements, of any dtype, a lane of VectorE reads per cycle."""
     widths = core.spec.vector.elements_per_cycle
     return widths.fp32 / core.spec.partitions if widths and widths.fp32 else 1.0
 
 
 def _streamed(task: LaneTask, core: Core) -> float:
-    """Return the cycles of all input streams; cores after v2 read two at a time."""
+    """Return the cycles to read all operands of `task`: one operand at a time on
+    NeuronCore-v2, two at a time on later cores."""
     read = sum(s.cycles for s in task.read)
     return max(longest(task.streams), read / streams_per_cycle(core))
 
 
 def _speed_of_one(core: Core, source: np.dtype, target: np.dtype, plain: bool) -> int:
-    """Return the elements per lane and cycle of tensor_copy and tensor_scalar: 1, 2 or
-    4. `plain` means that source and target are contiguous in SBUF."""
+    """Return how many elements tensor_copy or tensor_scalar processes per lane and
+    cycle: 1, 2 or 4.
+
+    `source` and `target` are the dtypes of operand and result; `plain` says whether
+    operand and result are contiguous and in SBUF."""
     if not has(core, "vector_perf_modes"):
         return 1
     widths = core.spec.vector.elements_per_cycle
@@ -57,8 +63,10 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return N / 4, N / 2 or N cycles for N elements per lane, by dtypes and layout;
-    the minimum is 600 cycles if an address is dynamic."""
+    """Return the cycles of an instruction that reads one tensor: for N elements per
+    lane N / 4, N / 2, N, or 2 N at wide strides, as dtypes and layout decide.
+
+    The minimum is 600 cycles if an address is known only at run time."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
@@ -74,11 +82,11 @@ def _one_stream(task: LaneTask, core: Core) -> Pace:
 
 
 def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles for N elements per lane if an operand is in PSUM or all tensors
-    have 16 bits; otherwise the cycles of all input streams.
+    """Return the cycles of tensor_tensor: N for N elements per lane if an operand is in
+    PSUM or if all tensors are BF16 or FP16, otherwise the cycles to read all operands.
 
-    Before NeuronCore-v3, tensors of 16 bits take N cycles only for add, subtract and
-    multiply [V26]."""
+    Before NeuronCore-v3, BF16 and FP16 take N cycles only for add, subtract and
+    multiply of contiguous tensors [V26]."""
     if any(s.in_psum for s in task.read):
         return Pace(longest(task.streams))
     modes = has(core, "vector_perf_modes")
@@ -90,9 +98,10 @@ def _tensor_tensor(task: LaneTask, core: Core) -> Pace:
 
 
 def _scalar_tensor_tensor(task: LaneTask, core: Core) -> Pace:
-    """Return N cycles for N elements per lane if an operand is in PSUM (measured [RMQ,
-    picture]), or if an even number of 16-bit elements is subtracted, then multiplied
-    [V26]; otherwise the cycles of all input streams."""
+    """Return the cycles of scalar_tensor_tensor: N for N elements per lane if an
+    operand is in PSUM (measured [RMQ, picture]), or if all tensors are BF16 or FP16, N
+    is even, and the operators are subtract, then multiply [V26]; otherwise the cycles
+    to read all operands."""
     halves = all(s.is_half for s in task.streams)
     even = all(s.free % 2 == 0 for s in task.written)
     quick = halves and even and task.ops == ("subtract", "multiply")
@@ -134,7 +143,8 @@ def _quantize_mx(task: LaneTask, core: Core) -> Pace:
 
 
 def _random(task: LaneTask, core: Core) -> Pace:
-    """Return N / 4 cycles for N random words per lane with XORWOW [A4], else N."""
+    """Return the cycles for N random words per lane: N / 4 if the core has the
+    generator XORWOW [A4], else N."""
     rate = a.RANDOM_XORWOW.value if has(core, "xorwow") else 1.0
     return Pace(task.elements / rate)
 
@@ -147,7 +157,8 @@ def _plain(factor: float = 1.0, extra: float = 0.0) -> Rule:
 
 
 def _reciprocal(task: LaneTask, core: Core) -> Pace:
-    """Return 8 cycles per element (published); before NeuronCore-v3, 2.6 (measured)."""
+    """Return the cycles of reciprocal: 8 per element of a lane (published) or, before
+    NeuronCore-v3, 2.6 (fitted to a measurement)."""
     newer = has(core, "vector_perf_modes")
     passes = a.RECIPROCAL_PASSES if newer else a.RECIPROCAL_PASSES_V2
     return Pace(longest(task.streams) * passes.value)
