@@ -85,7 +85,7 @@ class ArtifactFamily:
             )
             raise InvalidProgramError(
                 f"{name} was saved for {saved}, and is called with {given}",
-                remedy="give arrays of saved sizes; a symbol is one size everywhere",
+                remedy="give arrays of these shapes, with one size for each symbol",
             )
         return _from_exported(self.exported, self.file, types)
 

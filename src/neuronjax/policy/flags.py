@@ -237,8 +237,8 @@ def _find(name: str) -> Flag:
 # --- environment variables ----------------------------------------------------------
 
 IGNORED_VARIABLES: Mapping[str, str] = {
-    "XLA_FLAGS": "it configures the host's XLA, on which emulated bits do not depend, "
-    "unless it allows fast math, which is refused",
+    "XLA_FLAGS": "it configures the host's XLA; emulated bits do not depend on it, and "
+    "flags for fast math are refused",
     "NEURON_PLATFORM_TARGET_OVERRIDE": "the chip is the `target` argument",
     "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "it reports NaN and changes no result",
     "NEURON_RT_ENABLE_OCP": "float8_e4m3fn is OCP's, whatever the variable's value",

@@ -30,8 +30,8 @@ NAME: Look = {"style": "bold", "no_wrap": True}
 RIGHT: Look = {"justify": "right"}
 NUMBER: Look = {"justify": "right", "no_wrap": True}
 TEXT: Look = {"overflow": "fold", "ratio": 1}
-"""Options of a column for its contents: anything, a word, a name, anything that is
-aligned to the right, a number, or a long text, which is folded."""
+"""Options of a table's column: `PLAIN` has none, `RIGHT` aligns to the right, and the
+others are for words, names, numbers, and long texts, which are folded."""
 
 
 class PlainTable(Table):

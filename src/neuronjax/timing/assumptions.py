@@ -469,8 +469,8 @@ LINK_SHARE = assumed(
     0.7,
     "fraction",
     "the part of a NeuronLink's rate that transfers reach; ASSUMPTION: on all chips",
-    fitted_to="T12, 8 ranks: the bytes that 1 MiB has more than 512 KiB move at"
-    " 16.8 GB/s",
+    fitted_to="T12, 8 ranks: 1 MiB takes longer than 512 KiB by as much as 512 KiB take"
+    " at 16.8 GB/s",
 )
 CHANNEL_SHARE = assumed(
     0.21,
@@ -478,8 +478,8 @@ CHANNEL_SHARE = assumed(
     "the part of a core's DMA rate that one channel of a collective reaches; a"
     " collective has two channels, or four if a group of ranks fills its node"
     " [nki.collectives]; ASSUMPTION: on all chips",
-    fitted_to="T2, 2 ranks: the bytes that 1 GiB has more than 16 MiB move at"
-    " 56.8 GB/s",
+    fitted_to="T2, 2 ranks: 1 GiB takes longer than 16 MiB by as much as 1008 MiB take"
+    " at 56.8 GB/s",
 )
 SLICE_BYTES = assumed(
     2**20,

@@ -106,7 +106,7 @@ def _kernel(module: types.ModuleType, wanted: str | None) -> tuple[str, Kernel]:
         return names[0], found
     if callable(found):
         return names[0], _made(found)
-    what = f"no kernel {wanted}" if wanted else "no kernel with the name kernel"
+    what = f"no kernel {wanted}" if wanted else "no function called 'kernel'"
     raise InvalidProgramError(
         f"{what} in {Path(str(module.__file__)).name}",
         remedy=f"name one of {', '.join(held)}" if held else "decorate it: @nki.jit",
