@@ -22,7 +22,7 @@ from neuronjax.errors import InvalidProgramError
 from neuronjax.hardware import resolve_target
 from neuronjax.policy import Policy
 from neuronjax.report.money_tables import dollars, duration
-from neuronjax.report.quantities import decimal, seconds
+from neuronjax.report.quantities import seconds
 from neuronjax.report.study_tables import flat_interval
 from neuronjax.report.study_verdicts import Interval, TrainingVerdict
 from neuronjax.report.tables import NAME, NUMBER, Displayed, Records, new_table
@@ -94,10 +94,10 @@ class StudyCosts(Displayed):
             "verdict": {"overflow": "fold", "min_width": len("undecided:")},
             **dict.fromkeys(("steps", "one step", "time", "cost", "× first"), NUMBER),
         }
-        given = {cost.steps: None for cost in self.estimate.costs if cost.steps}
+        given = {cost.steps: "" for cost in self.estimate.costs if cost.steps}
         table = new_table(
             f"full-size model ({self.estimate.name}): predicted cost, if the baseline "
-            f"needs {' or '.join(map(decimal, given))} steps",
+            f"needs {' or '.join(f'{n:,}' for n in given)} steps",
             columns,
             (_cells(row, self.rows[0]) for row in self.rows),
             caption="steps: those given, times the measured ratio of steps. one step: "
@@ -116,7 +116,7 @@ def _cells(row: CostToLoss, first: CostToLoss) -> tuple[str, ...]:
     return (
         f"{machine}\n  {row.policy}".rstrip(),
         row.words,
-        "-" if row.steps is None else decimal(row.steps),
+        "-" if row.steps is None else f"{row.steps:,.0f}",
         seconds(row.step_seconds.estimate),
         duration(row.hours),
         dollars(cost and cost.estimate) + interval,
