@@ -2,10 +2,11 @@
 
 Reshapes, broadcasts, slices and widening casts move no data: an engine reads a tensor
 with up to four strides, and converts any dtype to FP32. `viewed` decides which
-instructions are access patterns. A *row count* of a tensor is the product of its first
-n dimensions, for some n: the tensor consists of that many rows. Instructions whose
-tensors have a common row count can be executed together, a few rows at a time, if each
-of them computes row n of its result only from row n of its operands.
+instructions are access patterns. The first n dimensions of a tensor, for any n, divide
+it into as many rows as their product: [2, 3, 4] is 1, 2, 6 or 24 rows. Instructions
+whose tensors can be divided into the same number of rows can be executed together, a
+few rows at a time, if each computes row n of its result only from row n of its
+operands.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class ValueAccess(NamedTuple):
             for every row of the value.
         transposes: whether reading the value swaps rows and columns.
         part: the fraction of the elements of `roots` that is read.
-        rows: the row counts (`rows_of`) with which the value can be read from `roots` a
-            few rows at a time; None for all row counts of the value.
+        rows: the numbers of rows into which the value can be divided and then be read
+            from `roots` row by row; None for all numbers that `rows_of` returns.
     """
 
     roots: tuple[int, ...]
@@ -44,8 +45,8 @@ class ValueAccess(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def rows_of(shape: tuple[int, ...], dimensions: int | None = None) -> frozenset[int]:
-    """Return the row counts of a tensor of `shape`: 1, and the product of the first n
-    dimensions for each n up to `dimensions` (None: all)."""
+    """Return the numbers of rows into which a tensor of `shape` can be divided: 1, and
+    the product of the first n dimensions for each n up to `dimensions` (None: all)."""
     rows, product = {1}, 1
     for size in shape[:dimensions]:
         product *= size
@@ -133,8 +134,9 @@ def _view(
 def _reshaped(
     shape: tuple[int, ...], result: tuple[int, ...]
 ) -> tuple[frozenset[int], bool]:
-    """Return the row counts that both shapes have, and whether a reshape from `shape`
-    to `result` keeps the elements of a row equal if they were equal."""
+    """Return (the numbers of rows into which both shapes can be divided, whether a
+    reshape from `shape` to `result` preserves `ValueAccess.is_scalar`, the property
+    that all elements along the last axis are equal)."""
     kept = prod(shape[-1:]) == prod(result[-1:]) or prod(result[-1:]) == 1
     return rows_of(shape) & rows_of(result), kept
 
@@ -143,11 +145,12 @@ def _reshaped(
 def _broadcast(
     shape: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
 ) -> tuple[frozenset[int], bool | None]:
-    """Return (row counts, is_scalar) for a broadcast of `shape` to `result`.
+    """Return (rows, is_scalar) for a broadcast of `shape` to `result`.
 
-    For each of the row counts, row n of the result is read from row n of the operand.
-    `is_scalar` is True if the elements of a row of the result are all equal, False if
-    a row has one element, and None if `is_scalar` is that of the operand."""
+    `rows` are the numbers of rows into which the result can be divided so that its row
+    n is read from row n of the operand. `is_scalar` is None if the result's last axis
+    is an axis of the operand: the access then is scalar if that of the operand is. If
+    the last axis is new, `is_scalar` is True if it has several (equal) elements."""
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

@@ -11,7 +11,7 @@ figure describes. A key in brackets names a source: `hardware/chips.py` and
     V26    cost formulas of nki.isa at tag v2.26.1 (later versions do not print them)
     PG     nki_perf_guide.rst and its pictures
     RMQ    the tutorial of RMSNorm with FP8 quantization and its pictures
-    DM DB  the pages of `chips.py`, and their pictures
+    DM DB  the web pages with these keys in `chips.py`, and the pictures in them
     GL     tools/neuron-explorer/glossary.rst
     KDA    kernels of kda-for-trainium on trn2, with the profiler's counters. Most of
            the published times are half of what one core takes, and are doubled here

@@ -455,9 +455,9 @@ def steps_over_nodes(
 
 
 def _of_all(flows: Flows, ranks: Counter[int]) -> Flows:
-    """Return the flows of all ranks on one chip: `flows`, those of one rank on chip 0,
-    shifted to this chip and multiplied by its number of ranks. The chip is the lowest
-    in `ranks`, which has the number of ranks by chip."""
+    """Return the flows of all ranks on the lowest chip in `ranks` (number of ranks by
+    chip). `flows` are those of a single rank on chip 0: they are shifted to the lowest
+    chip, and multiplied by its number of ranks."""
     first = min(ranks)
     return {
         (a + first, b + first): size * ranks[first] for (a, b), size in flows.items()

@@ -1,4 +1,4 @@
-"""The ways (`work.Way`) to execute an instruction, from shapes and dtypes alone.
+"""The ways (`Way`) to execute an instruction, from shapes and dtypes alone.
 
 Rules, in one file per engine, list the ways; `cost_rules` distributes tensors over the
 lanes. `engines` has the times of engines, from the vendor's guides, and `assumptions`
@@ -42,7 +42,7 @@ def ways(
     instruction: Instruction, core: Core, reading: Reading = PLAIN
 ) -> tuple[Way, ...]:
     """Return the ways to execute an instruction on the engines of `core`, the quickest
-    first. An instruction that takes no time has one empty way: `((),)`."""
+    first. An instruction that takes no time has one empty `Way`: `((),)`."""
     found = rule(instruction, core, reading)
     if core.chip.lacks:
         found = tuple(way for way in found if own_seconds(way) < inf)

@@ -42,7 +42,7 @@ from neuronjax.timing.work import Core, Way, Work
 
 
 def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> Way:
-    """Return the way (`work.Way`) to run an instruction on GpSimdE.
+    """Return the `Way` to run an instruction on GpSimdE.
 
     `cycles` is its time on the GpSimdE of each physical core, without GPSIMD_START."""
     tensors = (*instruction.operands, *instruction.results)
@@ -59,8 +59,8 @@ def gpsimd(core: Core, instruction: Instruction, cycles: float, opcode: str) -> 
 def software(
     core: Core, instruction: Instruction, operations: float, opcode: str = "CUSTOM_OP"
 ) -> Way:
-    """Return the way (`work.Way`) to run an instruction as software on GpSimdE, with
-    this number of 32-bit `operations` spread over the lanes."""
+    """Return the `Way` to run an instruction as software on GpSimdE, with this number
+    of 32-bit `operations` spread over the lanes."""
     moved = nbytes(instruction.operands) + nbytes(instruction.results)
     cycles = operations_cycles(core, operations, moved)
     return gpsimd(core, instruction, cycles, opcode)
@@ -75,10 +75,8 @@ def _rows(instruction: Instruction, axis: int) -> tuple[int, int]:
 def _in_rounds_of_eight(
     core: Core, instruction: Instruction, length: int, rows: int, wanted: int
 ) -> Way:
-    """Return the way (`work.Way`) to find the `wanted` largest elements of each row on
-    VectorE. A round of three instructions finds eight elements.
-
-    There are `rows` rows, with `length` elements each."""
+    """Return the `Way` to find the `wanted` largest elements of each of `rows` rows, of
+    `length` elements, on VectorE. A round of three instructions finds eight of them."""
     tiles = max(1, ceil(rows / (core.spec.partitions * core.lnc)))
     values = (stream(instruction.operands[0].type, tiles * length),)
     rounds = ceil(wanted / 8)

@@ -1,9 +1,8 @@
-"""The cost of a kernel inside a program: one `Work` per queue, from the kernel's
-schedule.
+"""The cost of a kernel in a program: one `Work` per queue, from the kernel's schedule.
 
-A `Work` has the time for which the kernel occupies its queue. As a way (`work.Way`),
-the works together take as long as the kernel's schedule without `around_seconds` (the
-time that belongs to no instruction), which the program adds once. A kernel reads its
+Each `Work` has the seconds for which the kernel occupies one queue. Together, as a
+`Way`, they take as long as the kernel's schedule without `around_seconds` (the time
+that belongs to no instruction), which the program adds once. A kernel reads its
 operands from HBM and writes its results to HBM. A kernel without a grid runs on one
 physical core.
 """

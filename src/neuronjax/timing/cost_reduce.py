@@ -109,11 +109,9 @@ def _across(core: Core, i: TensorReduce, rows: int, results: int) -> tuple[Way, 
 
 @rule.register
 def _(i: TensorReduce, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a reduction.
-
-    The axes before the first reduced axis are on the partitions if the product of their
-    sizes is 128 or more, or if all later axes are reduced. The reduction then is along
-    the free axis, otherwise along the partition axis."""
+    """Price a reduction. The axes before the first reduced axis are on the partitions
+    if the product of their sizes is 128 or more, or if all later axes are reduced. The
+    reduction then is along the free axis, otherwise along the partition axis."""
     shape, dtype = i.operands[0].type.shape, i.operands[0].type.dtype
     elements, results = prod(shape), prod(i.results[0].type.shape)
     if not elements:

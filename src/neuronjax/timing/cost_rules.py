@@ -1,10 +1,10 @@
 """The registry of cost rules, and the layout of programs' tensors on lanes.
 
-A rule for programs is registered by instruction class (`rule`). It returns *ways*
-(`work.Way`): alternative sequences of engine work, each of which executes the
-instruction. A rule for kernels is registered by the name of the nki.isa function
-(`prices`). Rules are in the files `cost_*.py` and need no values of tensors, only
-shapes, dtypes and attributes of instructions; `engines` computes the times.
+A rule for programs is registered by instruction class (`rule`). It returns alternative
+ways to execute the instruction. Each `Way` is a sequence of `Work`, each of one engine.
+A rule for kernels is registered by the name of the nki.isa function (`prices`). Rules
+are in the files `cost_*.py` and need no values of tensors, only shapes, dtypes and
+attributes of instructions; `engines` computes the times.
 
 A *lane* is a partition of a physical core, with the part of an engine that processes
 it. A program does not state which elements are in which lane. ASSUMPTION: the compiler
@@ -55,8 +55,8 @@ def tiles_of(per_lane: int, limit: float | None = None) -> int:
     return max(1, ceil(per_lane / (limit or a.ELEMENTS_OF_AN_INSTRUCTION.value)))
 
 
-#: The ways of an instruction that takes no time, since its consumers read its operand
-#: through an access pattern: one way, without work.
+#: The cost of an instruction that takes no time, since its consumers read its operand
+#: through an access pattern: one `Way`, without `Work`.
 FREE: tuple[Way, ...] = ((),)
 
 
@@ -83,8 +83,8 @@ PLAIN = Reading()
 
 @functools.singledispatch
 def rule(instruction: Instruction, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Return the ways to execute an instruction (alternative sequences of engine work),
-    in any order.
+    """Return the alternative ways to execute an instruction, in any order. Each `Way`
+    is a sequence of `Work`, each of one engine.
 
     Raises:
         InternalError: no rule is registered for the instruction's class; control flow
@@ -203,8 +203,8 @@ def lane_task(
 def elementwise(
     core: Core, i: Instruction, *tasks: LaneTask, times: float = 1, **more: Any
 ) -> Way:
-    """Return a way with one work: an engine runs all `tasks` on every tile of the
-    tensors of `i`, `times` times. `more` are further fields of the work."""
+    """Return a `Way` of one `Work`: an engine runs all `tasks` on every tile of the
+    tensors of `i`, `times` times. `more` are further fields of the `Work`."""
     fields = {**traffic_of(i), **more}
     tiles = tiles_of(tasks[0].elements)
     return (lane_work(core, *tasks, tiles=tiles, times=times, **fields),)

@@ -2,9 +2,9 @@
 
 In a program, the operand that makes the contraction quicker is the stationary one, and
 small operands use only a tile (a part) of the array. VectorE or ScalarE copies every
-result out of PSUM: the copy is the last work of a way (`work.Way`), and `pricing`
-removes it if the consumer reads PSUM. A kernel itself specifies stationary operands,
-tiles and copies; `kernel_queues.Array` runs tiles of the array in parallel.
+result out of PSUM: the copy is the last `Work` of each `Way`, and `pricing` removes it
+if the consumer reads PSUM. A kernel itself specifies stationary operands, tiles and
+copies; `kernel_queues.Array` runs tiles of the array in parallel.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class Contraction:
         column_cycles: cycles per column of the moving operand.
         item_bytes: bytes of an element of the operands.
         psum_bytes: bytes of an element of the result in PSUM.
-        flops_per_k: floating-point operations that the program asks for, per element of
-            the result and row of k: 2 if the array adds no zeros and skips none.
+        flops_per_k: floating-point operations of the program, per element of the result
+            and row of k: 2 for a matmul, less if zeros were added to its operands, more
+            if the stationary operand is compressed; 0 for a sum over k.
         stationary: the stationary operand: "lhs", "rhs", or "" for the quicker choice.
         row_tiles: whether the array may be divided into row tiles.
         column_tiles: whether the array may be divided into column tiles.
@@ -181,8 +182,8 @@ def contraction_ways(c: Contraction, core: Core, before: Way = ()) -> tuple[Way,
 def evacuations(
     core: Core, per_lane: int, psum_read_bytes: float, item_bytes: int
 ) -> tuple[Work, Work]:
-    """Return the work of VectorE and the work of ScalarE for copying a result from PSUM
-    to SBUF; one of the two engines copies.
+    """Return two alternatives to copy a result from PSUM to SBUF: the `Work` of VectorE
+    if it copies, and the `Work` of ScalarE if it copies.
 
     `per_lane` is the number of elements per lane of one physical core, and `item_bytes`
     the size of an element in PSUM."""
@@ -213,8 +214,7 @@ def transpose_works(
     """Return two ways to transpose `batch` matrices [rows, columns] on TensorE's array:
     VectorE copies the result out of PSUM in the first way, ScalarE in the second.
 
-    A matrix is divided into blocks of the array's size; each is a stationary operand.
-    """
+    A matrix is divided into blocks of the array's size, each a stationary operand."""
     side, wide = core.spec.partitions, core.spec.array_columns
     blocks = batch * ceil(columns / wide)
     squares = ceil(blocks * ceil(rows / side) / core.lnc)

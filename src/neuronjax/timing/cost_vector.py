@@ -64,8 +64,8 @@ def one_stream(
     on_scalar: bool = False,
     on_gpsimd: bool = True,
 ) -> tuple[Way, ...]:
-    """Return the ways to execute an operation that has one tensor operand: a way for
-    each engine that can do it. ScalarE needs one instruction per tile; VectorE and
+    """Return the ways to execute an operation that has one tensor operand: one for each
+    engine that can do it. ScalarE needs one instruction per tile; VectorE and
     GpSimdE need `times` instructions per tile. GpSimdE cannot read from PSUM."""
     queues: list[tuple[Queue, float]] = [("vector", times)]
     if on_scalar:

@@ -8,8 +8,7 @@ parts that take at most `PASSING_SHARE` of SBUF.
 If a step processes several tiles before the next step starts (`tiles_at_a_time`), a
 block has these tiles, or as many of them as SBUF can hold, and each block is loaded
 after the previous block is computed. Otherwise each tile is loaded while the previous
-tile is computed, if SBUF can hold two tiles. If physical cores share the rows, each
-core has a copy of the whole operands. Bytes are those of a logical core.
+tile is computed, if SBUF can hold two tiles. Bytes are those of a logical core.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ def working_bytes(
     """Return the SBUF bytes of two row tiles of a region, of which one is computed
     while the other is loaded.
 
-    The result is at most half of SBUF, unless the region has a matmul and several rows.
-    `turned` has the matmuls whose left operand TensorE transposes first."""
+    If the region has no matmul, or only one row, a larger number than half of SBUF is
+    reduced to half of SBUF. `turned` has the matmuls whose left operand TensorE
+    transposes first."""
     size = 2 * block_bytes(fused, region, core, turned)
     is_matmul = region.has_matmul and region.rows > 1
     return size if is_matmul else min(size, core.sbuf_bytes // 2)
@@ -38,12 +38,12 @@ def working_bytes(
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
     """Return how many copies of the whole operands (`region.whole`) are in SBUF: one
-    per physical core if the cores share the rows of a matmul, else one.
+    per physical core if the cores divide a matmul's rows among themselves, else one.
 
-    If a region has a single matmul, the cores share the columns of the whole operand if
-    it is larger than the streamed operands, of which each tile needs only its rows. The
-    cores share the rows of a chain of matmuls, as in nki-library's mlp_cte: if they
-    shared columns, they would have to exchange columns before the next matmul."""
+    The cores divide the rows in a chain of matmuls, as in nki-library's mlp_cte, since
+    with divided columns they would have to exchange columns before the next matmul. In
+    a single matmul they divide the columns, unless the whole operands are smaller than
+    the streamed operands, of which each tile needs only its rows."""
     if not region.has_matmul or region.rows < core.rows_per_tile:
         return 1
     is_chain = sum(step.form == "matmul" for step in region.steps) > 1
@@ -55,9 +55,9 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 def divide(
     fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int, fits: bool
 ) -> tuple[int, int]:
-    """Return (number of times that the whole operands are loaded, number of blocks that
-    run one after the other). The second number is 1 if each tile is loaded while the
-    previous tile is computed.
+    """Return (number of times that the whole operands are loaded, number of blocks of
+    tiles, each loaded after the previous block is computed). The second number is 1 if
+    each tile is loaded while the previous tile is computed.
 
     `whole` is the size of the whole operands in bytes, `tile` that of a row tile.
     `fits` says whether SBUF can hold all whole operands and two tiles."""

@@ -42,9 +42,9 @@ class FusedStep:
             SBUF.
         masked: the attention scores that the step masks, if the mask hides whole blocks
             of scores; else None.
-        sides: for a matmul, the row counts (products of leading dimensions) with which
-            the result, the left and the right operand can be divided into tiles; None
-            before they are computed.
+        sides: for a matmul, the numbers of rows (products of leading dimensions) into
+            which its result, its left and its right operand can be divided, to be
+            processed tile by tile; None before they are computed.
         sums: results that are sums over the tiles of the step's region, and complete
             only after the last tile.
     """
@@ -100,9 +100,9 @@ class TiledRegion:
     """Steps that run tile by tile; a tile is a part of the rows of their tensors.
 
     Attributes:
-        candidates: row counts (products of leading dimensions) with which every step
-            can be divided into tiles.
-        rows: the number of rows, the largest of `candidates`.
+        candidates: the numbers of rows (products of leading dimensions) into which the
+            tensors of every step can be divided.
+        rows: the number of rows that is used, the largest of `candidates`.
         inside: values (tensors of the block) that the steps compute.
         whole: values from outside the region that every tile needs completely.
         streamed: values from outside the region of which each tile needs only its rows.
@@ -148,8 +148,8 @@ class TiledRegion:
 
 def output_bytes(fused: Fused) -> dict[int, int]:
     """Return the bytes that are written to HBM for the results of a block, by the value
-    in memory from which a result is read. If several results are read from one value,
-    it is written once for each."""
+    in memory that is written. If several results are access patterns of one value, such
+    as reshapes or slices, the value has the sum of their bytes."""
     found: dict[int, int] = {}
     for value in fused.results:
         roots = fused.access[value].roots

@@ -305,11 +305,12 @@ class _Fusion:
     def _gate(
         self, before: FusedStep, step: FusedStep
     ) -> tuple[Instruction, str, int] | None:
-        """Return the one pass that computes both steps if together they are SiLU, or
-        the end of a logistic function; otherwise None.
+        """Return one activation that replaces both steps if `before` is the logistic
+        function of x and `step` multiplies it by x (SiLU), or `before` is 1 + exp(-x)
+        and `step` divides by it (the logistic function); otherwise None.
 
-        The pass is (instruction, form as in `FusedStep`, 0). With form "logistic", the
-        exponential that `before` reads also becomes part of the pass."""
+        It is (instruction, form as in `FusedStep`, 0: no more operations fit). If the
+        form is "logistic", it also replaces the step that computes exp(-x)."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}

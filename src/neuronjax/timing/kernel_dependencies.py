@@ -6,11 +6,10 @@ waits for earlier reads and writes of overlapping boxes. A kernel reads and writ
 large tile piece by piece. `BoxMap` divides one dimension into cells as long as the
 first piece, so that a search for overlaps looks into one or two cells.
 
-A storage to which the user gives no address gets SBUF or PSUM as a compiler allocates
-it. It takes memory that was never used. If there is none, it takes the memory of a dead
-storage (one that no later entry accesses), namely of the one that died first, and waits
-for the last accesses to that storage. Storages with addresses overlap if their bytes
-do. Bytes are those of a partition.
+A storage to which the user gives no address takes SBUF or PSUM that was never used. If
+there is none, it takes the memory of a dead storage (one that no later entry accesses),
+the longest dead first, and waits for the last accesses to that storage. Storages with
+addresses overlap if their bytes do. Bytes are those of a partition.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class BoxMap:
         return found
 
     def meeting(self, b: Box) -> list[int]:
-        """Return the entries of the boxes that overlap `b`."""
+        """Return the numbers of the entries that access boxes that overlap `b`."""
         if b is None:
             return self.entries()
         found = self._whole.copy()
@@ -240,8 +239,8 @@ class KernelDependencies:
         self._given = program.dependencies
 
     def run(self, spec: CoreSpec) -> KernelDependencies:
-        """Find the entries for which every entry waits, if the kernel runs on cores of
-        the kind `spec`; return self."""
+        """Find, for each entry, the earlier entries for which it waits, if the kernel
+        runs on cores of the kind `spec`; return self."""
         sizes = {
             "sbuf": spec.sbuf_usable_bytes_per_partition,
             "psum": spec.psum_bytes // spec.partitions,

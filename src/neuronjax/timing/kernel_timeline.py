@@ -233,8 +233,8 @@ def _bottleneck_note(
 def bottleneck(
     s: KernelSchedule, numbers: Sequence[int] | None = None
 ) -> tuple[Queue, int, float] | None:
-    """Return (queue, index of a `KernelOp`, its share of the critical path) for the
-    queue and the op with the largest share; None if the path takes no time.
+    """Return (queue, index of a `KernelOp`, share of the critical path) for the pair of
+    a queue and an op that has the largest share; None if the path takes no time.
 
     `numbers` has, by instruction of the stream, the index of its op; None means that
     the indices are computed here."""
@@ -259,13 +259,12 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelMemory(MemoryPlan):
-    """The memory use of a kernel over time. Each unit of `main` is one of many equal
-    parts of the kernel's time.
+    """The memory use of a kernel over time: a `MemoryPlan` whose block `main` has one
+    unit for each of many equal parts of the kernel's time.
 
     Attributes:
-        edges: the seconds at which each unit starts, then the end of the last unit.
-        psum_usage: by unit, the most bytes of PSUM that are in use at the same time,
-            over all partitions.
+        edges: the seconds at which each part starts, then the end of the last part.
+        psum_usage: by part, the most bytes of PSUM (all partitions) in use at once.
     """
 
     edges: tuple[float, ...] = ()

@@ -65,7 +65,7 @@ class Stream:
 
 
 def unrolled(body: KernelBlock, trips: Trips | None = None) -> Stream:
-    """Return the instructions of a kernel with `body` as a stream.
+    """Return the instructions of a kernel, whose code is `body`, with loops unrolled.
 
     `trips` has the trip counts of loops by source line, such as "file.py:12"; folders
     before the file's name are ignored."""

@@ -3,9 +3,9 @@
 The emulation computes `neuronjax.cast` by some thirty integer operations on the host.
 An engine of the chip instead rounds when it writes, and draws the random bits of
 stochastic rounding itself. From NeuronCore-v4 on, VectorE has an instruction that
-quantizes blocks with shared scales. In a program, each of NeuronJAX's own functions is
-a callee with its name in `numerics.casting` or `numerics.microscaling`. Only the time
-changes: execution still runs the function itself.
+quantizes blocks with shared scales. In a program, NeuronJAX's own functions are callees
+named like Python functions in `numerics`, such as `neuronjax_cast` in its module
+`casting`. Only the time changes: execution still runs the function itself.
 """
 
 from __future__ import annotations

@@ -174,8 +174,9 @@ class LoopVectorization:
         )
 
     def _states(self) -> dict[int, int]:
-        """Return, for each state, the value that it has after an iteration, by the
-        value that it has before the iteration. Add unchanged carries to `known`."""
+        """Return a dictionary from each state's value before an iteration to its value
+        after it, and add unchanged carries to `known`. States are the changed carries
+        except counters and tensors of which each iteration replaces one slice."""
         states = {}
         for n, value in enumerate(self.arguments):
             passes = n >= len(self.results) or self.results[n] == value

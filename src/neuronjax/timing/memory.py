@@ -2,16 +2,16 @@
 
 A region (steps that run as one loop over tiles) needs two tiles of each value in SBUF,
 since one is computed while the other is used. A value that every tile reads completely
-needs its whole size. Values that later regions read stay on chip while they fit. The
-value with the furthest next use is evicted first: it is saved to HBM and reloaded.
-Tensors are evicted whole; bytes are those of a logical core, over all partitions.
-`timing.hbm` finds the contents of HBM over time.
+needs its whole size. `sbuf_allocation` chooses the values that stay on chip, `hbm`
+finds the contents of HBM over time. Tensors are saved to HBM and reloaded as a whole;
+bytes are those of a logical core, over all partitions.
 
-If the names show the category of no argument, an argument counts as a parameter if it
-is the right operand of a matmul or the table of a gather, and never a left operand. An
-operand is followed back to its argument through movements, casts and scales, so a
-weight that is cast before the matmul counts. It is not followed through updates, so a
-KV cache does not count.
+The names (pytree paths) of a program's arguments show which of them are parameters and
+optimizer state. If they show none, an argument counts as a parameter if it is the right
+operand of a matmul or the table of a gather, and never a left operand. An operand is
+followed back to its argument through movements, casts and scales, so a weight that is
+cast before the matmul counts. It is not followed through updates, so a KV cache does
+not count.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
 
 
 class _ParameterFinder(DataFlow[frozenset[int]]):
-    """A search for the arguments of main of which each buffer is a copy: moved, cast or
-    scaled. An argument is given by its position.
+    """A search that follows each buffer back to the arguments of main that were moved,
+    cast or scaled to make it. Arguments are given by their positions.
 
     `left` has the arguments that are left operands of matmuls, `right` has the
     arguments that are right operands of matmuls or tables of gathers."""
@@ -213,8 +213,8 @@ class _ParameterFinder(DataFlow[frozenset[int]]):
 
     def nested(self, i: Instruction) -> Sequence[frozenset[int]]:
         """Return, for each result of a loop, branch, call or Spmd, the arguments of
-        main of which the result is a copy: moved, cast or scaled. A loop's result has
-        such arguments only if no iteration changes it; a branch's results have none."""
+        main that were moved, cast or scaled to make it. A loop's result has such
+        arguments only if no iteration changes it; a branch's results have none."""
         found = [self.enter(entry) for entry in entries(i, self.functions)]
         if isinstance(i, Loop):
             kept, roots = unchanged_carries(i), map(self.of, i.operands)

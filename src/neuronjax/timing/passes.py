@@ -45,8 +45,8 @@ def folding_pass(
 ) -> Instruction:
     """Return a `ReducingPass` that executes `members` and then the reduction `fold`.
 
-    `main` is the instruction that prices `members` without the reduction. Return `main`
-    if a member divides or the results of `main` are integers."""
+    `main` is the instruction as which `members` are priced without the reduction. If a
+    member divides or the results of `main` are integers, return `main` itself."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):

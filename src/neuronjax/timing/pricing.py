@@ -1,7 +1,7 @@
 """Prices of regions (`fused`): the work of each step, and the time between tiles.
 
-A *way* to execute a step is a sequence of engine work (`work.Way`). A way is chosen for
-each step so that the region's busiest queue has little work. As in a software pipeline,
+A `Way` is one way to execute a step: a sequence of `Work`, each of one engine. Ways are
+chosen so that the region's busiest queue has little work. As in a software pipeline,
 a tile starts whenever the busiest queue has done its work for the previous tile. Prices
 do not depend on start times, which `schedule` finds.
 """
@@ -40,7 +40,7 @@ class PricedStep:
     """A step with the way in which it is executed.
 
     Attributes:
-        way: the works of engines that execute the step, in order.
+        way: the sequence of `Work` that executes the step, each of one engine.
         reads: values in memory that the step reads.
         is_barrier: whether a reader of the step's results waits until the step has
             processed its last tile.
@@ -82,8 +82,8 @@ class PricedUnit:
         block: the prices of one row block, if the unit completes each block of rows
             before the next; else None.
         blocks: the number of row blocks, set only in `block`.
-        sources: by `id` of a work of one row block, the same work for all row blocks
-            together; set only in `block`.
+        sources: by `id` of each `Work` in `steps`, which is for one row block, the
+            `Work` for all row blocks together; set only in `block`.
     """
 
     steps: list[PricedStep] = field(default_factory=list)
@@ -222,7 +222,7 @@ class Pricing:
         # ASSUMPTION: compilers and kernels only use GpSimdE if they must.
         others = [way for way in found if all(w.queue != "gpsimd" for w in way)]
         found = tuple(others) or found
-        if stays:  # drop the last work, the copy out of PSUM
+        if stays:  # drop the last `Work`, the copy out of PSUM
             kept = [way[:-1] if len(way) > 1 else way for way in found]
             found = tuple(dict.fromkeys(kept))
         return found
@@ -246,9 +246,10 @@ class Pricing:
         return chosen
 
     def _after(self, load: dict[str, float], way: Way, pieces: int) -> float:
-        """Return a cost of `way`, by which `_choose` compares ways: the seconds of the
-        busiest queue once `way` is added to `load` (seconds by queue), plus a share,
-        1 / `pieces`, of the seconds in which one tile passes all works of `way`."""
+        """Return a cost by which `_choose` compares the ways to execute a step: the
+        seconds of the busiest queue once `way` is added to `load` (seconds by queue),
+        plus 1 / `pieces` (`PricedUnit.pieces`) of the seconds in which one tile passes
+        through all engines of `way`."""
         load = dict(load)
         self._add(load, way)
         through = sum(w.seconds / w.tiles + w.latency_seconds for w in way)

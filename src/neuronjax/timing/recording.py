@@ -90,7 +90,7 @@ class EventRecorder:
         one of which starts every `period` seconds. Table loads occur only once.
 
         The events are those from `first` up to, but not including, `last`. `sources`
-        has, by `id` of an event's work, the work for all row blocks."""
+        has, by `id` of an event's `Work`, the `Work` for all row blocks together."""
         later = (blocks - 1) * period
         for n in range(first, last):
             event = self.events[n]

@@ -163,12 +163,12 @@ def _cycles_of_plane(group: Group) -> list[tuple[int, ...]]:
 def _through_planes(
     cycles: Sequence[tuple[int, ...]], planes: int
 ) -> list[tuple[int, ...]]:
-    """Return, for each of two cycles of a plane, a path through all planes. On every
-    plane the path takes all wires of the cycle except one, forwards on even planes and
-    backwards on odd planes.
+    """Return, for each of two cycles through a plane (4 x 4 chips), a path through all
+    `planes` planes of a torus. On each plane it uses all wires of the cycle but one,
+    forwards on even planes and backwards on odd planes.
 
-    ASSUMPTION, since the vendor's cycles through an UltraServer are not published. The
-    two paths share no wire, because they change planes at different chips."""
+    ASSUMPTION: the vendor's rings in an UltraServer, which are not published, take such
+    paths. The two share no wire, because they change planes at different chips."""
     ends = {cycles[0][0], cycles[0][-1]}
     second = cycles[1]
     while ends & {second[0], second[-1]}:

@@ -279,9 +279,10 @@ class SbufAllocation:
         self.in_hbm[value] = (n, max(last, self.last_use.get(value, n)))
 
     def _takes_place(self, n: int, value: int, source: int) -> None:
-        """Record that `value` is in HBM from unit `n` on. If nothing reads the tensor
-        `source` later, `value` reuses its memory, and is counted from unit `n` + 1 on.
-        The memory of the block's arguments and results is not reused."""
+        """Record that `value`, a result of unit `n`, is in HBM from unit `n` on. If no
+        later unit reads `source`, the tensor that unit `n` updates, `value` takes over
+        its memory: only `source` counts during unit `n`, only `value` in later units.
+        The memory of the block's arguments and results is not taken over."""
         self._lies_in_hbm(n, value)
         if source in self.argument or source in self.results:
             return
@@ -426,8 +427,8 @@ class SbufAllocation:
         return True
 
     def _in_place(self, n: int, unit: Unit, source: int, result: int) -> bool:
-        """Plan an update in place of slices of `source`, which is in SBUF; return True.
-        If a later unit reads `source`, plan nothing and return False."""
+        """Plan an update that overwrites slices of `source` in SBUF; return True. If a
+        later unit reads the old `source`, plan nothing and return False."""
         if self._next(source, n) != _NEVER:
             return False
         unit.by_dma = True

@@ -287,7 +287,7 @@ class _Schedule:
                 found = arrived.get(value) or times.get(value)
                 if found is not None:
                     first, end = max(first, found[0]), max(end, found[1])
-            taken: dict[Queue, float] = {}  # several works of a step may use one queue
+            taken: dict[Queue, float] = {}  # several `Work`s may use one queue
             for work in p.way:
                 before = taken.get(work.queue, free.get(work.queue, 0.0))
                 start = max(first, before)

@@ -59,8 +59,8 @@ def _leading(shape: tuple[int, ...], excluded: set[int]) -> int:
 
 
 def _own_rows(fused: Fused, step: FusedStep) -> frozenset[int]:
-    """Return the row counts (products of leading dimensions) with which a step can be
-    tiled if no other step restricts them."""
+    """Return the numbers of rows (products of leading dimensions) into which a step's
+    tensors can be divided if no other step restricts the choice."""
     if step.form == "matmul":
         return _matmul_rows(fused, step)[0]
     if step.form in ("reduce", "scan"):
@@ -98,9 +98,9 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
 def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
-    """Return a set of one row count, the product of a matmul's batch and contracted
-    axes. The set is empty if an operand that is read from tensors in `inside` cannot
-    be tiled so: its first axes must be the batch axes, then the contracted axes."""
+    """Return a set of one number of rows: the product of a matmul's batch and
+    contracted axes. The set is empty if an operand that is read from tensors in
+    `inside` cannot be divided so: batch axes, then contracted axes, must come first."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -125,8 +125,8 @@ def _side(fused: Fused, step: FusedStep, n: int) -> tuple[int, ...]:
 
 
 def _operand_rows(fused: Fused, step: FusedStep, position: int) -> frozenset[int]:
-    """Return the row counts with which the operand of `step` at `position` can be tiled
-    in a region that computes both this operand and `step`."""
+    """Return the numbers of rows into which the operand of `step` at `position` can be
+    divided in a region that computes both this operand and `step`."""
     value = step.operands[position]
     own = rows_of(fused.types[value].shape)
     if step.form == "matmul":
@@ -180,8 +180,9 @@ class _Grouping:
             self.home[value] = place
 
     def _place(self, step: FusedStep) -> tuple[int, frozenset[int]] | None:
-        """Return the index of the region that `step` can join, and the row counts that
-        the region then has; None if the step must start a region."""
+        """Return the index of the region that `step` can join, and the numbers of rows
+        into which the region with `step` can be divided; None if `step` must start a
+        new region."""
         if step.form in ALONE or not self.regions:
             return None
         reads, home = self.fused.reads(step), self.home.get
@@ -263,12 +264,12 @@ class _Grouping:
         return 4 * prod(shape) // max(1, _batch(fused, step)) <= self.capacity
 
     def _folded(self, region: TiledRegion, step: FusedStep) -> frozenset[int] | None:
-        """Return the row counts of `region` together with `step`, if the step is a
-        reduction over the rows that can take each tile as soon as the tile is computed;
-        else None.
+        """Return the numbers of rows into which `region` together with `step` can be
+        divided; None if `step` is not a reduction over the rows of `region` that can
+        take each tile as soon as the tile is computed.
 
-        An example is the search for a tensor's largest magnitude before the tensor
-        leaves SBUF. After the last tile, the partitions' results are folded to one."""
+        Such a reduction finds, for example, a tensor's largest magnitude before the
+        tensor leaves SBUF. It folds the partitions' results after the last tile."""
         fold = next((m for m in step.members if isinstance(m, TensorReduce)), None)
         reads = self.fused.reads(step)
         if fold is None or region.rows == 1 or region.inside.isdisjoint(reads):
@@ -306,8 +307,8 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Return the row counts with which the operand of `step` at `position` can be
-        loaded tile by tile, if the step's region does not compute the operand."""
+        """Return the numbers of rows into which the operand of `step` at `position` can
+        be divided, to be loaded from outside the step's region tile by tile."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:

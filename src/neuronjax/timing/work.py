@@ -1,4 +1,4 @@
-"""Types of costs: the core, works, transfers and events.
+"""Types of costs: `Core`, `Work`, `Way`, `Transfer` and `Event`.
 
 `cost` computes the work of an instruction on each engine, `memory` the transfers
 between HBM and SBUF, `schedule` the times. All figures of programs are for **one
@@ -74,7 +74,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The work of one engine.
+    """What one engine does for an instruction, and the time that this takes.
 
     Attributes:
         seconds: how long the engine is occupied.
@@ -113,9 +113,9 @@ class Work:
     table: str = ""
 
 
-#: One way to execute an instruction: works in order of dependency, each streaming its
-#: tiles to the next (a matmul, then the copy of its result out of PSUM). It is empty if
-#: the instruction is only an access pattern of its consumers (a reshape, a broadcast).
+#: One way to execute an instruction: a sequence of `Work`, each of one engine, which
+#: pass tiles to the next (a matmul, then the copy of its result out of PSUM). It is
+#: empty if the instruction is only an access pattern of its consumers (a reshape).
 Way = tuple[Work, ...]
 
 #: Why bytes move between HBM and SBUF. A `weight` is an input that is a parameter. An
@@ -162,12 +162,12 @@ class Transfer:
 
 
 class Event(NamedTuple):
-    """The work of an instruction on one queue, or a transfer, with its times.
+    """A `Work` or a `Transfer` of an instruction, with its times.
 
     Attributes:
         start_seconds, end_seconds: from the start of the program.
         name: the opcode; for a transfer, its reason or, in a kernel, "load" or "store".
-        source: the Work or Transfer of the event.
+        source: the `Work` or `Transfer` of the event.
         instruction: index into `Timeline.instructions`, -1 for none.
         count: how often the event occurs, due to loops; times are those of the first.
         wait_seconds: how long the queue waits for operands before the event.

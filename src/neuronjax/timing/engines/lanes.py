@@ -64,11 +64,11 @@ def pace(task: LaneTask, core: Core) -> Pace:
 def lane_work(
     core: Core, *tasks: LaneTask, tiles: int = 1, times: float = 1, **more: Any
 ) -> Work:
-    """Return the Work of one engine that runs all `tasks` on each of `tiles` tiles, and
-    repeats them `times` times. A task describes all tiles together.
+    """Return the `Work` of one engine that runs all `tasks`, `times` times. A task is
+    one instruction on each of `tiles` tiles; its sizes are those of all tiles together.
 
     The last task decides the engine, the opcode, the table and the performance mode.
-    `more` are further fields of the Work."""
+    `more` are further fields of the `Work`."""
     last, paces = tasks[-1], [pace(task, core) for task in tasks]
     speed = paces[-1].speed
     needs_table = last.queue == "scalar" and last.function not in scalar.IN_EVERY_TABLE
@@ -104,11 +104,10 @@ def engine_work(
     least: float = a.MINIMUM_INTERVAL.value,
     **fields: Any,
 ) -> Work:
-    """Return the Work of `starts` instructions that together take `cycles` on the data
-    path of the engine `queue`, and each at least `least` cycles in all.
-
-    The time is infinite if the core lacks the engine. `fields` are further fields of
-    the Work."""
+    """Return the `Work` of `starts` instructions on the engine `queue`. The elements of
+    all of them pass the data path in `cycles` cycles; each instruction, with its start,
+    takes at least `least` cycles. The time is infinite if the core lacks the engine.
+    `fields` are further fields of the `Work`."""
     start = a.GPSIMD_START.value
     if queue != "gpsimd":
         start = a.VISIBLE_STARTS.value * core.spec.access_start_cycles
@@ -129,8 +128,8 @@ def latency_seconds(core: Core, queue: Queue) -> float:
 
 
 def shared_ports(work: Work, core: Core) -> tuple[str, ...]:
-    """Return the memories ("psum", "sbuf") that another engine cannot access during a
-    work. There are none if the core has enough ports for all engines."""
+    """Return the memories ("psum", "sbuf") that another engine cannot access during
+    `work`. There are none if the core has enough ports for all engines."""
     if has(core, "parallel_sbuf_ports"):
         return ()
     in_psum = work.psum_read_bytes or work.psum_write_bytes

@@ -1,8 +1,8 @@
 """The throttle that slows TensorE after low use, on NeuronCore-v3 and v4.
 
-After idle time the array is limited to 50 % of its full rate. While its use is 50 % or
-more, the limit rises, to 100 % in 3 us; while its use is below 50 %, the limit falls.
-The throttle prevents jumps of the electric current [GL].
+The throttle limits the array's rate to a fraction of the full rate. After idle time
+the limit is 50 %. While the array's use is 50 % or more, the limit rises, to 100 % in
+3 us; while it is less, the limit falls. This prevents jumps of electric current [GL].
 
 ASSUMPTION: the use is the limit times the fraction of the array's rows that a matmul
 occupies, and the limit falls in proportion to the difference between the use and 50 %.
