@@ -37,8 +37,8 @@ class CollectiveStep:
 
     Attributes:
         count: the number of equal steps, one after the other.
-        dma: the work of one rank's DMA engines, in bytes: those of its copies, and n
-            times the bytes of the sum for each addition of n operands.
+        dma: the bytes that one rank's DMA engines move: the bytes of its copies and,
+            for additions, the bytes of all operands.
         sent: the bytes that one rank sends to other ranks.
         flows: the bytes from one chip to another, by (source chip, destination chip);
             chips are numbered over all nodes.
@@ -215,8 +215,9 @@ def _ring_gather(site: _GroupSite, limit: int | None = None) -> Steps:
 
 
 def _kangaring_scatter(site: _GroupSite) -> Steps:
-    """Return the steps of a reduce-scatter by kangaring: each step adds the chunks of a
-    pair of ranks and, after the first step, the sum that the pair received [IN]."""
+    """Return the steps of a reduce-scatter by kangaring [IN]: in each step, a pair of
+    ranks adds its two chunks to the sum that it received from the pair before. The
+    first pair receives no sum."""
     c, flows = site.chunk, site.along(2 * site.chunk)
     pairs = site.ranks // 2
     if pairs == 1:

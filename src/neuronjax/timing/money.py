@@ -259,8 +259,8 @@ class TrainingCost:
 
 
 def price_record(price: dict[str, object]) -> dict[str, object]:
-    """Return the fields of a `Price`, which `price` has by name, under names that are
-    clear in a flat `record`: "basis" becomes "price_basis"."""
+    """Return `price`, the fields of a `Price` by name, with longer names for a flat
+    `record`: "basis" becomes "price_basis"."""
     return {
         "usd_per_hour": price["usd_per_hour"],
         "price_basis": price["basis"],

@@ -45,8 +45,8 @@ def folding_pass(
 ) -> Instruction:
     """Return a `ReducingPass` that executes `members` and then the reduction `fold`.
 
-    `main` is the instruction as which `members` are priced without the reduction. If a
-    member divides or the results of `main` are integers, return `main` itself."""
+    Without the reduction, the instruction `main` stands for `members` in the prices.
+    Return `main` itself if its results are integers or a member is a division."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):

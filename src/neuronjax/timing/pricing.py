@@ -82,8 +82,8 @@ class PricedUnit:
         block: the prices of one row block, if the unit completes each block of rows
             before the next; else None.
         blocks: the number of row blocks, set only in `block`.
-        sources: by `id` of each `Work` in `steps`, which is for one row block, the
-            `Work` for all row blocks together; set only in `block`.
+        sources: only set in `block`: maps the `id` of a `Work` for one row block to
+            the `Work` for all row blocks together.
     """
 
     steps: list[PricedStep] = field(default_factory=list)
@@ -157,8 +157,8 @@ class Pricing:
         return out
 
     def moves(self, unit: Unit) -> PricedUnit:
-        """Return the prices of a unit's transfers alone, if the unit is control flow or
-        a collective."""
+        """Return the prices of the transfers of a unit of control flow or of a
+        collective, without prices of steps."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = PricedUnit()
