@@ -54,8 +54,8 @@ def _way(kernel: KernelFunction, lnc: int) -> Way:
 def _sum(queue: Queue, events: Sequence[Event]) -> Work:
     """Return one `Work` for all `events`, which are a kernel's events on `queue`.
 
-    A copy within HBM has two events, a read and a write; `dma_bytes` counts only the
-    event that occupies `queue` for a time, so the bytes of the copy count once."""
+    A copy within HBM has two events, a read and a write, one of which takes no time on
+    `queue`; `dma_bytes` counts only the other one, so that no byte counts twice."""
     total = dict.fromkeys(_SUMS, 0.0)
     for event in events:
         source, times = event.source, event.count

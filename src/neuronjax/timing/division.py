@@ -37,7 +37,7 @@ def working_bytes(
 
 
 def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
-    """Return how many copies of the whole operands (`region.whole`) are in SBUF: one
+    """Return how many copies of the operands in `region.whole` are in SBUF: one
     per physical core if the cores divide a matmul's rows among themselves, else one.
 
     The cores divide the rows in a chain of matmuls, as in nki-library's mlp_cte, since
@@ -55,12 +55,12 @@ def copies(fused: Fused, region: TiledRegion, core: Core) -> int:
 def divide(
     fused: Fused, region: TiledRegion, core: Core, whole: int, tile: int, fits: bool
 ) -> tuple[int, int]:
-    """Return (number of times that the whole operands are loaded, number of blocks of
-    tiles, each loaded after the previous block is computed). The second number is 1 if
-    each tile is loaded while the previous tile is computed.
+    """Return how often the operands that every tile needs completely are loaded, and
+    the number of blocks. A block is several tiles that are loaded together, after the
+    previous block is computed; the number is 1 if tiles are loaded one by one.
 
-    `whole` is the size of the whole operands in bytes, `tile` that of a row tile.
-    `fits` says whether SBUF can hold all whole operands and two tiles."""
+    `whole` is the size of these operands in bytes, `tile` that of a row tile. `fits`
+    says whether SBUF can hold all these operands and two tiles."""
     tiles, together = region.tiles(core), tiles_at_a_time(fused, region, core)
     longest = together if together > 1 else tiles
     if fits:

@@ -107,7 +107,7 @@ def _number(topology: Topology, place: Sequence[int]) -> int:
 def _switched(
     topology: Topology, source: int, destination: int
 ) -> Iterator[tuple[Wire, float]]:
-    """Yield the wires of the route between two chips that switches join. Each is paired
+    """Yield the wires of the route, through switches, between two chips. Each is paired
     with 1.0, since it carries the whole message.
 
     ASSUMPTION: to another rack a message first takes the direct cable to the chip in

@@ -98,9 +98,9 @@ def _matmul_rows(fused: Fused, step: FusedStep) -> tuple[frozenset[int], ...]:
 def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
-    """Return a set of one number of rows: the product of a matmul's batch and
-    contracted axes. The set is empty if an operand that is read from tensors in
-    `inside` cannot be divided so: batch axes, then contracted axes, must come first."""
+    """Return the number of rows of a matmul's operands, as a set of one number: the
+    product of the lengths of the batch and contracted axes. Return an empty set if an
+    operand, read from tensors in `inside`, does not have these axes first, in order."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
