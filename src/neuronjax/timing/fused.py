@@ -70,7 +70,7 @@ class Fused:
     Attributes:
         steps: the steps, in an order that respects dependencies.
         types: by value, the shape and the dtype.
-        access: by value, the access pattern by which it is read from values in memory.
+        access: by value, the values in memory that hold it, and the access pattern.
         constants: values that are stored in HBM with the program.
         uses: by value in memory, how many steps and results of the block use the value.
         sizes: by value, the size in bytes.
@@ -107,8 +107,8 @@ class TiledRegion:
         whole: values from outside the region that every tile needs completely.
         streamed: values from outside the region of which each tile needs only its rows.
         lhs_bytes: bytes of the left operands of matmuls, for all rows.
-        batches: by value in `whole`, the number of parts that a batched matmul uses one
-            after the other, so that two parts are in SBUF at a time; 1 if every tile
+        batches: by value in `whole`, the number of matrices that a batched matmul reads
+            from it, one after the other (SBUF holds one and the next); 1 if every tile
             needs the whole value at once.
         sums: results that are sums over the tiles, and complete only after the last.
     """

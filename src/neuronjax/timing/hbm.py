@@ -92,8 +92,8 @@ def peak_of(plan: BlockPlan, arguments: tuple[Tensor, ...]) -> HbmPeak:
 
 
 class _Temporary(NamedTuple):
-    """A tensor that a program computes. HBM has it from unit (region) `first` to unit
-    `last`."""
+    """A computed tensor, which is in HBM while the units (regions of the program) with
+    the numbers `first` to `last` run."""
 
     first: int
     last: int

@@ -284,8 +284,8 @@ class LoopVectorization:
 
     def _recurrence(self, state: int, new: int) -> list[tuple[FlatNode, int]] | None:
         """Return the one or two nodes that compute `new` from `state`, each with its
-        operand that does not depend on `state`; None if `state` is no recurrence, or
-        `known` does not have these operands yet."""
+        operand that does not depend on `state`; None if `new` is computed otherwise,
+        or from operands that are not in `self.known` yet."""
         node = self.maker.get(new)
         steps: list[tuple[FlatNode, int]] = []
         while node is not None and len(steps) < 2 and _op(node) in _SCANNED:

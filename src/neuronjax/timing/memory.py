@@ -176,8 +176,8 @@ _MOVED = frozenset(
 
 
 def arguments_like_parameters(program: InstructionProgram) -> frozenset[int]:
-    """Return the positions of main's arguments that are used as parameters are: as
-    right operands of matmuls or tables of gathers, and never as left operands."""
+    """Return the positions of main's arguments that are right operands of matmuls or
+    tables of gathers, and never left operands, as is usual for parameters."""
     main = program.main
     finder = _ParameterFinder(program.functions)
     finder.block(main, [frozenset({n}) for n in range(len(main.arguments))])

@@ -157,8 +157,8 @@ class Pricing:
         return out
 
     def moves(self, unit: Unit) -> PricedUnit:
-        """Return the prices of the transfers of a unit of control flow or of a
-        collective, without prices of steps."""
+        """Return the prices of a unit's transfers alone. The unit is control flow or a
+        collective, whose steps are priced elsewhere."""
         found = self._units.get(id(unit))
         if found is None:
             found = self._units[id(unit)] = PricedUnit()
