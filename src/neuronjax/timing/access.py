@@ -32,8 +32,8 @@ class ValueAccess(NamedTuple):
             for every row of the value.
         transposes: whether reading the value swaps rows and columns.
         part: the fraction of the elements of `roots` that is read.
-        rows: the numbers of rows into which the value can be divided and then be read
-            from `roots` row by row; None for all numbers that `rows_of` returns.
+        rows: the possible numbers of rows of the value, if it is read from `roots` some
+            rows at a time; None if all numbers that `rows_of` returns are possible.
     """
 
     roots: tuple[int, ...]
@@ -148,9 +148,10 @@ def _broadcast(
     """Return (rows, is_scalar) for a broadcast of `shape` to `result`.
 
     `rows` are the numbers of rows into which the result can be divided so that its row
-    n is read from row n of the operand. `is_scalar` is None if the result's last axis
-    is an axis of the operand: the access then is scalar if that of the operand is. If
-    the last axis is new, `is_scalar` is True if it has several (equal) elements."""
+    n is read from row n of the operand. `is_scalar` says whether one element of the
+    operand is read for all elements of a row: True if the last axis is new and has
+    several elements, None if it is an axis of the operand, so that the operand decides.
+    """
     source = {d: n for n, d in enumerate(dimensions)}
     rows, product = {1}, 1
     for d, size in enumerate(result):

@@ -202,8 +202,8 @@ def _ring_scatter(site: _GroupSite, limit: int | None = None) -> Steps:
     """Return the steps of a reduce-scatter on a ring of at most `limit` channels. In
     the first step each rank sends a chunk of its data, in later steps a sum.
 
-    ASSUMPTION: "ring" sends over all channels that the wires allow, although it adds in
-    the order of a single channel; "ring:2" sends over two channels."""
+    ASSUMPTION: "ring" sends over all channels that the wires allow, although it adds
+    the ranks' data in the order of one channel; "ring:2" sends over two channels."""
     c, flows = site.chunk, site.along(site.chunk, limit)
     first = site.step(3 * c, c, flows)
     return [first, *_repeated(site.step(2 * c, c, flows, count=site.ranks - 2))]

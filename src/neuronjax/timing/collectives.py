@@ -145,8 +145,8 @@ def time_over_nodes(
     The time is that of `collective_time`, computed without a list of every rank.
     `groups` has, for each group, the devices on the first node; `target` may have one
     node or several. ASSUMPTION: the algorithm depends only on the size and on whether
-    the number of nodes is a power of two. It is therefore selected for 2 nodes (a power
-    of two) or for 3.
+    the number of nodes is a power of two, so it is chosen as for 2 nodes (if it is a
+    power of two) or as for 3.
 
     Raises:
         InvalidProgramError: the groups cannot run the algorithm.

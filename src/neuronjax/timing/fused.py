@@ -25,7 +25,7 @@ class FusedStep:
     """A step of a block: instructions that an engine executes in one pass.
 
     Attributes:
-        instruction: the single instruction as which the step is priced.
+        instruction: an instruction with the same price as the step.
         members: the instructions that were fused into the step, in order.
         operands: values (tensors of the block) that the step reads, directly or through
             access patterns.
@@ -42,9 +42,9 @@ class FusedStep:
             SBUF.
         masked: the attention scores that the step masks, if the mask hides whole blocks
             of scores; else None.
-        sides: for a matmul, the numbers of rows (products of leading dimensions) into
-            which its result, its left and its right operand can be divided, to be
-            processed tile by tile; None before they are computed.
+        sides: for a matmul, three sets: the possible numbers of rows (products of
+            leading dimensions) of its result, left operand and right operand; None
+            before they are computed.
         sums: results that are sums over the tiles of the step's region, and complete
             only after the last tile.
     """

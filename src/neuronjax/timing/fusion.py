@@ -309,8 +309,8 @@ class _Fusion:
         function of x and `step` multiplies it by x (SiLU), or `before` is 1 + exp(-x)
         and `step` divides by it (the logistic function); otherwise None.
 
-        It is (instruction, form as in `FusedStep`, 0: no more operations fit). If the
-        form is "logistic", it also replaces the step that computes exp(-x)."""
+        The result is the activation, its `FusedStep.form`, and its number of `slots`.
+        If the form is "logistic", exp(-x) also becomes part of the activation."""
         i, inner = step.instruction, before.instruction
         if before.form == "activation" and isinstance(inner, Activation):
             others = {v for v in step.operands if v != before.results[0]}

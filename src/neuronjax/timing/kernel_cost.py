@@ -176,9 +176,9 @@ def with_held_tiles(
     The compiler of neuronxcc.nki leaves out repeated loads of the same data, and equal
     operations in later iterations of a loop. Later instructions then read the first
     tile. Of the results of each engine, the most recently used are kept, in the part of
-    `room` (bytes of a partition) that the kernel itself does not need. Counters of
-    three kernels without spills agree (trn1 [AO]; `docs/times.md`): one reads 84 MB,
-    but its loads add up to 604 MB."""
+    `room` (bytes of a partition) that the kernel itself does not need. The profiler's
+    counters of three kernels without spills show this (trn1 [AO]; `docs/times.md`): one
+    reads 84 MB, but its loads add up to 604 MB."""
     written = Counter(a.storage for i in entries for a in i.outputs)
     made: Counter[Storage] = Counter()  # number of writes so far
     room -= _live_bytes(entries)

@@ -51,7 +51,7 @@ _Found = list[tuple[Box, int]]
 
 
 class BoxMap:
-    """A searchable set of boxes, each with the number of the entry that accesses it.
+    """A searchable set of boxes, each with the number of an instruction that uses it.
 
     A box has a range for each dimension of a storage, whose shape is `shape`. If
     `shape` is (), the ranges are of partitions and bytes of a memory. The box None is

@@ -28,8 +28,8 @@ class UnrolledLoop:
     Attributes:
         edges: index of each iteration's first entry, then of the entry after the loop.
         is_assumed: whether the trip count is unknown, so that one iteration is assumed.
-        count: how many runs of the loop this one represents: more than 1 if it is in
-            the last iteration of a truncated outer loop.
+        count: how often the loop runs where this object stands; more than 1 if the last
+            unrolled iteration of an outer loop stands for all later iterations.
     """
 
     edges: tuple[int, ...]

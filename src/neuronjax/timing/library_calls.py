@@ -58,8 +58,9 @@ def _cast(block: Block, core: Core) -> Instruction:
 
 
 def _random_bits(block: Block, core: Core) -> Instruction:
-    """Return a Memset in place of the function that draws random bits. The Memset takes
-    no time if only casts read the bits, since engines draw these bits themselves."""
+    """Return a Memset in place of the function that draws random bits. If only casts
+    with stochastic rounding read the bits, the Memset takes no time: engines draw the
+    bits for such casts themselves."""
     results = tuple([view.buffer for view in block.results])
     return Memset(
         operands=(), results=results, engine="gpsimd", value=np.zeros((), np.uint32)

@@ -395,8 +395,8 @@ def _op(node: FlatNode) -> str:
 
 
 def _with_turns(i: DmaCopy, rank: int, trips: int) -> Parameters | None:
-    """Return the parameters of `i`, extended by a last axis for the iterations; None if
-    copies of this kind cannot be extended."""
+    """Return the parameters (such as the permutation) of a copy whose tensors have one
+    more axis, the last, for iterations; None for kinds that cannot have this axis."""
     if i.kind in ("reshape", "concatenate", "reverse"):
         return i.parameters if prod(i.results[0].type.shape) else None
     if i.kind in ("broadcast", "transpose"):

@@ -72,7 +72,7 @@ class Network:
         }
 
     def hop_seconds(self, step: CollectiveStep) -> float:
-        """Return the latency of one of the equal steps that `step` describes."""
+        """Return the latency of a single step; `step` describes several equal steps."""
         is_between = any(self._node(a) != self._node(b) for a, b in step.flows)
         return self.efa_hop_seconds if is_between else self.chip_hop_seconds
 

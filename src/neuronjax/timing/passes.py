@@ -1,7 +1,7 @@
-"""A pass of an engine that lowering never emits: scalar operations and a reduction.
+"""`ReducingPass`, an instruction that does scalar operations and a reduction at once.
 
-`fusion` makes it from the instructions that lowering emits, and the cost rules price
-it. In `nki.isa` it is tensor_scalar_reduce on VectorE, and activation_reduce or
+`fusion` makes it from several instructions of a lowered program, and the cost rules
+price it. In `nki.isa` it is tensor_scalar_reduce on VectorE, and activation_reduce or
 activate2 on ScalarE.
 """
 
@@ -45,8 +45,8 @@ def folding_pass(
 ) -> Instruction:
     """Return a `ReducingPass` that executes `members` and then the reduction `fold`.
 
-    Without the reduction, the instruction `main` stands for `members` in the prices.
-    Return `main` itself if its results are integers or a member is a division."""
+    `main` is the instruction from whose operands and results a pass of only `members`
+    is priced. Return `main` itself if its results are integers or a member divides."""
     members = list(members)
     integers = main.results[0].type.dtype.kind in "iub"
     if integers or any(operator(m) == "divide" for m in members):

@@ -99,8 +99,8 @@ def _contracted_rows(
     fused: Fused, step: FusedStep, inside: Collection[int] = ()
 ) -> frozenset[int]:
     """Return the number of rows of a matmul's operands, as a set of one number: the
-    product of the lengths of the batch and contracted axes. Return an empty set if an
-    operand, read from tensors in `inside`, does not have these axes first, in order."""
+    product of the lengths of the batch and contracted axes. Return an empty set if one
+    of `inside` (values) is an operand that does not have these axes first, in order."""
     d = dimensions(step)
     sides = ((d.lhs_batch, d.lhs_contract), (d.rhs_batch, d.rhs_contract))
     rows = 1
@@ -307,8 +307,8 @@ class _Grouping:
                     region.batches[root] = self._parts(region, step)
 
     def _rows_outside(self, step: FusedStep, position: int) -> frozenset[int]:
-        """Return the numbers of rows into which the operand of `step` at `position` can
-        be divided, to be loaded from outside the step's region tile by tile."""
+        """Return into how many rows the operand of `step` at `position` can be divided,
+        so that a region loads some rows of it for each tile."""
         if step.form != "matmul":
             return self._operand_rows(step)[position]
         if step.sums:

@@ -55,7 +55,7 @@ class Totals:
         flops: floating-point operations of the program's matmuls.
         hardware_flops: floating-point operations that TensorE's array executes.
         read_bytes, write_bytes: bytes read from HBM, and written to HBM.
-        count: the largest `count` of the instruction's events; 0 without events.
+        count: how often the most frequent event of the instruction happens.
     """
 
     seconds: Mapping[Queue, float]
@@ -129,7 +129,7 @@ class Timeline:
 
     @cached_property
     def totals(self) -> tuple[Totals, ...]:
-        """Return the totals of each of `instructions`."""
+        """Return the totals (seconds, operations, bytes) of each instruction."""
         events: list[list[Event]] = [[] for _ in self.instructions]
         for event in self.events:
             if event.instruction >= 0:

@@ -55,8 +55,8 @@ class Throttle:
         self._end = -inf  # end of the last matmul
 
     def spent(self, start: float, seconds: float, share: float) -> float:
-        """Return how long a matmul that begins at `start` takes, in seconds, and adapt
-        the limit.
+        """Return how long a matmul that begins at `start` takes, in seconds, and change
+        the limit of TensorE's rate accordingly.
 
         `seconds` is the matmul's time at the full rate, `share` the fraction of the
         array's rows that the matmul uses."""
