@@ -226,8 +226,8 @@ def _algorithm(
 
 @dataclass(frozen=True)
 class CollectivePrice:
-    """The time of a collective's steps. In the result of `_rates`, `by_resource`,
-    `sent_bytes` and `filling` are per byte of the collective.
+    """The time of a collective's steps. If `_rates` returns it, three fields are per
+    byte of the collective: `by_resource`, `sent_bytes` and `filling`.
 
     Attributes:
         steps: the number of steps.

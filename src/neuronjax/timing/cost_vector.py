@@ -182,8 +182,8 @@ def _(i: TensorTensor, core: Core, reading: Reading) -> tuple[Way, ...]:
 
 @rule.register
 def _(i: Compare, core: Core, reading: Reading) -> tuple[Way, ...]:
-    """Price a comparison of a tensor with a scalar or with another tensor. GpSimdE
-    compares 32-bit integers, if the chip has it."""
+    """Price a comparison of a tensor with a scalar or with another tensor. On a
+    chip that has GpSimdE, this engine compares 32-bit integers."""
     on_vector = i.engine == "vector" or i.operands[0].type.dtype.itemsize < 4
     if on_vector and _tensors(i, reading) < 2:
         return one_stream(core, i, reading, "tensor_scalar")

@@ -57,7 +57,7 @@ def divide(
 ) -> tuple[int, int]:
     """Return how often the operands that every tile needs completely are loaded, and
     the number of blocks. A block is several tiles that are loaded together, after the
-    previous block is computed; the number is 1 if tiles are loaded one by one.
+    previous block is computed. If tiles are loaded one by one, they count as one block.
 
     `whole` is the size of these operands in bytes, `tile` that of a row tile. `fits`
     says whether SBUF can hold all these operands and two tiles."""

@@ -99,8 +99,8 @@ class PricedUnit:
     def load_groups(self) -> list[tuple[bool, list[PricedMove]]]:
         """Return the groups of loads that start together, in the order of their starts.
 
-        A group is a pair: whether its loads are streamed, so that a tile needs only a
-        part of each load, and the loads."""
+        A group is a pair (whether its loads are streamed, the loads). Of a streamed
+        load, a tile needs only a part."""
         groups: dict[tuple[bool, int], list[PricedMove]] = {}
         for move in self.loads:
             streams = self.pieces > 1 and not move.movement.is_whole

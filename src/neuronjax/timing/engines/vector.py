@@ -63,10 +63,9 @@ def _is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def _one_stream(task: LaneTask, core: Core) -> Pace:
-    """Return the cycles of an instruction that reads one tensor: for N elements per
-    lane N / 4, N / 2, N, or 2 N at wide strides, as dtypes and layout decide.
-
-    The minimum is 600 cycles if an address is known only at run time."""
+    """Return the cycles of an instruction that reads one tensor of N elements per lane.
+    These are N / 4, N / 2 or N cycles, which dtypes and layout decide; at wide strides
+    2 N cycles. The minimum is 600 cycles if an address is known only at run time."""
     least = a.MINIMUM_INTERVAL.value
     if any(s.is_dynamic for s in task.streams):
         least = a.DYNAMIC_COPY_MINIMUM.value
