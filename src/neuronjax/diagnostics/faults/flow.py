@@ -16,6 +16,7 @@ from neuronjax.diagnostics.faults.judgement import (
     OF_DATA,
     OF_ONE_OP,
     SHORT,
+    UNSEEN,
     excused,
 )
 from neuronjax.diagnostics.faults.perturbation import unit_of
@@ -283,14 +284,33 @@ class Flow:
 
     def is_costly(self, value: Value, unit: float) -> bool:
         """Return whether an op on the path of the error of `value` makes a large error
-        of a small one, or a loop on the path multiplies by a matrix in a short format.
-        `unit` is the roundoff of the coarsest format on which `value` depends."""
+        of a small one, a loop on the path multiplies by a matrix in a short format, or
+        the last changes of a loop's state are wrong. `unit` is the roundoff of the
+        coarsest format on which `value` depends."""
         trace = self.maker(value)
-        if trace is None or trace.worst.result.error <= OF_ONE_OP:
+        if trace is None or trace.worst.result.error <= UNSEEN:
             return False
         chain = self.chain(trace, trace.worst)
+        if self.wrong_corrections(chain, unit):
+            return True
+        if trace.worst.result.error <= OF_ONE_OP:
+            return False
         is_made = any(e.is_costly(unit, t.cast) for t, e in chain)
         return is_made or self.multiplies_again(chain, unit)
+
+    def wrong_corrections(self, chain: list[Step], unit: float) -> OpTrace | None:
+        """Return the op that made the addends of the running sum in which an error's
+        path `chain` ends, if they are below a roundoff `unit` of the sum and wrong in
+        every digit; else None. Such a loop (as of an iterative solver) has converged,
+        and right addends would make it exact."""
+        last, seen = chain[-1]
+        is_sum = last.path.op.name in ADDS and unit > SHORT
+        if not is_sum or next(self.behind_step(last, seen), None) is not last:
+            return None
+        addend = min(seen.operands, key=lambda v: seen.operands[v].norm)
+        share = seen.operands[addend]
+        is_small = share.norm < unit * seen.result.norm
+        return self.maker(addend) if is_small and share.error > 1 else None
 
     def multiplies_again(self, chain: list[Step], unit: float) -> bool:
         """Return whether an error's path `chain` ends in a loop of linear ops that

@@ -234,6 +234,8 @@ class FaultSearch:
         traced = [s for m, trace in shown for s in self._traced_back(trace, m[2])]
         yield from sorted(traced, key=lambda s: _is_dwarfed(s, traced))
         yield from late
+        if not traced:
+            yield from self._correcting()
         # If a step was wrong before its addition, `traced` has the cause.
         for suspects in lost:
             yield from suspects
@@ -650,6 +652,19 @@ class FaultSearch:
                 behind = self._flow.ops_behind(trace.path.op.results[0])
                 first = next(t for t in rounding if t.path.op in behind)
                 yield Suspect(first, "makes", results)
+
+    def _correcting(self) -> Iterator[Suspect]:
+        """Yield the ops that make the corrections of a loop's state wrong."""
+        for wrong in self.wrong:
+            value = self._results[wrong.index]
+            trace, unit = self._flow.maker(value), self._recorder.units.get(value, 0.0)
+            if trace is not None and wrong.how == "far":
+                chain = self._flow.chain(trace, trace.worst)
+                step = self._flow.wrong_corrections(chain, unit)
+                if step is not None:
+                    steps = self._flow.chain(step, step.worst)
+                    worst, _ = max(steps, key=lambda s: amplification(s[1]))
+                    yield Suspect(worst, "amplifies", self._on(worst))
 
     def _choosing(self) -> Iterator[Suspect]:
         """Yield the ops that made errors in numbers from which a result is chosen."""

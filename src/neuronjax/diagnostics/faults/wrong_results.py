@@ -82,7 +82,7 @@ def wrong_results(
         seen, share, unit = results[n], shares[n], coarsest[n]
         how, most = _how(seen, share, unit), HOPELESS
         if not how and is_costly(value, unit):
-            how, most = "far", OF_ONE_OP
+            how, most = "far", OF_ONE_OP if share.error > OF_ONE_OP else 0.0
         if how == "far" and states.is_incremented(value):
             how = ""  # the step of the state is judged instead
         step = None if how else states.lost_step(value, share, seen, results)
