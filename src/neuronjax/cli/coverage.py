@@ -88,11 +88,10 @@ _LEGEND = (
 
 def _emulated(title: str, rows: Sequence[Operation]) -> Table:
     cells = (
-        [_cell(o.uses.get(kind)) for kind in KINDS] if o.uses else "0" * len(KINDS)
+        (o.name, *(_cell(o.uses.get(kind)) if o.uses else "0" for kind in KINDS))
         for o in rows
     )
-    named = ((o.name, *own) for o, own in zip(rows, cells, strict=True))
-    rows_table = table(title, dict.fromkeys(("op", *KINDS), WORD), named)
+    rows_table = table(title, dict.fromkeys(("op", *KINDS), WORD), cells)
     rows_table.caption = _LEGEND
     return rows_table
 

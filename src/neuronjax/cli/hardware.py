@@ -8,6 +8,7 @@ address, processes) are null or empty.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -47,9 +48,6 @@ def ls(
         print_json(described[0] if chosen else described)
     else:
         Console().print(*(_describe(chosen) if chosen else [_targets_table()]))
-
-
-# -- devices, as neuron-ls shows them --------------------------------------------------
 
 
 def _neuron_ls(target: hardware.Target) -> dict[str, Any]:
@@ -108,17 +106,10 @@ def _devices_table(target: hardware.Target) -> Table:
 
 def _ranges(numbers: list[int]) -> str:
     """Return numbers as text: "1-3, 7" for 1, 2, 3, 7."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    by_gap = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = ([number for _, number in pairs] for _, pairs in by_gap)
     spell = (f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs)
     return ", ".join(spell)
-
-
-# -- tables ----------------------------------------------------------------------------
 
 
 def _targets_table() -> Table:

@@ -88,11 +88,7 @@ class SavedSource:
         return ()
 
     def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
-        """Return the arguments as arrays, from a file or drawn at random.
-
-        Raises:
-            InvalidProgramError: as for `with_values`.
-        """
+        """Return the arguments as arrays, from a file or drawn at random."""
         artifact = read_artifact(self.name)
         types, names = artifact.in_avals, artifact.argument_names
         words = [
@@ -134,11 +130,7 @@ class FunctionSource:
         return self._fitting(tuple(arguments))
 
     def values(self, shapes: Shapes, inputs: Path | None, seed: int) -> Call:
-        """Return the arguments as arrays: from a file, from `example_args`, or random.
-
-        Raises:
-            InvalidProgramError: as for `arguments` and `with_values`.
-        """
+        """Return arrays from a file, from `example_args`, or drawn at random."""
         leaves, tree = jax.tree.flatten_with_path(self.arguments(shapes))
         names = [path_text(path) for path, _ in leaves]
         types = [
@@ -360,5 +352,4 @@ def draw(type: jax.ShapeDtypeStruct, generator: np.random.Generator) -> np.ndarr
         return generator.integers(0, 2, type.shape).astype(bool)
     if dtype.kind in "iu" or dtype.name in ("int4", "uint4"):
         return generator.integers(0, 8, type.shape).astype(dtype)
-    values = generator.standard_normal(type.shape, np.float32)
-    return np.asarray(values).astype(dtype)
+    return np.asarray(generator.standard_normal(type.shape, np.float32)).astype(dtype)

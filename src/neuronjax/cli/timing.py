@@ -230,7 +230,6 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
         share = percent(row["hbm_bytes"] / row["hbm_capacity_bytes"])
         memory = Text(f"{binary(row['hbm_bytes'])}, ")
         memory.append(share, "" if row["fits"] else "red")
-        busiest = QUEUE_TITLES[row["busiest"]]
         rows.add_row(
             row["target"],
             str(row["lnc"]),
@@ -238,7 +237,7 @@ def _comparison(title: str, found: list[dict[str, Any]]) -> Table:
             f"{row['seconds'] / known[0]['seconds']:.2f}",
             percent(row["mfu"]),
             percent(row["mbu"]),
-            f"{busiest} {percent(row['busiest_share'])}",
+            f"{QUEUE_TITLES[row['busiest']]} {percent(row['busiest_share'])}",
             memory,
         )
     failed = [

@@ -132,9 +132,6 @@ def default_tolerance(policy: Policy, reference: str | Policy) -> float | None:
     return 0.0 if same else DEFAULT_TOLERANCE
 
 
-# -- records ---------------------------------------------------------------------------
-
-
 @dataclass
 class _Sums:
     number: int
@@ -237,9 +234,6 @@ def _record(path: OpPath, sums: _Sums) -> OpRecord:
     )
 
 
-# -- explanation -----------------------------------------------------------------------
-
-
 class _ReachedError(Exception):
     """A signal that ends a run at the op of the first divergence."""
 
@@ -283,9 +277,6 @@ def _explanation(
         return not diverged
 
     return smallest_set(suspects, explains)  # type: ignore[return-value]
-
-
-# -- the whole -------------------------------------------------------------------------
 
 
 def compare_sides(
@@ -341,12 +332,11 @@ def compare_sides(
     first = recorder.first
     divergence = None
     if first is not None:
-        named = sorted((records[c] for c in causes), key=lambda r: r.number)
         divergence = FirstDivergence(
             record=records[first.path],
             iteration=first.iterations,
             errors=first.errors,
-            causes=tuple(named),
+            causes=tuple(sorted((records[c] for c in causes), key=lambda r: r.number)),
             verified=is_verified,
         )
     sides = (reference, baseline) if baseline else (reference,)

@@ -337,8 +337,6 @@ class Comparison(Displayed):
             yield Text(f"  and {hidden} more, see report.outliers()")
 
 
-# -- results ---------------------------------------------------------------------------
-
 #: Summaries of errors that are divided by the reference's root mean square.
 FIGURES: Mapping[str, Callable[[np.ndarray], Any]] = {
     "rel_l2": lambda errors: np.sqrt(np.mean(np.square(errors))),
@@ -357,9 +355,6 @@ def result_errors(path: str, result: Seen) -> dict[str, Any]:
         errors = np.where(alike(found, wanted), 0.0, np.abs(found - wanted))
         errors /= np.sqrt(np.mean(np.square(wanted))) or 1.0
         return {"path": path, **{n: float(of(errors)) for n, of in FIGURES.items()}}
-
-
-# -- groups ----------------------------------------------------------------------------
 
 
 def _grouped(

@@ -257,8 +257,7 @@ def _range(
     }
     if found[Distance.NOTHING]:
         found[Distance.ZEROS] = _count(is_zero & (r != 0))
-    small = size < setting[Told.SMALLEST]
-    found[Distance.BENEATH] = _count(small & (size != 0))
+    found[Distance.BENEATH] = _count((size < setting[Told.SMALLEST]) & (size != 0))
     if found[Distance.SIZE_MOST] > limit:
         beyond = size > limit
         found[Distance.BEYOND] = _count(beyond)
@@ -281,9 +280,6 @@ def same_bits(actual: np.ndarray, reference: np.ndarray) -> bool:
     if actual.dtype != reference.dtype:
         return False
     return bool(np.array_equal(_bits(actual), _bits(reference)))
-
-
-# -- parts -----------------------------------------------------------------------------
 
 
 def in_parts(function: Callable[..., _Part], *arrays: np.ndarray) -> Sequence[_Part]:
@@ -313,5 +309,4 @@ def _threads() -> ThreadPoolExecutor:
 def blocks_of(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield corresponding parts of flat `arrays`; each part fits the cache."""
     for start in range(0, arrays[0].size, BLOCK_ELEMENTS):
-        stop = start + BLOCK_ELEMENTS
-        yield tuple(x[start:stop] for x in arrays)
+        yield tuple(x[start : start + BLOCK_ELEMENTS] for x in arrays)

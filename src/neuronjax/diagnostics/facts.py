@@ -128,11 +128,9 @@ def _value(op: Op, name: str, facts: Sequence[Fact]) -> np.ndarray | None:
 
 
 def _iota(op: Op) -> np.ndarray:
-    type = op.results[0].type
-    axis = op.attributes["iota_dimension"]
-    shape = [1] * len(type.shape)
-    shape[axis] = type.shape[axis]
-    return np.broadcast_to(np.arange(type.shape[axis]).reshape(shape), type.shape)
+    shape = op.results[0].type.shape
+    indices = np.indices(shape, sparse=True)[op.attributes["iota_dimension"]]
+    return np.broadcast_to(indices, shape)
 
 
 def _broadcast(op: Op, x: np.ndarray) -> np.ndarray:

@@ -95,35 +95,24 @@ def not_a_kernel(program: Program | None) -> Program:
 
 def kernel_changes(schedule: KernelSchedule, timeline: Timeline) -> tuple[Change, ...]:
     """Return every change that makes the kernel faster, the largest gain first."""
-    seconds = what_if(schedule, _once(lambda p: _free(p) if p.ring else p))
-    what = "reuse what is loaded, so that no transfer takes time"
+    fewer = "fewer, larger DMA transfers, so that their start takes no time"
+    reuse = "reuse what is loaded, so that no transfer takes time"
     found = [
         *_line(schedule, timeline),
-        _transfers(schedule),
-        Change("spills", what, seconds, schedule.total_seconds, "bound"),
+        _transfers(schedule, "transfers", fewer, _started),
+        _transfers(schedule, "spills", reuse, _free),
         overlap(timeline),
     ]
     return tuple(gaining(found))
 
 
+def _started(p: KernelPrice) -> KernelPrice:
+    return dataclasses.replace(p, start_seconds=0.0, issue_seconds=0.0)
+
+
 def _free(p: KernelPrice) -> KernelPrice:
     work = dataclasses.replace(p.work, seconds=0.0)
-    return dataclasses.replace(
-        p, work=work, load_seconds=0.0, start_seconds=0.0, issue_seconds=0.0
-    )
-
-
-def _once(
-    change: Callable[[KernelPrice], KernelPrice],
-) -> Callable[[int, KernelPrice], KernelPrice]:
-    known: dict[int, KernelPrice] = {}
-
-    def changed(_: int, p: KernelPrice) -> KernelPrice:
-        if id(p) not in known:
-            known[id(p)] = change(p)
-        return known[id(p)]
-
-    return changed
+    return dataclasses.replace(_started(p), work=work, load_seconds=0.0)
 
 
 def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
@@ -142,12 +131,19 @@ def _line(schedule: KernelSchedule, timeline: Timeline) -> Iterator[Change]:
     yield Change("line", what, seconds, schedule.total_seconds, "bound")
 
 
-def _transfers(schedule: KernelSchedule) -> Change:
-    def at_once(p: KernelPrice) -> KernelPrice:
-        if not p.ring:
-            return p
-        return dataclasses.replace(p, start_seconds=0.0, issue_seconds=0.0)
+def _transfers(
+    schedule: KernelSchedule,
+    kind: str,
+    what: str,
+    change: Callable[[KernelPrice], KernelPrice],
+) -> Change:
+    """Return the change in which `change` replaces the price of every transfer."""
+    known: dict[int, KernelPrice] = {}
 
-    seconds = what_if(schedule, _once(at_once))
-    what = "fewer, larger DMA transfers, so that their start takes no time"
-    return Change("transfers", what, seconds, schedule.total_seconds, "bound")
+    def changed(_: int, p: KernelPrice) -> KernelPrice:
+        if id(p) not in known:
+            known[id(p)] = change(p) if p.ring else p
+        return known[id(p)]
+
+    seconds = what_if(schedule, changed)
+    return Change(kind, what, seconds, schedule.total_seconds, "bound")

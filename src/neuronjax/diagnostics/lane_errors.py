@@ -144,8 +144,7 @@ class LaneErrors:
                 found = self._compared(value, views, executed)
             self._feed(views, value, lanes)
             if moves and not repeats:
-                own = found.accumulation or Errors()
-                alone = self._moved(value, own, views)
+                alone = self._moved(value, found.accumulation or Errors(), views)
                 found = found._replace(isolation=alone)
             self._known[value] = found
             total = total.plus(found)
@@ -236,8 +235,7 @@ class LaneErrors:
         def array(lane: Lane | None) -> Any:
             if lane is None or lane not in lanes:
                 return None
-            found = lane.arrays[view(lane).buffer.number]
-            return np.asarray(declared(found))
+            return np.asarray(declared(lane.arrays[view(lane).buffer.number]))
 
         dtype = view(self.actual).type.dtype
         moved = array(self.perturbed)

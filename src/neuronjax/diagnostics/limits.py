@@ -55,6 +55,19 @@ class Subject:
     price: Price
     with_batch: Callable[[float], InstructionProgram | None] | None = None
 
+    def changed(
+        self,
+        kind: str,
+        what: str,
+        instructions: InstructionProgram,
+        core: Core,
+        basis: Basis = "re-priced",
+        times: int = 1,
+    ) -> Change:
+        """Return a change to `instructions` on `core`, for a batch `times` as large."""
+        seconds = self.price(instructions, core).total_seconds / times
+        return Change(kind, what, seconds, self.timeline.total_seconds, basis)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -125,12 +138,6 @@ def changes(subject: Subject) -> tuple[Change, ...]:
     return tuple(best.values())
 
 
-def _change(
-    subject: Subject, kind: str, what: str, seconds: float, basis: Basis = "re-priced"
-) -> Change:
-    return Change(kind, what, seconds, subject.timeline.total_seconds, basis)
-
-
 def _precisions(subject: Subject) -> Iterator[Change]:
     for name in _PRECISIONS:
         policy = Policy.preset(name)
@@ -140,14 +147,12 @@ def _precisions(subject: Subject) -> Iterator[Change]:
             lowered = lower(subject.program, target=subject.target, policy=policy)
         except NeuronJaxError:
             continue  # the chip does not support it
-        timeline = subject.price(lowered, subject.core)
-        what = f'policy="{name}"'
-        yield _change(subject, "precision", what, timeline.total_seconds)
+        yield subject.changed("precision", f'policy="{name}"', lowered, subject.core)
 
 
 def _cores(subject: Subject) -> Iterator[Change]:
     """Yield changes to another LNC, and to two ideal cores that no chip has."""
-    core, replace = subject.core, dataclasses.replace
+    core, program, replace = subject.core, subject.instructions, dataclasses.replace
     size = 2**20 * core.spec.sbuf_usable_bytes_per_partition
     spec = replace(core.spec, sbuf_usable_bytes_per_partition=size)
     roomy = replace(core.chip, core=spec)  # type: ignore[arg-type]
@@ -157,14 +162,9 @@ def _cores(subject: Subject) -> Iterator[Change]:
     for lnc in core.chip.lnc_options:
         if lnc != core.lnc:
             what = f"lnc={lnc}: {lnc} physical core{'s' * (lnc > 1)} for the program"
-            yield _on(subject, replace(core, lnc=lnc), "cores", what, "re-priced")
-    yield _on(subject, replace(core, chip=roomy), "spills", fused, "bound")
-    yield _on(subject, replace(core, chip=prompt), "transfers", fewer, "bound")
-
-
-def _on(subject: Subject, core: Core, kind: str, what: str, basis: Basis) -> Change:
-    seconds = subject.price(subject.instructions, core).total_seconds
-    return _change(subject, kind, what, seconds, basis)
+            yield subject.changed("cores", what, program, replace(core, lnc=lnc))
+    for kind, what, chip in (("spills", fused, roomy), ("transfers", fewer, prompt)):
+        yield subject.changed(kind, what, program, replace(core, chip=chip), "bound")
 
 
 def overlap(timeline: Timeline) -> Change:
@@ -179,20 +179,13 @@ def overlap(timeline: Timeline) -> Change:
 def _batches(subject: Subject) -> Iterator[Change]:
     if subject.with_batch is None:
         return
-    larger = _seconds_with_batch(subject, _LARGER_BATCH)
+    core, times = subject.core, _LARGER_BATCH
+    larger = subject.with_batch(times)
     if larger is not None:
-        what = f"a batch {_LARGER_BATCH} times as large (time / {_LARGER_BATCH})"
-        yield _change(subject, "batch", what, larger / _LARGER_BATCH)
-    cores = subject.core.chip.cores_per_chip // subject.core.lnc
-    shared = _seconds_with_batch(subject, 1 / cores) if cores > 1 else None
+        what = f"a batch {times} times as large (time / {times})"
+        yield subject.changed("batch", what, larger, core, times=times)
+    cores = core.chip.cores_per_chip // core.lnc
+    shared = subject.with_batch(1 / cores) if cores > 1 else None
     if shared is not None:
         what = f"divide the batch over the chip's {cores} cores, without collectives"
-        yield _change(subject, "sharding", what, shared, "bound")
-
-
-def _seconds_with_batch(subject: Subject, factor: float) -> float | None:
-    assert subject.with_batch is not None
-    instructions = subject.with_batch(factor)
-    if instructions is None:
-        return None
-    return subject.price(instructions, subject.core).total_seconds
+        yield subject.changed("sharding", what, shared, core, "bound")

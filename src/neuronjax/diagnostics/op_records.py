@@ -1,8 +1,4 @@
-"""The record of one op in a comparison: the op and its errors.
-
-An op has two errors. "isolation" is its error on the reference's values, "accumulation"
-its error in the run, in which errors propagate.
-"""
+"""The record of one op in a comparison (see `comparison`): the op and its errors."""
 
 from __future__ import annotations
 

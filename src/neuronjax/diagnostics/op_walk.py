@@ -335,14 +335,10 @@ class ParallelWalk(OpWalk):
                 if not is_replaced:
                     own = np.asarray(enter(lane.arrays[at[value]]))
                     found = handed_on(own, found, np.asarray(plain[n]))
-                lane.arrays[at[value]] = self._as_substituted(found, value)
-
-    def _as_substituted(self, found: np.ndarray, value: Value) -> Any:
-        executor, dtype = self.reference.executor, value.type.dtype
-        if not is_float(dtype):
-            return found
-        leave = functools.partial(executor.leave, dtype=dtype)
-        return substituted(found, executor.enter, leave)
+                dtype = value.type.dtype
+                if is_float(dtype):
+                    found = substituted(found, dtype, self.reference.executor)
+                lane.arrays[at[value]] = found
 
     def _referred(
         self,
@@ -378,11 +374,10 @@ class ParallelWalk(OpWalk):
         def seen(value: Value) -> Seen:
             return bundle.seen(lambda lane: views[lane.side][value], lanes, value)
 
-        known = views[self.reference]
         self._witness.saw(
             path,
             self.position.iterations,
-            {v: seen(v) for v in path.op.operands if v in known},
+            {v: seen(v) for v in path.op.operands if v in views[self.reference]},
             [seen(v) for v in path.op.results],
             0.0 if found.isolation is None else found.isolation.relative_l2,
             repeats=repeats,

@@ -19,7 +19,6 @@ import numpy as np
 
 from neuronjax.errors import InvalidProgramError
 
-_PAIR = 2
 #: The index of an addend (a leaf), or a tuple of nodes, sorted by their first leaves.
 Node = int | tuple["Node", ...]
 
@@ -212,7 +211,7 @@ def _one_after_the_other(root: Node) -> tuple[int, int, int] | None:
         node, outside = waiting.pop()
         if isinstance(node, int):
             continue
-        is_pair = len(node) == _PAIR
+        is_pair = len(node) == 2
         if is_pair and outside is not None:
             first, second = node
             return _leaves(first)[0], _leaves(second)[0], outside
@@ -235,9 +234,6 @@ def _nodes(root: Node) -> list[tuple[Node, int]]:
 
 def _leaves(root: Node) -> list[int]:
     return [node for node, _ in _nodes(root) if isinstance(node, int)]
-
-
-# -- text ------------------------------------------------------------------------------
 
 
 def _text(node: Node) -> str:

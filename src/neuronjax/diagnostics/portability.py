@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from neuronjax.diagnostics.findings import SEVERITIES, Finding, PortabilityReport
 from neuronjax.diagnostics.op_contexts import OpContext, Settings, visit
@@ -65,17 +64,13 @@ def report(
         number = int(line) if line.isdigit() else 0
         return SEVERITIES.index(found.severity), file, number, found.rule
 
-    ordered = sorted(findings, key=order)
     return PortabilityReport(
         program=name,
         target=target.name,
         setting=setting_line(target, replace(policy, sdk=sdk)),
         sdk=sdk,
-        findings=tuple(ordered),
+        findings=tuple(sorted(findings, key=order)),
     )
-
-
-# -- one op ----------------------------------------------------------------------------
 
 
 _BY_OP: dict[str, list[PortabilityRule | DtypeRule]] = {}
@@ -119,9 +114,6 @@ def _grouped(notes: Sequence[Finding]) -> Iterator[Finding]:
         yield found
 
 
-# -- the whole program -----------------------------------------------------------------
-
-
 def _about_program(settings: Settings, count: int) -> Iterator[Finding]:
     for rule, name, type in arguments(settings):
         found = rule.finding("")
@@ -147,34 +139,24 @@ def _lowering_findings(
     return []
 
 
-# -- errors ----------------------------------------------------------------------------
-
-
-class _Kind(NamedTuple):
-    """A pattern of error messages, and the rule and source of findings on them."""
-
-    pattern: str
-    rule: str
-    source: str
-
-
+#: Patterns of error messages, with the rule and the source of findings on them.
 _KINDS = (
-    _Kind(r"infeed|outfeed", "host-callback", "JK: host callbacks"),
-    _Kind(r"dynamic dimension", "dynamic-shape", "ERR/EMOD025"),
-    _Kind(r"float64", "float64", "DT: data types of the NeuronCores"),
-    _Kind(r"complex", "complex", "ERR/EVRF004, JK"),
-    _Kind(r"QuantizeMX|block_scaled_dot", "mx-call", "ERR/EVRF036 to EVRF058"),
-    _Kind(r"tokens?\b", "side-effect", "ERR/EVRF001"),
+    (r"infeed|outfeed", "host-callback", "JK: host callbacks"),
+    (r"dynamic dimension", "dynamic-shape", "ERR/EMOD025"),
+    (r"float64", "float64", "DT: data types of the NeuronCores"),
+    (r"complex", "complex", "ERR/EVRF004, JK"),
+    (r"QuantizeMX|block_scaled_dot", "mx-call", "ERR/EVRF036 to EVRF058"),
+    (r"tokens?\b", "side-effect", "ERR/EVRF001"),
 )
 
 
 def from_error(error: NeuronJaxError) -> Finding:
     """Return the finding, of severity "error", for an error of capture or lowering."""
     text = f"{error.op or ''} {error.what}"
-    kind = next((k for k in _KINDS if re.search(k.pattern, text)), None)
     missing = isinstance(error, UnimplementedError)
-    emulator = _Kind("", "not-emulated" if missing else "refused", "neuronjax")
-    _, rule, source = kind or emulator
+    emulator = ("not-emulated" if missing else "refused", "neuronjax")
+    known = (found for pattern, *found in _KINDS if re.search(pattern, text))
+    rule, source = next(known, emulator)
     return Finding(
         rule=rule,
         severity="error",

@@ -99,8 +99,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     """
     ops = Counter(heard)
     if not isinstance(by, str):
-        named = {name: dict(selectors) for name, selectors in by.items()}
-        found = _owned(ops, named)
+        found = _owned(ops, {name: dict(selectors) for name, selectors in by.items()})
         missing = [n for n in by if n not in {group.name for group in found.groups}]
         if missing:
             raise InvalidProgramError(
@@ -123,8 +122,7 @@ def find_groups(heard: Sequence[HeardOp], by: str | Selection) -> Groups:
     readable = {name: {by: pattern(name)} for name in names}
     if all(_owner(op, readable) == keys[op] for op in ops):
         return _owned(ops, readable)
-    exact = {name: {by: _exact(by, ops, keys, name)} for name in names}
-    return _owned(ops, exact)
+    return _owned(ops, {name: {by: _exact(by, ops, keys, name)} for name in names})
 
 
 def _param(op: HeardOp) -> str | None:

@@ -68,10 +68,9 @@ def measured(metric: str | Metric, reference: Any, actual: Any) -> OutputError:
     if isinstance(metric, str):
         leaves = jax.tree.leaves_with_path(reference)
         pairs = zip(leaves, jax.tree.leaves(actual), strict=True)
-        distance = OF_ARRAYS[metric]
         with np.errstate(invalid="ignore", over="ignore"):
             return worst(
-                OutputError(distance(_numbers(r), _numbers(a)), _named(path))
+                OutputError(OF_ARRAYS[metric](_numbers(r), _numbers(a)), _named(path))
                 for (path, r), a in pairs
             )
     error = metric(reference, actual)

@@ -107,8 +107,7 @@ class Candidates:
         for group, chosen in zip(groups.groups, assignment, strict=True):
             policy = self.policies[chosen]
             if group.selectors is not None and (groups.overlap or policy != base):
-                overrides = self._overrides(policy, base)
-                rules.append(Rule(**group.selectors, **overrides))
+                rules.append(Rule(**group.selectors, **self._overrides(policy, base)))
         name = "searched" if rules else base.name
         return dataclasses.replace(base, rules=tuple(rules), name=name)
 

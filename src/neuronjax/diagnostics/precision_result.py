@@ -192,8 +192,6 @@ class PrecisionSearch(Displayed):
             f"{self.speedup:.2f}x, error {self.error:.3g}>"
         )
 
-    # -- showing -----------------------------------------------------------------------
-
     def __rich__(self) -> RenderableType:
         tables = self._groups_table(), self.steps_table(), self.decisions_table()
         return Group(self._headline(), *tables)
@@ -330,8 +328,7 @@ class PrecisionSearch(Displayed):
     def _refused(self, group: int) -> tuple[str, str]:
         """Return (last cheaper candidate that a group did not get, why); else ("",
         "")."""
-        pairs = [*zip(self.decisions, self._became, strict=True)]
-        for d, outcome in reversed(pairs):
+        for d, outcome in reversed([*zip(self.decisions, self._became, strict=True)]):
             is_refused = outcome == "rejected" or outcome in _REFUSED_LATER
             is_cheaper = group in d.groups and d.candidate < self.assignment[group]
             if is_refused and is_cheaper:

@@ -51,7 +51,6 @@ class PolicyTrials:
         error_of: returns the error of outputs, with the worst array.
         reference: known outputs, by program, or by policy if not `by_program`.
         most: the largest number of programs to run.
-        runs: the number of programs that were run.
         heard: called after every run with `runs`, the error and the predicted time.
         by_program: whether equal programs have equal outputs.
         held_out: returns a policy's error on held-out batches; None if there are none.

@@ -31,6 +31,7 @@ from neuronjax.errors import InternalError
 from neuronjax.execution.arithmetic import comparison
 from neuronjax.execution.engines import Registers, execute
 from neuronjax.execution.engines.scattering import SCATTERS, scattered
+from neuronjax.execution.engines.vector import COMMON
 from neuronjax.execution.exchange import exchange, is_same_for_all
 from neuronjax.execution.movement import moved
 from neuronjax.ir.algebra_set import Cholesky, Fft, TriangularSolve
@@ -231,9 +232,8 @@ def _(i: TensorCopy, x: Arrays) -> Sequence[Any]:
 def _(i: Iota, x: Arrays) -> Sequence[Any]:
     """Return every index exactly, even if the declared format cannot represent it."""
     shape = i.results[0].type.shape
-    sizes = [s if n == i.dimension else 1 for n, s in enumerate(shape)]
-    indices = np.arange(shape[i.dimension], dtype=np.float64)
-    return (np.broadcast_to(indices.reshape(sizes), shape),)
+    indices = np.indices(shape, np.float64, sparse=True)[i.dimension]
+    return (np.broadcast_to(indices, shape),)
 
 
 @_double.register
@@ -264,8 +264,7 @@ def matrix(
     free = [n for n in range(x.ndim) if n not in (*batch, *contract)]
     groups = (batch, free, contract) if k_last else (batch, contract, free)
     sizes = [int(np.prod([x.shape[n] for n in group])) for group in groups]
-    order = [n for group in groups for n in group]
-    return x.transpose(order).reshape(sizes)
+    return x.transpose([n for group in groups for n in group]).reshape(sizes)
 
 
 @_double.register
@@ -343,32 +342,22 @@ for _class in (LocalGather, NcTranspose, LocalScatter, Pool):
     _double.register(_class, _moved)
 
 
-_POOLS: dict[str, Callable[..., Any]] = {
-    "add": lax.add,
-    "multiply": lax.mul,
-    "maximum": lax.max,
-    "minimum": lax.min,
-}
-
-
 def _pool(i: Pool, operand: Any, init: Any) -> Any:
     w = i.window
     sizes = w.sizes, w.strides, w.padding, w.base_dilations, w.window_dilations
-    return lax.reduce_window(operand, init, _POOLS[i.op], *sizes)
+    return lax.reduce_window(operand, init, COMMON[i.op], *sizes)
 
 
 @_double.register
 def _(i: Sort, x: Arrays) -> Sequence[Any]:
     """Sort stably by the keys, which come first, and reorder the other operands."""
-    shape, axis = x[0].shape, i.dimension
-    sizes = [-1 if n == axis else 1 for n in range(len(shape))]
-    order = np.broadcast_to(np.arange(shape[axis]).reshape(sizes), shape)
+    shape = x[0].shape
+    order = np.broadcast_to(np.indices(shape, sparse=True)[i.dimension], shape)
     for key, descending in reversed([*zip(x, i.descending, strict=False)]):
         along = np.take_along_axis(key, order, i.dimension)
         step = _stable_order(along, i.dimension, descending)
         order = np.take_along_axis(order, step, i.dimension)
-    sorted_ = x[len(i.descending) :]
-    return [np.take_along_axis(a, order, i.dimension) for a in sorted_]
+    return [np.take_along_axis(a, order, i.dimension) for a in x[len(i.descending) :]]
 
 
 @_double.register
@@ -439,7 +428,6 @@ for _class in _ALGEBRA:
 _TABLES: dict[type, Mapping[str, Any]] = {
     **dict.fromkeys((TensorTensor, TensorScalar), BINARY),
     Activation: UNARY,
-    **dict.fromkeys((TensorReduce, TensorTensorScan), REDUCTIONS),
-    Pool: _POOLS,
+    **dict.fromkeys((TensorReduce, TensorTensorScan, Pool), REDUCTIONS),
     LocalScatter: SCATTERS,
 }

@@ -9,12 +9,12 @@ reference's result on rounded operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from neuronjax.diagnostics.differences import alike
+from neuronjax.diagnostics.parallel_runs import Executor
 
 
 class Substituted(NamedTuple):
@@ -29,10 +29,11 @@ def declared(array: Any) -> Any:
     return array.declared if isinstance(array, Substituted) else array
 
 
-def substituted(wide: np.ndarray, enter: Callable, leave: Callable) -> Any:
-    """Return `wide` and its rounded form; only the rounded form if both are equal."""
-    rounded = leave(wide)
-    same = np.array_equal(np.asarray(enter(rounded)), wide, equal_nan=True)
+def substituted(wide: np.ndarray, dtype: Any, executor: Executor) -> Any:
+    """Return `wide` and its form rounded to `dtype`; only the rounded form if both are
+    equal."""
+    rounded = executor.leave(wide, dtype)
+    same = np.array_equal(np.asarray(executor.enter(rounded)), wide, equal_nan=True)
     return rounded if same else Substituted(rounded, wide)
 
 

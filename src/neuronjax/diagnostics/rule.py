@@ -92,8 +92,6 @@ class ProgramRule(RuleText):
     check: Callable[[Settings, int], str | None]
 
 
-# -- reading ---------------------------------------------------------------------------
-
 _ENTRY = re.compile(
     r"(?P<id>\S+): (?P<severity>\w+)( (in|of) (?P<names>[\w, ]+?))?"
     r"( (?P<limit>(per|before|since|on chips with|on chips without) \S+))?\n"

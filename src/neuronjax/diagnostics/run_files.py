@@ -48,8 +48,7 @@ def read_run(path: Path) -> StoredRun | None:
         return None
     try:
         # Text after the last line break is incomplete: the writing process was killed.
-        lines = path.read_text().split("\n")[:-1]
-        found = list(map(json_object, lines))
+        found = list(map(json_object, path.read_text().split("\n")[:-1]))
         ended = len(found) > 1 and found[-1] == _END
         return StoredRun(found[0], tuple(found[1:-1])) if ended else None
     except (OSError, ValueError) as error:

@@ -54,10 +54,8 @@ def _badness(record: Mapping[str, Any]) -> tuple:
         0.0 if record["overflow"] is not None else _nonfinite(record)
     )
     lost = max(fraction(record, n) for n in ("underflow", "saturated", "stagnant"))
-    bits = record["effective_bits"]
-    counted = record["elements"] is not None
-    bits = 0.0 if bits is None else -bits
-    return bool(faults), -since, broken, lost, counted, bits
+    counted, bits = record["elements"] is not None, record["effective_bits"] or 0.0
+    return bool(faults), -since, broken, lost, counted, -bits
 
 
 def _nonfinite(record: Mapping[str, Any]) -> float:
@@ -78,8 +76,7 @@ def _where(record: Mapping[str, Any]) -> str:
     shape = "x".join(map(str, record["shape"]))
     params = " ".join(record["params"][:1])
     what = " ".join(filter(None, [record["kind"], op, shape, params]))
-    where = f"{place(record['source'])}  {location.label}"
-    lines = [where, what]
+    lines = [f"{place(record['source'])}  {location.label}", what]
     for kind, seen in record["faults"].items():
         since = f", since step {seen['since']}" if record["steps"] > 1 else ""
         lines.append(f"{kind} in {seen['steps']} of {record['steps']} steps{since}")

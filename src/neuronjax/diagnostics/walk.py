@@ -238,8 +238,7 @@ class OpWalk(abc.ABC):
         self._region(blocks, self._inner_keys(instructions, keys), lanes)
         self.calls = outer
         for lane in lanes:
-            results = lane.leave(blocks[lane.side])
-            lane.take(results, instructions[lane.side].results)
+            lane.take(lane.leave(blocks[lane.side]), instructions[lane.side].results)
 
     def _spmd(self, op: Op, instructions: Controls, keys: Keys, lanes: Lanes) -> None:
         devices = range(next(iter(instructions.values())).mesh.size)
@@ -316,8 +315,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 
 def _control(span: Span) -> Instruction | None:
     first, *others = (*span.instructions, None)
-    is_control = len(others) == 1 and isinstance(first, tuple(_HANDLERS))
-    return first if is_control else None
+    return first if len(others) == 1 and isinstance(first, tuple(_HANDLERS)) else None
 
 
 def _identity(spans: Spans, lanes: Lanes) -> tuple[int, ...] | None:

@@ -46,8 +46,7 @@ def _cells(line: str) -> list[str]:
 
 def meanings() -> Mapping[str, str]:
     """Return the meaning of each label."""
-    rows = next(iter(sections().values()))
-    return {row["label"]: row["meaning"] for row in rows}
+    return {row["label"]: row["meaning"] for row in next(iter(sections().values()))}
 
 
 def claims(label: str) -> Sequence[Row]:

@@ -62,42 +62,37 @@ class Formats(Displayed, Mapping[str, FloatFormat | IntFormat | MXFormat]):
     def __repr__(self) -> str:
         return f"<neuronjax.formats: {', '.join(self)}>"
 
-    def __rich__(self) -> RenderableType:
-        return formats_table()
+    def __rich__(self) -> Group:
+        limits = ("S E M", "largest", "least normal", "least", "1 to next")
+        floats = new_table(
+            "Float formats; S sign, E exponent, M mantissa bits",
+            {"name": NAME} | dict.fromkeys(limits, NUMBER) | {"Inf, NaN": WORD},
+            (
+                (
+                    fmt.name,
+                    f"{int(fmt.signed)} {fmt.exponent_bits} {fmt.mantissa_bits}",
+                    _number(fmt.max_finite),
+                    _power(fmt.min_normal),
+                    _power(fmt.min_subnormal),
+                    _power(fmt.eps),
+                    _specials(fmt),
+                )
+                for fmt in FORMATS.values()
+            ),
+        )
+        bits = "bits per element, with the scale"
+        blocks = new_table(
+            f"Block formats: {BLOCK_SIZE} elements share an E8M0 scale",
+            {"name": NAME, "elements": WORD, bits: NUMBER},
+            (
+                (block.name, block.element.name, _number(_block_bits(block)))
+                for block in MX_FORMATS.values()
+            ),
+        )
+        return Group(floats, blocks)
 
 
 formats = Formats()
-
-
-def formats_table() -> Group:
-    """Return tables of the float formats and of the block formats."""
-    limits = ("S E M", "largest", "least normal", "least", "1 to next")
-    floats = new_table(
-        "Float formats; S sign, E exponent, M mantissa bits",
-        {"name": NAME} | dict.fromkeys(limits, NUMBER) | {"Inf, NaN": WORD},
-        (
-            (
-                fmt.name,
-                f"{int(fmt.signed)} {fmt.exponent_bits} {fmt.mantissa_bits}",
-                _number(fmt.max_finite),
-                _power(fmt.min_normal),
-                _power(fmt.min_subnormal),
-                _power(fmt.eps),
-                _specials(fmt),
-            )
-            for fmt in FORMATS.values()
-        ),
-    )
-    bits = "bits per element, with the scale"
-    blocks = new_table(
-        f"Block formats: {BLOCK_SIZE} elements share an E8M0 scale",
-        {"name": NAME, "elements": WORD, bits: NUMBER},
-        (
-            (block.name, block.element.name, _number(_block_bits(block)))
-            for block in MX_FORMATS.values()
-        ),
-    )
-    return Group(floats, blocks)
 
 
 def format_table(fmt: FloatFormat) -> Group:

@@ -31,6 +31,8 @@ _PROCESS_TRACK = 1
 _LANES_OF_A_QUEUE = 1_000_000
 _LOOP_TRACK = 2
 _FIRST_COUNTER_TRACK = _LANES_OF_A_QUEUE * (len(QUEUES) + 1)
+#: Types of arguments, and what their fields are named after; a bool is an int too.
+_FIELDS = ((bool, "bool"), (int, "int"), (float, "double"), (object, "string"))
 _PLACES = ("engine", "start_ts", "end_ts", "op")
 
 
@@ -64,8 +66,7 @@ def write_perfetto(
     descriptor.child_ordering = descriptor.EXPLICIT
     lanes = _Lanes(trace)
     for span, queue, row in sorted(_slices(timeline), key=lambda item: item[0]):
-        track = lanes.track(queue, span)
-        _slice(trace, track, span, row["op"] or row["opcode"], row)
+        _slice(trace, lanes.track(queue, span), span, row["op"] or row["opcode"], row)
     _loops(trace, timeline.loops)
     for place, (name, samples) in enumerate((counters or {}).items()):
         _counter(trace, _FIRST_COUNTER_TRACK + place, name, samples)
@@ -159,14 +160,8 @@ def _slice(
         if value and key not in _PLACES:
             annotation = begin.debug_annotations.add()
             annotation.name = key
-            if isinstance(value, bool):
-                annotation.bool_value = value
-            elif isinstance(value, int):
-                annotation.int_value = value
-            elif isinstance(value, float):
-                annotation.double_value = value
-            else:
-                annotation.string_value = value
+            field = next(name for kind, name in _FIELDS if isinstance(value, kind))
+            setattr(annotation, f"{field}_value", value)
     end = _packet(trace, span[1]).track_event
     end.type = end.TYPE_SLICE_END
     end.track_uuid = track

@@ -86,8 +86,7 @@ def boxes_along(
         (x0 + (x1 - x0) * n / parts, y0 + (y1 - y0) * n / parts)
         for n in range(parts + 1)
     ]
-    pairs = itertools.pairwise(corners)
     return [
         Bbox.from_extents(min(a, c), min(b, d) - 1, max(a, c), max(b, d) + 1)
-        for (a, b), (c, d) in pairs
+        for (a, b), (c, d) in itertools.pairwise(corners)
     ]

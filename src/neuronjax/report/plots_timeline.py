@@ -228,8 +228,7 @@ def _shares(
 
 def _busiest(busy: np.ndarray, working: np.ndarray) -> list[int]:
     """Return the busiest phase of each time, or the last one if none is working."""
-    places = np.where(working, np.arange(len(working)), -1)
-    last = np.maximum.accumulate(places)
+    last = np.maximum.accumulate(np.where(working, np.arange(len(working)), -1))
     last[last < 0] = working.argmax()
     return busy.argmax(axis=0)[last].tolist()
 

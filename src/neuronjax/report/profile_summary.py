@@ -182,16 +182,11 @@ class Metric:
     is_vendor: bool = True
 
 
-def _engine_metrics() -> dict[str, Metric]:
-    found = {}
-    for engine in ENGINES:
-        name = f"{engine}_engine"
-        found[f"{name}_instruction_count"] = Metric("count", "tiles included")
-        found[f"{name}_active_time"] = Metric("s", "without waiting")
-        found[f"{name}_active_time_percent"] = Metric("percent", "of total_time")
-    return found
-
-
+_OF_AN_ENGINE = {
+    "instruction_count": Metric("count", "tiles included"),
+    "active_time": Metric("s", "without waiting"),
+    "active_time_percent": Metric("percent", "of total_time"),
+}
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         "total_time": Metric("s", "from the first event to the last, plus around_time"),
@@ -209,7 +204,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "mfu_max_achievable_estimated_percent": Metric(
             "percent", "MFU if HBM were always busy, at the program's intensity"
         ),
-        **_engine_metrics(),
+        **{f"{e}_engine_{n}": m for e in ENGINES for n, m in _OF_AN_ENGINE.items()},
         "matmul_instruction_count": Metric("count", "tiles of moving operands"),
         "activate_instruction_count": Metric("count", "of ScalarE"),
         "activate_instruction_time": Metric("s", "of ScalarE"),

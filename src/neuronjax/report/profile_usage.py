@@ -120,8 +120,7 @@ class Usage(dict[str, float]):
         self.opcode_seconds[work.opcode] += spent
         self.opcode_counts[work.opcode] += work.tiles * count
         for name in _SUMMED:
-            sofar = getattr(self, name)
-            setattr(self, name, sofar + getattr(work, name) * count)
+            setattr(self, name, getattr(self, name) + getattr(work, name) * count)
         if work.hbm_read_bytes:
             self.read_bytes["input"] += work.hbm_read_bytes * count
         if work.hbm_write_bytes:

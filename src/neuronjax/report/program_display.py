@@ -55,8 +55,7 @@ def program_table(name: str, program: InstructionProgram, setting: str) -> Group
     every = list(program.walk())
     lines: list[Iterable[Row]] = [_block(program.main, 0)]
     for function, callee in program.functions.items():
-        head = Text(f"{function}:", "bold")
-        lines += [[("", head, "", "")], _block(callee, 1)]
+        lines += [[("", Text(f"{function}:", "bold"), "", "")], _block(callee, 1)]
     found = list(itertools.islice(itertools.chain(*lines), _SHOWN + 1))
     table = new_table(
         f"{name} on {setting}: {len(every)} instructions",

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from rich.console import Console, RenderableType
@@ -111,12 +110,7 @@ class WorkBars:
             self.stage("")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         stages.end(self)
 
     def end(self) -> None:
@@ -171,10 +165,10 @@ class StudyProgress(WorkBars):
             found = self._status or f"{self._count} steps"
             self._line(f"{self._what}: {found} in {taken}")
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if kind is None:
+    def __exit__(self, *raised: object) -> None:
+        if raised[0] is None:
             self._end_run()
-        super().__exit__(kind, error, traceback)
+        super().__exit__(*raised)
 
 
 class SearchProgress(WorkBars):

@@ -33,8 +33,7 @@ def seconds(value: float) -> str:
 
 def time_unit(longest: float) -> tuple[float, str]:
     """Return the largest unit (seconds, name) of which `longest` has at least two."""
-    fitting = (unit for unit in _SECONDS if longest >= 2 * unit[0])
-    return next(fitting, _SECONDS[-1])
+    return next((unit for unit in _SECONDS if longest >= 2 * unit[0]), _SECONDS[-1])
 
 
 def binary(value: float) -> str:

@@ -39,8 +39,7 @@ def name_of(target: Target) -> str:
 
 def numerics_of(policy: Policy) -> str:
     """Return text such as "policy fp32 (FP32 in four passes), SDK 2.32"."""
-    words = policy_in_words(policy)
-    return f"policy {policy_name(policy)} ({words}), SDK {policy.sdk}"
+    return f"policy {policy_name(policy)} ({policy_in_words(policy)}), SDK {policy.sdk}"
 
 
 def policy_name(policy: Policy) -> str:

@@ -87,8 +87,7 @@ def curves(
     for record in records:
         if metric in record:
             runs = found[labels[record["policy"], record["target"]]]
-            run = runs.setdefault(record["seed"], {})
-            run[record["step"]] = record[metric]
+            runs.setdefault(record["seed"], {})[record["step"]] = record[metric]
     return {label: _curve(label, metric, runs) for label, runs in found.items()}
 
 

@@ -153,8 +153,7 @@ def training_verdicts(
     If the baseline's metric falls, less is better, otherwise more. `margin` is a share
     of the baseline's improvement from first step to final value; `last` is the number
     of steps whose mean is a final value; `confidence` is 0.95 for 95 %."""
-    reference = found[baseline]
-    sign = 1.0 if _fall(reference, last) >= 0 else -1.0
+    sign = 1.0 if _fall(found[baseline], last) >= 0 else -1.0
     runs = {x: replace(curve, values=sign * curve.values) for x, curve in found.items()}
     judge = _Judge(runs[baseline], baseline, margin, last, confidence, sign)
     return {label: judge.verdict(label, curve) for label, curve in runs.items()}

@@ -81,8 +81,7 @@ def as_text(drawn: RenderableType) -> str:
     """Return plain text, with lines of at most `WIDTH` and no trailing blanks."""
     out = io.StringIO()
     # In a notebook Rich would also display the text.
-    console = Console(file=out, width=WIDTH, color_system=None, force_jupyter=False)
-    console.print(drawn)
+    Console(file=out, width=WIDTH, color_system=None, force_jupyter=False).print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

@@ -32,7 +32,6 @@ class TrainingRecipe:
 
     Attributes:
         model: the sizes of the GPT.
-        steps: training steps.
         batch: sequences per step.
         length: predictions per sequence.
         peak_rate: learning rate after the warm-up, which takes a tenth of all steps.

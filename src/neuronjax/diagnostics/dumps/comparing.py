@@ -82,8 +82,7 @@ class DumpWalk:
             def kept(key: Key, held: Held) -> Held:
                 point = self._points[key]
                 held = with_storage(held, point.array, point.output.dtype, self.model)
-                saved = drawn(held, True, draw)
-                saved_values[key] = saved.values
+                saved_values[key] = drawn(held, True, draw).values
                 return self._device(point)
 
             LegalWalk(self.side, self.model, self._hearing(kept), draw).run(entered)

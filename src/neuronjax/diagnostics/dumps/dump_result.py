@@ -56,9 +56,7 @@ class DumpComparison(Displayed):
 
     Attributes:
         name: the name of the function.
-        target: the name of the target.
         setting: the first line of every report: target, logical core, numerics and SDK.
-        policy: the name of the policy.
         tensors: the tensors that are values of the program, in the order of execution.
         unmatched: the other tensors, with the reason why no value matches.
         values: number of values of the program that have a name, matched or not.

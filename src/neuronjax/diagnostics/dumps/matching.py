@@ -80,8 +80,7 @@ def _made(
     for op in region.ops:
         callee = op.callee
         if callee is not None:
-            body = program.functions[callee].body
-            yield from _made(program, body, (*calls, op))
+            yield from _made(program, program.functions[callee].body, (*calls, op))
         path = OpPath(calls, op)
         for value in op.results:
             computes = op.name not in MOVING and callee is None

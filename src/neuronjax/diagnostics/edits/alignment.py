@@ -103,8 +103,6 @@ def fingerprint(path: OpPath) -> str:
     return sha256("\n".join((names, backward, op_text(path.op))))
 
 
-# -- pairs ----------------------------------------------------------------------------
-
 _Way = tuple[Callable[[FlatOp], Hashable], str]
 #: (key, how): two ops with equal `key(op)` make an `AlignedPair` with this `how`.
 _WAYS: tuple[_Way, ...] = (

@@ -69,15 +69,13 @@ def sha256(text: str) -> str:
 
 
 def _lines(program: Program) -> Iterator[str]:
-    writer = _Writer(program.functions, _digest)
-    return (text for text, _ in writer.program(program))
+    return (text for text, _ in _Writer(program.functions, _digest).program(program))
 
 
 def _shown(program: Program) -> list[str]:
     """Return the lines of a program, with only the first elements of arrays."""
     lines = []
-    writer = _Writer(program.functions, value_text)
-    for line, source in writer.program(program):
+    for line, source in _Writer(program.functions, value_text).program(program):
         text = line.strip()
         text = text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
         lines.append(f"{text}  ({source})" if source else text)
@@ -93,12 +91,8 @@ class _Writer:
     """A writer of programs as text. Functions are numbered in the order of their first
     calls, and the values of each function in the order of the ops.
 
-    A value without a number is written as its type.
-
-    Attributes:
-        functions: the functions that calls refer to, by name.
-        array: returns the text of an array.
-    """
+    A value without a number is written as its type. `functions` are those that calls
+    refer to, by name; `array` returns the text of an array."""
 
     def __init__(
         self, functions: Mapping[str, Function], array: Callable[[np.ndarray], str]
@@ -129,8 +123,7 @@ class _Writer:
             if op.name == CONSTANT:
                 # Ops that read a constant are written with its content, so its position
                 # does not matter.
-                value = op.attributes["value"]
-                self._values[op.results[0]] = self._canonical(value)
+                self._values[op.results[0]] = self._canonical(op.attributes["value"])
                 continue
             yield indent + self.op(op), op.location.source
             for inner in op.regions:

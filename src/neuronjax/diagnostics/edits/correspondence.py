@@ -186,8 +186,7 @@ class Correspondence:
         pair = self._pairs.get(value.op)
         if pair is None:
             return None
-        moment = (pair.before, value.iterations, value.result)
-        other = self._moments.get(moment)
+        other = self._moments.get((pair.before, value.iterations, value.result))
         if other is None or pair.how == "same":
             return other
         own, others = (set(map(self._token, v.reads)) for v in (value, other))

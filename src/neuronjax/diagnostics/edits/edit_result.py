@@ -148,7 +148,6 @@ class ProgramComparison(Displayed):
 
     Attributes:
         names: the names of f and g.
-        target: the name of the target.
         setting: the first line of every report: target, logical core, numerics and SDK.
         policy: the policy under which f and g were emulated.
         tolerance: relative L2 error up to which values are the same; 0 for equal bits.

@@ -36,11 +36,10 @@ def problems(candidate: TracedCandidate) -> dict[str, tuple[Problem, ...]]:
         kind = "limits" if f.severity == "error" else "hazards"
         kind = "advice" if f.rule in _ADVICE else kind
         message = f"{f.op}: {f.message}" if f.op else f.message
-        other = f" (and {f.other})" if f.other else ""
         problem = Problem(
             rule=f.rule,
             location=f.location,
-            message=message + other,
+            message=message + (f" (and {f.other})" if f.other else ""),
             remedy=f.remedy,
             count=f.count,
         )
@@ -53,8 +52,7 @@ def ignored_arguments(
 ) -> Iterator[Problem]:
     """Yield a problem for each argument that affects a result of the reference `case`,
     but no result of the kernel `candidate`."""
-    program = candidate.kernel.program
-    for n in _unreached(program):
+    for n in _unreached(candidate.kernel.program):
         if _matters(case, seeds[0], n):
             text = (
                 f"argument {n} affects results of the reference, but not of the kernel"

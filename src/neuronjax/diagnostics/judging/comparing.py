@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -30,12 +29,20 @@ def compared(
     most = max(t.largest_passing for t in allowed)
     error = max(j.distance for j in judged)
     number, place, why = _to_show(judged, allowed, max(most, error) <= DECIDES)
+    worst = None
+    if error and place is not None:
+        worst = {
+            "result": number,
+            "index": [*place],
+            "actual": float(actual[number][place]),
+            "expected": float(np.float32(allowed[number].value[place])),
+        }
     return SeedVerdict(
         seed=seed,
         correct=not why,
         relative_l2=error,
         allowed=most,
-        worst=_element(actual, allowed, number, place) if error else None,
+        worst=worst,
         why=why,
     )
 
@@ -92,22 +99,6 @@ def _to_show(
     number = off.index(max(off))
     place = judged[number].worst if by_elements else judged[number].furthest
     return number, place, ""
-
-
-def _element(
-    actual: Sequence[np.ndarray],
-    allowed: Sequence[Tolerance],
-    number: int,
-    index: tuple[int, ...] | None,
-) -> dict[str, Any] | None:
-    if index is None:
-        return None
-    return {
-        "result": number,
-        "index": [*index],
-        "actual": float(actual[number][index]),
-        "expected": float(np.float32(allowed[number].value[index])),
-    }
 
 
 def _shown(shapes: Sequence[tuple[int, ...]]) -> str:

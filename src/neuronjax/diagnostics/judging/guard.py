@@ -133,10 +133,9 @@ def _of_another_process(name: str) -> bool:
 
 def limit_this_process(limits: Limits) -> None:
     """Apply `limits` to this process and its children, through the operating system."""
-    seconds = int(limits.seconds) + 1
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes,
-        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_CPU: int(limits.seconds) + 1,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: limits.files,
         resource.RLIMIT_CORE: 0,

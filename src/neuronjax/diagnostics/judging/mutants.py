@@ -249,9 +249,6 @@ def _plain(x: Any) -> Any:
     return type(x)(map(_plain, x)) if type(x) in (tuple, list) else x
 
 
-# -- the last term of a sum ------------------------------------------------------------
-
-
 def _without_last(args: Any, number: int, axis: int | None) -> Any:
     x = np.array(args[number])
     if (x.size if axis is None else x.shape[axis]) < 2:
@@ -272,10 +269,6 @@ def _of_sum(args: Any, named: Any) -> Any:
     return _without_last(args, 0, axis[-1] if isinstance(axis, tuple) else axis)
 
 
-def _of_reduce(args: Any, named: Any) -> Any:
-    return _of_sum(args, {"axis": 0} | named)
-
-
 def _of_einsum(args: Any, named: Any) -> Any:
     terms, _, kept = args[0].replace(" ", "").partition("->")
     for number, letters in enumerate(terms.split(","), start=1):
@@ -290,6 +283,6 @@ _SUMS: dict[Any, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(_PRODUCTS, _of_product),
     np.sum: _of_sum,
     np.mean: _of_sum,
-    np.add.reduce: _of_reduce,
+    np.add.reduce: lambda args, named: _of_sum(args, {"axis": 0} | named),
     np.einsum: _of_einsum,
 }

@@ -79,8 +79,7 @@ def _judged(m: ReleaseMeeting, release: Release) -> tuple[str, Problem | None]:
     candidate that depends on a difference between releases."""
     d = m.difference
     if m.holds_in(release):
-        emulated = m.older and OLDER in release.styles
-        if d.effect == "order" and emulated:
+        if d.effect == "order" and m.older and OLDER in release.styles:
             return "advice", None
         return _KINDS[d.effect], _problem(m, RULE, d.remedy)
     if d.effect in ("lost", "values") and m.holds_in(NEWEST) and not m.older:

@@ -69,8 +69,7 @@ def _traced(job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
         kernel = kernel[tuple(job["grid"])]
     given = job["arguments"]
     types_of = _own_arguments(module) if given is None else given
-    args = types_file.read(types_of)
-    traced = kernel.traced(*args)
+    traced = kernel.traced(*types_file.read(types_of))
     program = write_program(traced.program)
     results = types_file.described(traced.tree)
     if '"shape"' in json.dumps(results):

@@ -105,8 +105,7 @@ def _elsewhere(
         values_child.GIVEN: text,
         values_child.GIVEN_ARRAYS: arrays,
     }
-    limits = Limits(seconds=seconds)
-    ended = run_child(values_child.__name__, {}, wanted, limits, files)
+    ended = run_child(values_child.__name__, {}, wanted, Limits(seconds=seconds), files)
     if not all(name in ended.files for name in wanted):
         raise _unfinished(ended, program.name, line)
     found = values_file.read(*(ended.files[name] for name in wanted))

@@ -36,8 +36,7 @@ def stored(tree: Any) -> tuple[bytes, bytes]:
     out = io.BytesIO()
     bits = (np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in held)
     np.savez(out, *bits)
-    text = json.dumps({"tree": described, "dtypes": names})
-    return text.encode(), out.getvalue()
+    return json.dumps({"tree": described, "dtypes": names}).encode(), out.getvalue()
 
 
 def read(text: bytes, arrays: bytes) -> Any:

@@ -31,7 +31,6 @@ class SeedVerdict:
     """The comparison of a kernel's results with the reference's, for one seed.
 
     Attributes:
-        seed: seed of the inputs.
         correct: whether every result is within its tolerance.
         relative_l2: relative L2 error of the worst result; inf if an element is not
             finite where the reference is. With derived tolerances, the reference is
@@ -133,7 +132,6 @@ class KernelVerdict(Displayed):
 
     Attributes:
         candidate: path of the kernel's file.
-        kernel: the kernel's name.
         target: the chip.
         nki: the NKI release whose rules apply; "" if none was named.
         accepted: whether no limit is broken, nothing depends on chance, nothing
@@ -151,7 +149,6 @@ class KernelVerdict(Displayed):
         advice: broken rules that compilers do not enforce, and remarks.
         times: predicted times; None if they cannot be predicted.
         fidelity: number of executed instructions by label, such as "exact".
-        schema: the version of this format.
     """
 
     candidate: str

@@ -193,8 +193,7 @@ def _(i: Select, x: Sequence[Held], at: Executors) -> list[Held]:
     chosen = select(*(h.x for h in x))
     if x[0].is_exact and chosen.shape == shape:
         condition, yes, no = x
-        bounds = (yes.bound(at.model), no.bound(at.model))
-        hard = np.where(condition.values, *bounds)
+        hard = np.where(condition.values, yes.bound(at.model), no.bound(at.model))
         return [Held(chosen, shape, hard)]
     return [Held(chosen, shape)]
 
@@ -279,8 +278,7 @@ def _(i: BitcastCopy, x: Sequence[Held], at: Executors) -> list[Held]:
 def _(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
     """Return results without errors: the program multiplies by a scale and later by its
     inverse, so an error of the scale cancels."""
-    results = exactly(i, [h.values for h in x], at)
-    return [Held(exact(r, at.model), ()) for r in results]
+    return [Held(exact(r, at.model), ()) for r in exactly(i, [h.values for h in x], at)]
 
 
 # -- elementary functions: slopes from chords ------------------------------------------

@@ -79,9 +79,7 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
         given = [[h.values for h in own] for own in x]
         for n, array in enumerate(arrays):
             given[n // len(data)][data[n % len(data)]] = array
-        key = at.reference.first_key
-        made = at.reference.exchange(i, given, key, Position())
-        rows = [np.asarray(own[k]) for own in made]
+        rows = _executed(i, k, given, at)
         return rows[0] if is_same else np.stack(rows)
 
     result = moved_together([own[n] for own in x for n in data], mover, at.model)
@@ -94,18 +92,20 @@ def _moved(i: Collective, k: int, x: Devices, at: Executors) -> list[Held]:
     return [rearranged(result, lambda v, d=d: v[d]) for d in range(len(x))]
 
 
+def _executed(
+    i: Collective, k: int, x: list[list[np.ndarray]], at: Executors
+) -> list[np.ndarray]:
+    """Return the k-th result of a collective in float64, for every device."""
+    made = at.reference.exchange(i, x, at.reference.first_key, Position())
+    return [np.asarray(own[k]) for own in made]
+
+
 def _of_discrete(i: Reduction, k: int, x: Devices, at: Executors) -> list[Held]:
     """Return the k-th result of an integer reduction, for every device; an element has
     no bound if a term may be wrong."""
-
-    def reduced(i: Reduction, arrays: list[list[np.ndarray]]) -> list[np.ndarray]:
-        key = at.reference.first_key
-        made = at.reference.exchange(i, arrays, key, Position())
-        return [np.asarray(own[k]) for own in made]
-
-    values = reduced(i, [[h.values for h in own] for own in x])
+    values = _executed(i, k, [[h.values for h in own] for own in x], at)
     doubts = [[places_in_doubt(h).astype(h.values.dtype) for h in own] for own in x]
-    places = reduced(dataclasses.replace(i, op="or"), doubts)
+    places = _executed(dataclasses.replace(i, op="or"), k, doubts, at)
     return [
         Held(doubtful(value, place != 0, at.model), value.shape)
         for value, place in zip(values, places, strict=True)

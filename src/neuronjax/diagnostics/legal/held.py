@@ -127,8 +127,7 @@ def exactly(i: Instruction, arrays: Sequence[np.ndarray], at: Executors) -> list
         at.reference.leave(x, view.type.dtype)
         for x, view in zip(arrays, i.operands, strict=True)
     ]
-    key = at.emulator.first_key
-    results = at.emulator.execute(i, given, key, Position())
+    results = at.emulator.execute(i, given, at.emulator.first_key, Position())
     return [at.reference.enter(x) for x in results]
 
 
@@ -154,18 +153,14 @@ def of_exact(i: Instruction, x: Sequence[Held], at: Executors) -> list[Held]:
 # -- rounding --------------------------------------------------------------------------
 
 
-def format_of(i: Instruction, number: int = 0) -> Roundoff:
-    """Return the format to which `i` rounds its float result `number`."""
-    return roundoff(i.write_format or i.results[number].type.dtype)
-
-
-def written(x: Array, i: Instruction, number: int = 0) -> Held:
-    """Return result `number` of `i`: `x`, computed in FP32, with the error of rounding
+def written(x: Array, i: Instruction) -> Held:
+    """Return the first result of `i`: `x`, computed in FP32, with the error of rounding
     to the result's format."""
-    shape = i.results[number].type.shape
+    type = i.results[0].type
     assert isinstance(x, Tracked)
-    result, hard = rounded(x, format_of(i, number), i.rounding == "stochastic")
-    return Held(result, shape, hard)
+    format = roundoff(i.write_format or type.dtype)
+    result, hard = rounded(x, format, i.rounding == "stochastic")
+    return Held(result, type.shape, hard)
 
 
 def rounded(

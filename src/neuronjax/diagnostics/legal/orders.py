@@ -31,8 +31,7 @@ def _(i: Sort, x: Sequence[Held], at: Executors) -> list[Held]:
     keys, axis = x[: len(i.descending)], i.dimension
     if all(h.is_exact for h in x):
         return of_exact(i, x, at)
-    plain = [h.values for h in x]
-    sorted_ = in_float64(i, plain, at)
+    sorted_ = in_float64(i, [h.values for h in x], at)
     places: Any = np.zeros(x[0].shape, bool)
     if any(not key.is_exact for key in keys):
         first = keys[0]
@@ -67,8 +66,7 @@ def _(i: TopK, x: Sequence[Held], at: Executors) -> list[Held]:
     # Sort all numbers, since number k + 1 may be as large as number k.
     whole = -np.sort(-x[0].values, axis=-1)
     places = neighbours(whole, at.model.spread * worst, -1)[..., : i.k]
-    dtype = i.results[1].type.dtype
-    lost = doubtful(indices.astype(dtype), places, at.model)
+    lost = doubtful(indices.astype(i.results[1].type.dtype), places, at.model)
     return [Held(kept, kept.shape), Held(lost, kept.shape)]
 
 

@@ -309,9 +309,8 @@ def legal_output(
     held: Held, path: str, dtype: np.dtype, model: ErrorModel
 ) -> LegalOutput:
     """Return the legal values of the output at `path`; `held` is its value."""
-    whole = held.tracked(model)
     with np.errstate(all="ignore"):
-        tolerance = tolerance_of(whole)
+        tolerance = tolerance_of(held.tracked(model))
     expected = tolerance.value.astype(np.float64)
     if dtype.kind in "iub":
         expected = held.values.astype(dtype)

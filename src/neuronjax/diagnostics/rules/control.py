@@ -42,8 +42,7 @@ def _comparator(context: OpContext) -> Answer:
 
 def _topk_integers(context: OpContext) -> Answer:
     type = context.op.operands[0].type
-    wide = is_integer(type.dtype) and type.dtype.itemsize >= 4
-    return wide and str(type.dtype)
+    return is_integer(type.dtype) and type.dtype.itemsize >= 4 and str(type.dtype)
 
 
 def _dilated(op: Op, name: str) -> bool:

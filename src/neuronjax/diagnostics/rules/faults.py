@@ -50,9 +50,6 @@ def _format(type: TensorType) -> FloatFormat | None:
     return get_format(name) if name in FORMATS else None
 
 
-# -- constants -------------------------------------------------------------------------
-
-
 def _cast(context: OpContext) -> tuple[float, FloatFormat] | None:
     """Return (number, format) for a cast to a float format if all elements equal one
     number, finite and not zero; None for any other cast."""
@@ -86,8 +83,6 @@ def _vanishes(context: OpContext) -> Answer:
     smallest = f"the smallest number is {fmt.min_subnormal:.3g}"
     return f"{x:.3g} becomes 0 in {fmt.name}: {smallest}"
 
-
-# -- epsilons --------------------------------------------------------------------------
 
 _DIVIDES = frozenset(
     f"stablehlo.{name}" for name in ("sqrt", "rsqrt", "log", "divide", "power")
@@ -150,9 +145,6 @@ def _factor(context: OpContext, value: Value) -> float | None:
     return None
 
 
-# -- whole numbers ---------------------------------------------------------------------
-
-
 def _whole(context: OpContext) -> Answer:
     dtype = context.op.results[0].type.dtype
     largest, is_known = _largest_whole(context, context.op, dtype)
@@ -196,9 +188,6 @@ def _largest_whole(context: OpContext, op: Op, dtype: np.dtype) -> tuple[float, 
     widest = unknown(type)
     is_known = fact.low > widest.low and fact.high < widest.high
     return max(abs(fact.low), abs(fact.high)), is_known
-
-
-# -- sums in loops ---------------------------------------------------------------------
 
 
 def _stagnates(context: OpContext) -> Answer:

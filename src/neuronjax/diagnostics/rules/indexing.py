@@ -35,8 +35,7 @@ def _window_sizes(op: Op, numbers: Mapping[str, Any]) -> dict[int, int]:
     rank = len(op.operands[0].type.shape)
     absent = {*numbers["inserted_window_dims"], *numbers["input_batching_dims"]}
     axes = [axis for axis in range(rank) if axis not in absent]
-    update = op.operands[-1].type.shape
-    sizes = [update[d] for d in numbers["update_window_dims"]]
+    sizes = [op.operands[-1].type.shape[d] for d in numbers["update_window_dims"]]
     return dict(zip(axes, sizes, strict=True))
 
 

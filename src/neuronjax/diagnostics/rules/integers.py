@@ -73,8 +73,7 @@ def _reduction(context: OpContext) -> Answer:
 def _scatter(context: OpContext) -> Answer:
     combiner = combiner_of(context.op.regions[0])
     dtype = context.op.results[0].type.dtype
-    is_combined = combiner is not None and is_integer(dtype)
-    return is_combined and f"'{combiner}' on {dtype}"
+    return combiner is not None and is_integer(dtype) and f"'{combiner}' on {dtype}"
 
 
 def _collective(context: OpContext) -> Answer:

@@ -137,8 +137,7 @@ def _unimplemented(context: OpContext) -> Answer:
         return Verdict(refusal.reason, remedy=refusal.remedy)
     values = (*context.op.operands, *context.op.results)
     rewritten = any(value.type.dtype.kind == "c" for value in values)
-    known = name in LOWERING_RULES or rewritten
-    return None if known else "no rule"
+    return None if name in LOWERING_RULES or rewritten else "no rule"
 
 
 RULES = read_rules(

@@ -36,11 +36,11 @@ from neuronjax.diagnostics.tolerance.tracked import (
     Tracked,
     as_tracked,
     blocks,
+    carrier_of,
     declared,
     in_threads,
     model_of,
     moved,
-    new_values,
 )
 from neuronjax.errors import UnimplementedError, user_line
 
@@ -77,12 +77,11 @@ def _stacked(a: Tracked, b: Tracked, model: ErrorModel, dtype: Any) -> Tracked:
         model.draw.need_room(math.prod(shape))
         one = _stacked(a.of_run(0), b.of_run(0), model.alone, dtype)
         pair = (np.moveaxis(unpacked(x.value), -1, 0).copy() for x in (a, b))
-        runs = np.matmul(*pair)
-        return one.in_runs(np.moveaxis(runs, 0, -1), model)
+        return one.in_runs(np.moveaxis(np.matmul(*pair), 0, -1), model)
     kept, loose = _parted(a.shared, -1)
     kept_right, loose_right = _parted(b.shared, -2)
     a, b = a.passed(), b.passed()
-    value, own = new_values(shape), np.empty(shape, np.float32)
+    value, own = np.empty(shape, carrier_of(shape)), np.empty(shape, np.float32)
     is_rounded = model.products.unit > model.stored.unit
     has_errors = loose or loose_right or any(x.has_own or x.has_joint for x in (a, b))
     joint = np.zeros(shape, np.float32) if is_rounded or has_errors else None

@@ -372,8 +372,7 @@ def _rounding(
     name = rule.error
     if function is np.power:
         n = of_run(operands[1].value, 0)
-        whole = np.all(n == np.rint(n)) and np.all(np.abs(n) <= 16)
-        if whole:
+        if np.all(n == np.rint(n)) and np.all(np.abs(n) <= 16):
             return unit * float(np.max(np.abs(n), initial=1)), 0.0
         name = "sqrt" if np.all(np.abs(n) == 0.5) else "other"
     if name == "exact":

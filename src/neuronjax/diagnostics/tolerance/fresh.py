@@ -77,12 +77,9 @@ def _copied(maker: Any, x: Tracked, dtype: Any = None, **_: Any) -> Any:
 def stand_ins(function: Callable[..., Any], model: ErrorModel) -> dict[str, Any]:
     """Return replacements for NumPy and for the functions in `_MAKERS`, by their names
     in the module of `function`; an empty dict if `function` has no globals."""
-    whole, changed = NumpyStandIn(model), {}
-    for name, thing in getattr(function, "__globals__", {}).items():
-        new = whole if thing is np else replaced(thing, model)
-        if new is not thing:
-            changed[name] = new
-    return changed
+    whole, held = NumpyStandIn(model), getattr(function, "__globals__", {})
+    new = {n: whole if x is np else replaced(x, model) for n, x in held.items()}
+    return {name: x for name, x in new.items() if x is not held[name]}
 
 
 @contextlib.contextmanager

@@ -64,7 +64,6 @@ class Roundoff:
     """One rounding to nearest.
 
     Attributes:
-        name: name of the format.
         unit: relative error bound, half of the distance between neighbours at 1.
         smallest: absolute error of a number that underflows.
         largest: the largest finite number; the error of a larger number has no bound.

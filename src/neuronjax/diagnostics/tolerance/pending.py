@@ -81,8 +81,7 @@ class Pending(Tracked):
     def settle(self) -> ErrorParts:
         """Compute and store the whole array, and return it."""
         if not self.is_settled:
-            filled = self._filled(..., self.shape)
-            self.value, self.own, self.joint = filled
+            self.value, self.own, self.joint = self._filled(..., self.shape)
             self.functions = 0
             UNSETTLED.pop(self.source, None)
         return ErrorParts(self.value, self.own, self.joint)

@@ -21,9 +21,9 @@ from neuronjax.diagnostics.tolerance.tracked import (
     UFUNCS,
     Shared,
     Tracked,
+    carrier_of,
     doubtful,
     moved,
-    new_values,
     over_blocks,
     run_by_run,
 )
@@ -40,8 +40,7 @@ def _last(x: Any, axis: Axis) -> Any:
 
 
 def _lines(x: Tracked, axis: Axis) -> Tracked:
-    is_last = _axes(x.ndim, axis) == (x.ndim - 1,)
-    return x if is_last else _last(x, axis)
+    return x if _axes(x.ndim, axis) == (x.ndim - 1,) else _last(x, axis)
 
 
 def _axes(ndim: int, axis: Axis) -> tuple[int, ...]:
@@ -69,7 +68,7 @@ def total(
     lines = _lines(x.passed(), axis)
     n = count(x, axis)
     shape = lines.shape[:-1]
-    result = new_values(shape)
+    result = np.empty(shape, carrier_of(shape))
     own = np.empty(shape, np.float32)
     joint = np.empty(shape, np.float32) if x.has_joint else None
     biased = np.zeros(shape, np.float32)
@@ -165,7 +164,7 @@ def extreme(
         value, joint = function(lines.value, axis=-1), None
     else:
         shape = lines.shape[:-1]
-        value, joint = new_values(shape), np.empty(shape, np.float32)
+        value, joint = np.empty(shape, carrier_of(shape)), np.empty(shape, np.float32)
 
         def look(block: Any) -> None:
             part = lines.part(block)

@@ -315,12 +315,7 @@ def moved(function: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
 
 def carrier_of(shape: tuple[int, ...]) -> np.dtype:
     """Return the dtype that holds the values of an array of this shape."""
-    large = math.prod(shape) > LARGE_ELEMENTS
-    return np.dtype(np.float32 if large else np.float64)
-
-
-def new_values(shape: tuple[int, ...]) -> np.ndarray:
-    return np.empty(shape, carrier_of(shape))
+    return np.dtype(np.float32 if math.prod(shape) > LARGE_ELEMENTS else np.float64)
 
 
 def as_tracked(x: Any, model: ErrorModel) -> Tracked:
@@ -349,8 +344,7 @@ def _lost(value: np.ndarray, given: Any, model: ErrorModel) -> np.ndarray | None
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         stored = value.astype(get_format(model.stored.name).dtype).astype(value.dtype)
-        same = (stored == value) | np.isnan(value)
-        lost = np.where(same, 0.0, stored - value)
+        lost = np.where((stored == value) | np.isnan(value), 0.0, stored - value)
     return lost.astype(np.float32) if lost.any() else None
 
 
@@ -365,8 +359,7 @@ def doubtful(
 ) -> Tracked | np.ndarray:
     """Return `values` with infinite errors where the mask `places` is True, else exact.
     Exact integers stay a NumPy array."""
-    is_discrete = values.dtype.kind in "iub"
-    result = values if is_discrete else exact(values, model)
+    result = values if values.dtype.kind in "iub" else exact(values, model)
     if not np.any(places):
         return result
     bound = np.where(places, np.float32(np.inf), np.float32(0.0))
