@@ -32,25 +32,19 @@ from neuronjax.capture.trace import check_argument
 from neuronjax.errors import InvalidProgramError, NeuronJaxError, UnsupportedError
 from neuronjax.ir.array_file import regular
 from neuronjax.ir.model_parts import with_parts
-from neuronjax.ir.program import Program
+from neuronjax.ir.program import Program, Value
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | IO[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact(SavedSignature):
-    """A saved program and its signature.
+    """A saved program and its signature."""
 
-    Attributes:
-        program: the program; its `main` takes the arguments with the indices `kept`,
-            and returns flat results.
-        code: the program as MLIR bytecode of this version of StableHLO.
-        vjp: the saved derivative of a jax.export artifact, if it has one.
-    """
-
+    #: Its `main` takes the arguments with the indices `kept`, and returns flat results.
     program: Program
-    code: bytes
-    vjp: Artifact | None = None
+    code: bytes  # the program as MLIR bytecode of this version of StableHLO
+    vjp: Artifact | None = None  # the saved derivative of a jax.export artifact
 
     @property
     def argument_names(self) -> tuple[str, ...]:
@@ -61,22 +55,15 @@ class Artifact(SavedSignature):
 
 @dataclass(frozen=True)
 class ArtifactFamily:
-    """A jax.export artifact with symbolic sizes: one program for every choice of sizes.
-
-    Attributes:
-        exported: the artifact.
-        file: the name of the file, for messages.
-    """
+    """A jax.export artifact with symbolic sizes: one program for every choice of
+    sizes."""
 
     exported: Exported
-    file: str
+    file: str  # its name, for messages
 
     def of(self, types: Sequence[Any]) -> Artifact:
-        """Return the program for flat arguments of these shapes.
-
-        Raises:
-            InvalidProgramError: the shapes do not fit the symbolic ones.
-        """
+        """Return the program for flat arguments of these shapes, if they fit the
+        symbolic ones."""
         avals, name = self.exported.in_avals, self.exported.name
         if not _fit([x.shape for x in types], [aval.shape for aval in avals]):
             given, saved = (
@@ -320,10 +307,11 @@ def _decoded(code: bytes, file: str) -> Program:
 
 def _types(program: Program) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     body = program.entry.body
-    return tuple(
-        tuple(jax.ShapeDtypeStruct(v.type.shape, v.type.dtype) for v in values)
-        for values in (body.arguments, body.results)
-    )  # type: ignore[return-value]
+    return tuple(map(type_of, body.arguments)), tuple(map(type_of, body.results))
+
+
+def type_of(value: Value) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(value.type.shape, value.type.dtype)
 
 
 # Largest size of a constant; protobuf messages have the same limit.

@@ -36,9 +36,6 @@ def started(
         log: the file for the child's standard error.
         output: the destination of its standard output, as `Popen` takes it.
         buffer_bytes: the buffer size of its pipes, as `Popen` takes it.
-
-    Raises:
-        InternalError: no process can be started.
     """
     try:
         return subprocess.Popen(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import struct
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -93,7 +92,7 @@ class Table:
             malformed(f"it has more than {MOST_TABLES} tables")
         self._buffer = buffer
         self._at = at
-        (back,) = struct.unpack("<i", buffer.slice(at, 4))
+        back = int.from_bytes(buffer.slice(at, 4), "little", signed=True)
         self._vtable = at - back
         self._vtable_bytes = buffer.unsigned(self._vtable, 2)
 
@@ -142,19 +141,17 @@ class Table:
         read = self._buffer.unsigned
         return tuple([read(start + width * i, width) for i in range(count)])
 
-    def tables(self, slot: int) -> list[Table]:
+    def _targets(self, slot: int) -> list[int]:
+        """Return the positions to which a vector of offsets points."""
         start, count = self._vector(slot, 4)
-        targets = [self._buffer.offset(start + 4 * i) for i in range(count)]
-        return [Table(self._buffer, target) for target in targets]
+        return [self._buffer.offset(start + 4 * i) for i in range(count)]
+
+    def tables(self, slot: int) -> list[Table]:
+        return [Table(self._buffer, at) for at in self._targets(slot)]
 
     def texts(self, slot: int) -> tuple[str, ...]:
-        start, count = self._vector(slot, 4)
-        buffer = self._buffer
-        strings = []
-        for i in range(count):
-            at = buffer.offset(start + 4 * i)
-            strings.append(buffer.text(at + 4, buffer.unsigned(at, 4)))
-        return tuple(strings)
+        text, size = self._buffer.text, self._buffer.unsigned
+        return tuple([text(at + 4, size(at, 4)) for at in self._targets(slot)])
 
 
 PLATFORM = "neuron"
@@ -163,61 +160,44 @@ DEEPEST_VJP = 8
 #: Most characters of a symbolic size's expression.
 LONGEST_SIZE = 200
 
-_DTYPES: dict[int, Any] = dict(
-    enumerate(
-        [
-            *(np.bool_, np.int8, np.int16, np.int32, np.int64),
-            *(np.uint8, np.uint16, np.uint32, np.uint64),
-            *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
-            *(ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.uint4),
-            *(ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.float8_e4m3fn),
-            *(ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2),
-            *(ml_dtypes.float8_e5m2fnuz, jax.dtypes.float0, ml_dtypes.float8_e4m3),
-            *(ml_dtypes.float8_e3m4, ml_dtypes.float8_e8m0fnu),
-            ml_dtypes.float4_e2m1fn,
-        ]
-    )
+_DTYPES: tuple[Any, ...] = (
+    *(np.bool_, np.int8, np.int16, np.int32, np.int64),
+    *(np.uint8, np.uint16, np.uint32, np.uint64),
+    *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+    *(ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.uint4),
+    *(ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.float8_e4m3fn),
+    *(ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2),
+    *(ml_dtypes.float8_e5m2fnuz, jax.dtypes.float0, ml_dtypes.float8_e4m3),
+    *(ml_dtypes.float8_e3m4, ml_dtypes.float8_e8m0fnu),
+    ml_dtypes.float4_e2m1fn,
 )
 _KEYS = {27: "threefry2x32", 28: "rbg", 29: "unsafe_rbg"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSignature:
-    """The signature of a saved program.
+    """The signature of a saved program."""
 
-    Attributes:
-        name: the name of the function or file, for messages.
-        in_tree: the pytree of (args, kwargs); None for a program of flat arguments.
-        in_avals: shape and dtype of every flat argument.
-        kept: the indices of the arguments that the program takes; other arguments are
-            unused.
-        out_tree: the pytree of the results; if the file has no pytree, one array or a
-            tuple of arrays.
-        out_avals: shape and dtype of every flat result.
-    """
-
-    name: str
-    in_tree: Any
-    in_avals: tuple[jax.ShapeDtypeStruct, ...]
+    name: str  # the name of the function or file, for messages
+    in_tree: Any  # the pytree of (args, kwargs); None for a program of flat arguments
+    in_avals: tuple[jax.ShapeDtypeStruct, ...]  # of every flat argument
+    #: The indices of the arguments that the program takes; other ones are unused.
     kept: tuple[int, ...]
+    #: The pytree of the results; without one in the file, an array or a tuple of them.
     out_tree: Any
-    out_avals: tuple[jax.ShapeDtypeStruct, ...]
+    out_avals: tuple[jax.ShapeDtypeStruct, ...]  # of every flat result
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported(SavedSignature):
-    """The contents of an artifact.
+    """The contents of an artifact."""
 
-    Attributes:
-        platform_index: the value of main's first argument, which selects one of several
-            platforms; None if main has no such argument.
-        module: the program, a portable artifact.
-        vjp: the saved derivative, a function of flat arguments and cotangents of the
-            results, which returns one cotangent per argument; or None.
-    """
-
+    #: The value of main's first argument, which selects one of several platforms; None
+    #: if main has no such argument.
     platform_index: int | None
-    module: bytes
+    module: bytes  # the program, a portable artifact
+    #: The saved derivative, a function of flat arguments and cotangents of the results,
+    #: which returns one cotangent per argument; or None.
     vjp: Exported | None
 
     @property
@@ -354,7 +334,7 @@ def _dimension(text: str) -> Any:
 def _dtype(code: int) -> Any:
     if code in _KEYS:
         return _key_dtype(_KEYS[code])
-    if code not in _DTYPES:
+    if code >= len(_DTYPES):
         malformed(f"it has the unknown dtype {code}")
     return np.dtype(_DTYPES[code])
 

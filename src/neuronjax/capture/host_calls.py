@@ -227,11 +227,7 @@ def _of_this_host(context: Any, x: Any) -> list[Any]:
     """Lower the identity that precedes a kernel compiled for this host.
 
     An export is refused here, because only lowering, not tracing, shows whether a
-    program is for another machine.
-
-    Raises:
-        UnsupportedError: the program is lowered for `jax.export`.
-    """
+    program is for another machine."""
     if context.module_context.lowering_parameters.for_export:
         raise UnsupportedError(
             "jax.export cannot write a function in which something is emulated or "

@@ -249,15 +249,10 @@ def _constrained(array: Any, over: NamedSharding) -> Any:
 )
 @dataclass(frozen=True)
 class Results:
-    """The results of an emulation, with their placement.
+    """The results of an emulation, with their placement."""
 
-    Attributes:
-        whole: the results, then the other values that a call returns.
-        shardings: the sharding of each flat result.
-    """
-
-    whole: Any
-    shardings: tuple[NamedSharding, ...]
+    whole: Any  # the results, then the other values that a call returns
+    shardings: tuple[NamedSharding, ...]  # of each flat result
 
     def placed(self) -> Any:
         """Return the results with their shardings, and the other values unchanged."""
@@ -270,16 +265,12 @@ class Results:
 def placements(
     stage: Any, program: Program, devices: Mesh | AbstractMesh | None
 ) -> tuple[NamedSharding, ...]:
-    """Return the sharding of each flat result; () if there is no mesh of devices.
+    """Return the sharding of each flat result; () if neither the call (`devices`) nor
+    the traced function (`stage`) has a mesh of devices.
 
     A sharding is stated by the op that makes the result, by the result's type if axes
-    are Explicit, or by the partitioner if axes are Auto. Other results are replicated.
-
-    Args:
-        stage: the traced function, which may contain a mesh of devices.
-        program: the captured program of the function.
-        devices: the mesh of the call, or None.
-    """
+    are Explicit, or by the partitioner if axes are Auto. Other results are
+    replicated."""
     jaxpr, types = stage.jaxpr.jaxpr, jax.tree.leaves(stage.out_info)
     if devices is None:
         devices = next(_devices(jaxpr), None)

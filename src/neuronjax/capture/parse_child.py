@@ -120,13 +120,9 @@ FORMATS: dict[str, Callable[[bytes], ir.Module]] = {
 def normalized(
     module: ir.Module, platform_index: int | None, shapes: list[list[int]] | None = None
 ) -> ir.Module:
-    """Return a module with static shapes, and without tuples, deprecated ops or MHLO.
-
-    Args:
-        module: the module, which is changed.
-        platform_index: the value of main's platform argument, if it has one.
-        shapes: the shapes of main's other arguments, if they are symbolic.
-    """
+    """Return a module with static shapes, and without tuples, deprecated ops or MHLO;
+    `module` is changed. `platform_index` is the value of main's platform argument, if
+    it has one; `shapes` are those of its other arguments, if they are symbolic."""
     names, dynamic = _survey(module)
     if any(name.startswith("mhlo.") or name == CUSTOM_CALL for name in names):
         module = _without_mhlo(module)

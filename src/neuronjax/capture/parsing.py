@@ -51,11 +51,8 @@ def parse(
 ) -> bytes:
     """Return the program in `data` as normalized MLIR bytecode.
 
-    Args:
-        data: the file.
-        form: a key of `parse_child.FORMATS`.
-        platform_index: the value of main's platform argument, if it has one.
-        shapes: the shapes of main's other arguments, if the program has symbolic sizes.
+    `form` is a key of `parse_child.FORMATS`; `platform_index` and `shapes` are those of
+    `parse_child.normalized`.
 
     Raises:
         InvalidProgramError: the data is malformed, crashes or stalls the parser, or has
@@ -110,11 +107,8 @@ class _Worker:
         self._started = True
 
     def request(self, header: dict, data: bytes) -> tuple[dict[str, Any], bytes]:
-        """Send one frame and wait for the answer.
-
-        Raises:
-            InvalidProgramError: the child died or was too slow, and was replaced.
-        """
+        """Send one frame and return the answer; replace a child that died or was too
+        slow."""
         if not self._started:
             self._await_start()
         deadline = time.monotonic() + PATIENCE * header["seconds"]

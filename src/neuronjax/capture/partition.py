@@ -35,7 +35,7 @@ from neuronjax.capture.child_process import (
 from neuronjax.capture.decode import decode_module
 from neuronjax.capture.saved_forms import bytecode
 from neuronjax.errors import InvalidProgramError, UnsupportedError
-from neuronjax.ir.collective_set import groups_along
+from neuronjax.ir.collective_set import Split, groups_along
 from neuronjax.ir.json_text import json_object
 from neuronjax.ir.program import (
     AxisGroups,
@@ -97,11 +97,8 @@ def _mesh(program: Program, over: Sharding | AxisGroups) -> Mesh:
 
 
 def partition(program: Program, module: Any) -> Program:
-    """Return the program as one manual computation over all devices of its mesh.
-
-    Args:
-        program: a program that needs the partitioner.
-        module: the `ir.Module` from which it was decoded.
+    """Return a program, decoded from the `ir.Module` `module`, as one manual
+    computation over all devices of its mesh.
 
     Raises:
         InvalidProgramError: XLA refuses the shardings.
@@ -191,17 +188,13 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _PartitionRequest:
-    """A program to be partitioned.
+    """A program to be partitioned."""
 
-    Attributes:
-        key: a digest of the code and of the locations of its ops, without outer stack
-            frames, so that equal programs called on different lines share a result.
-        code: MLIR bytecode.
-    """
-
+    #: A digest of the code and of the locations of its ops, without outer stack frames,
+    #: so that equal programs called on different lines share a result.
     key: bytes
     devices: int
-    code: bytes = field(compare=False, repr=False)
+    code: bytes = field(compare=False, repr=False)  # MLIR bytecode
 
     @classmethod
     def of(cls, program: Program, module: Any, devices: int) -> _PartitionRequest:
@@ -335,9 +328,6 @@ class _Renumbering:
         yield made("stablehlo.reshape", (entry,), result)
 
 
-Split = tuple[tuple[str, ...], ...]
-
-
 # -- tiles -----------------------------------------------------------------------------
 
 # An array is cut into tiles. XLA returns which tile of an array each device has; from
@@ -348,15 +338,10 @@ Split = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class DeviceTiling:
-    """The tiles into which an array is cut.
+    """The tiles into which an array is cut."""
 
-    Attributes:
-        counts: the number of tiles along every dimension.
-        places: the tile of every device, by its number.
-    """
-
-    counts: tuple[int, ...]
-    places: tuple[tuple[int, ...], ...]
+    counts: tuple[int, ...]  # the number of tiles along every dimension
+    places: tuple[tuple[int, ...], ...]  # the tile of every device, by its number
 
     @classmethod
     def of(cls, counts: Sequence[int], places: Sequence[Sequence[int]]) -> DeviceTiling:
@@ -367,12 +352,8 @@ class DeviceTiling:
 def find_mesh(
     tilings: Sequence[DeviceTiling], meshes: Sequence[Mesh]
 ) -> tuple[Mesh, list[Split]] | None:
-    """Return a mesh over whose axes all arrays are split, and the splits, or None.
-
-    Args:
-        tilings: the tilings of the arrays.
-        meshes: the program's meshes, whose axes may be cut.
-    """
+    """Return a mesh over whose axes all arrays are split, and the splits, or None. The
+    axes of the program's `meshes` may be cut."""
     for mesh in [*meshes, *(cut for mesh in meshes for cut in _cuts(mesh))]:
         found = (split_over(mesh, tiling) for tiling in tilings)
         splits = [split for split in found if split is not None]

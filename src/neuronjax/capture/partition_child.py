@@ -84,14 +84,10 @@ def _open(main: Any, attribute: str) -> list[bool]:
 
 
 def partitioned(code: bytes, options: Any, dump: Path) -> _hlo.HloModule:
-    """Return the module after the partitioner.
+    """Return the module after the partitioner, or raise XLA's message.
 
     Compilation runs in another process, which ends as soon as the module exists,
-    because stages of XLA after `PASSES` may crash without other passes.
-
-    Raises:
-        RuntimeError: XLA's message, if the partitioner fails.
-    """
+    because stages of XLA after `PASSES` may crash without other passes."""
     error = dump / "error"
     process = os.fork()
     if not process:
@@ -130,17 +126,8 @@ def compile(code: bytes, options: Any, error: Path) -> NoReturn:
 
 
 def tiles(sharding: Any, rank: int, devices: int) -> dict[str, Any]:
-    """Return how a value is cut: tiles along every dimension, and the tile of each
-    device.
-
-    Args:
-        sharding: an OpSharding.
-        rank: the rank of the value.
-        devices: the number of devices.
-
-    Returns:
-        `counts`, one per dimension, and `places`, [devices][rank].
-    """
+    """Return how an OpSharding cuts a value: `counts`, the tiles along every dimension,
+    and `places`, the tile of each device, [devices][rank]."""
     given: Any = _hlo.HloSharding.from_proto(sharding)
     if given.is_unreduced():
         raise RuntimeError("an argument or a result has an unreduced sharding")
@@ -183,12 +170,8 @@ ORDERED = re.compile(
 
 
 def order_devices(module: ir.Module, text: str) -> None:
-    """Give collectives the device order that the conversion to StableHLO drops.
-
-    Args:
-        module: the result of `hlo_to_stablehlo`.
-        text: the text of the HLO.
-    """
+    """Give collectives the device order in the text of the HLO, which the conversion
+    to StableHLO drops."""
     orders = {}
     for channel, axes, shape, turned, listed in ORDERED.findall(text):
         numbers = np.array([*map(int, (listed or shape).split(","))])
@@ -253,8 +236,7 @@ def show(module: ir.Module) -> None:
         if HIDDEN not in marks:
             continue
         if op.name in CARRIERS.values():
-            kept = {name: a for name, a in own(op).items() if name != FRONTEND}
-            replace(op, ir.StringAttr(marks[HIDDEN]).value, kept)
+            replace(op, ir.StringAttr(marks[HIDDEN]).value, own(op))
         elif op.name == CALL:
             printing(op, [])
         elif op.name == BARRIER:
@@ -269,9 +251,8 @@ def printing(op: Any, results: list[Any]) -> None:
     nothing: Any = np.zeros(0, np.int64)
     whole = ir.DenseIntElementsAttr.get(nothing, type=ir.IndexType.get())
     layouts = {"result_layouts": ir.ArrayAttr.get([whole] * len(results))}
-    attributes = {name: a for name, a in own(op).items() if name != FRONTEND}
     marks = marked(op.name) if results else {}
-    replace(op, op.name, {**attributes, **layouts, **marks}, results)
+    replace(op, op.name, {**own(op), **layouts, **marks}, results)
 
 
 def _is_elementwise(op: Any) -> bool:
@@ -291,8 +272,8 @@ def _is_float(op: Any) -> bool:
 
 
 def own(op: Any) -> dict[str, Any]:
-    """Return the attributes of an op."""
-    return {name: op.attributes[name] for name in op.attributes}
+    """Return the attributes of an op, without those of `marked`."""
+    return {name: op.attributes[name] for name in op.attributes if name != FRONTEND}
 
 
 def marked(name: str) -> dict[str, Any]:

@@ -35,11 +35,6 @@ def portable_artifact(
 ) -> bytes:
     """Return the artifact of `function(*leaves)`, which `capture` must have accepted.
 
-    Args:
-        function: takes flat leaves.
-        leaves: shape and dtype of each argument.
-        names: the pytree path of each argument.
-
     Raises:
         UnsupportedError: the program has shardings that need the installed jaxlib's
             partitioner, or an op that has no portable form.

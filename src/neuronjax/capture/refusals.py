@@ -35,25 +35,19 @@ _REMEDIES = {
 
 
 def refusal(closed_jaxpr: Any, error: Exception) -> errors.NeuronJaxError:
-    """Return the `NeuronJaxError` for an exception of JAX's lowering.
-
-    Args:
-        closed_jaxpr: the traced function.
-        error: JAX's NotImplementedError, ValueError or IndexError.
-    """
-    if named := of_mesh(error) or _wrong_devices(closed_jaxpr.jaxpr):
+    """Return the `NeuronJaxError` for a NotImplementedError, ValueError or IndexError
+    of JAX's lowering."""
+    jaxpr, text = closed_jaxpr.jaxpr, str(error)
+    if named := of_mesh(error) or _wrong_devices(jaxpr) or _algorithm(jaxpr, text):
         return named
-    if named := _algorithm(closed_jaxpr.jaxpr, str(error)):
-        return named
-    match = re.search(r"primitive '([^']+)'", str(error))
-    name = f"^{re.escape(match[1])}$" if match else ""
-    wanted = name or _TRANSFERS
-    located = equations(closed_jaxpr.jaxpr)
+    match = re.search(r"primitive '([^']+)'", text)
+    wanted = f"^{re.escape(match[1])}$" if match else _TRANSFERS
+    located = equations(jaxpr)
     hits = (hit for hit in located if re.search(wanted, str(hit[0].primitive)))
     equation, source = next(hits, (None, None))
     if equation is None:
         remedy = "move what the message names out of the emulated function"
-        if "was exported for platforms" in str(error):
+        if "was exported for platforms" in text:
             remedy = "use nj.load(exported.serialize()) in place of exported.call"
         return errors.UnimplementedError(
             f"JAX cannot lower this function for platform neuron: {error}",

@@ -20,11 +20,10 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 from jax.interpreters.mlir import make_ir_context
 
-from neuronjax.capture.artifacts import Artifact
+from neuronjax.capture.artifacts import Artifact, type_of
 from neuronjax.capture.saved_forms import is_main
 from neuronjax.capture.trace import PLATFORM, as_declared, float0, is_key
 from neuronjax.errors import UnsupportedError
-from neuronjax.ir.program import Value
 
 
 def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
@@ -61,13 +60,13 @@ def function_of(artifact: Artifact) -> Callable[..., list[Any]]:
 
 def _call(artifact: Artifact) -> Callable[..., list[Any]]:
     body = artifact.program.entry.body
-    results = [_type(value) for value in body.results]
+    results = list(map(type_of, body.results))
 
     def frame(*arrays: Any) -> list[Any]:
         return [jax.numpy.zeros(type.shape, type.dtype) for type in results]
 
     whole = jax.jit(frame, keep_unused=True)
-    exported = export.export(whole, platforms=[PLATFORM])(*map(_type, body.arguments))
+    exported = export.export(whole, platforms=[PLATFORM])(*map(type_of, body.arguments))
     with make_ir_context():
         module = ir.Module.parse(artifact.code)
         _constrain(module)
@@ -81,10 +80,6 @@ def _call(artifact: Artifact) -> Callable[..., list[Any]]:
         return [as_declared(*pair) for pair in pairs]
 
     return call
-
-
-def _type(value: Value) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(value.type.shape, value.type.dtype)
 
 
 def _constrain(module: Any) -> None:

@@ -37,17 +37,11 @@ PLATFORM = "neuron"
 
 @dataclass(frozen=True)
 class Capture:
-    """A captured function of flat arguments.
+    """A captured function of flat arguments."""
 
-    Attributes:
-        program: the decoded program; main takes and returns flat leaves.
-        out_tree: the pytree of the results.
-        out_avals: shape, dtype and weak type of each flat result.
-    """
-
-    program: Program
-    out_tree: Any
-    out_avals: tuple[jax.ShapeDtypeStruct, ...]
+    program: Program  # its main takes and returns flat leaves
+    out_tree: Any  # the pytree of the results
+    out_avals: tuple[jax.ShapeDtypeStruct, ...]  # types, also weak ones, of the results
 
 
 _state = threading.local()
@@ -113,11 +107,7 @@ def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> ClosedJaxpr:
 def with_closure(
     function: Callable[..., list[Any]], leaves: Sequence[Any]
 ) -> tuple[Callable[..., list[Any]], list[Any]]:
-    """Turn the values that a function closes over into leading arguments.
-
-    Returns:
-        A function of (*closed-over values, *leaves), and the values.
-    """
+    """Return a function of (*closed-over values, *leaves), and the values."""
     # Inside `trace`, as in a capture, an nj.jit sets a policy and emulates nothing.
     closed = trace(function, leaves)
     jaxpr = closed.jaxpr
@@ -131,19 +121,13 @@ def with_closure(
 
 @dataclass(frozen=True)
 class Traced:
-    """A traced function of flat arguments, the first half of a capture.
+    """A traced function of flat arguments, the first half of a capture."""
 
-    Attributes:
-        types: the types of the arguments.
-        names: the pytree path of each argument, for rules of a policy and for errors.
-        stage: the result of `jax.jit(function).trace`.
-        number: the number of the capture.
-    """
-
-    types: tuple[jax.ShapeDtypeStruct, ...]
+    types: tuple[jax.ShapeDtypeStruct, ...]  # of the arguments
+    #: The pytree path of each argument, for rules of a policy and for errors.
     names: Sequence[str]
-    stage: Any
-    number: int
+    stage: Any  # the result of `jax.jit(function).trace`
+    number: int  # the number of the capture
 
     @classmethod
     def of(
@@ -153,11 +137,6 @@ class Traced:
         names: Sequence[str],
     ) -> Traced:
         """Trace `function(*types)`, whose result may be any pytree of arrays.
-
-        Args:
-            function: takes flat leaves.
-            types: shape and dtype of each argument.
-            names: the pytree path of each argument, for errors.
 
         Raises:
             UnsupportedError: 64-bit floats, or complex numbers of them.
@@ -270,11 +249,8 @@ def as_declared(array: jax.Array, aval: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def check_argument(leaf: Any, name: str) -> None:
-    """Refuse dtypes that no NeuronCore has.
-
-    Raises:
-        UnsupportedError: the error names the argument and the dtype to use.
-    """
+    """Refuse dtypes that no NeuronCore has; the error names the argument and the dtype
+    to use."""
     dtype = leaf.dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return

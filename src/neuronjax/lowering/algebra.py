@@ -44,12 +44,8 @@ def fft(op: Op, context: Context) -> Instructions:
 
 
 def host_call(op: Op, context: Context) -> Instructions:
-    """Lower a custom call of target `host_functions.CALL`.
-
-    Raises:
-        UnsupportedError: the policy does not allow it, or the program was captured by
-            another process.
-    """
+    """Lower a custom call of target `host_functions.CALL`, if the policy allows it and
+    this process captured the program."""
     text = str(op.attributes.get("backend_config", ""))
     function = host_functions.find(text)
     if function is None:

@@ -30,11 +30,7 @@ FIRST_SDK = "2.32"
 def real_program(program: Program, *, sdk: str) -> Program:
     """Return the same program without complex types. The new main takes and returns two
     float32 tensors for each complex64 one; an argument "x" becomes "x.real", "x.imag".
-
-    Raises:
-        UnsupportedError: the SDK has no complex numbers, they are complex128, or an op
-            is not defined for them.
-    """
+    Refuse complex128, an SDK without complex numbers, and ops not defined for them."""
     _check(program, sdk)
     values = (v for f in program.functions.values() for v in defined_values(f.body))
     numbers = itertools.count(1 + max(value.number for value in values))
@@ -42,12 +38,11 @@ def real_program(program: Program, *, sdk: str) -> Program:
         name: Function(name, ComplexRewriting().region(f.body, Builder(numbers)))
         for name, f in program.functions.items()
     }
-    names = _argument_names(program)
     body = program.entry.body
     return dataclasses.replace(
         program,
         functions=functions,
-        argument_names=names,
+        argument_names=_argument_names(program),
         argument_shardings=_per_part(program.argument_shardings, body.arguments),
         result_shardings=_per_part(program.result_shardings, body.results),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -50,29 +50,19 @@ Instructions = Iterator[Instruction]
 
 
 class Facts(NamedTuple):
-    """The provenance of a value.
+    """The provenance of a value."""
 
-    Attributes:
-        parameter: the pytree path of the program argument it descends from, or "".
-        cotangent: whether it carries a gradient; None for constants.
-    """
-
-    parameter: str = ""
-    cotangent: bool | None = None
+    parameter: str = ""  # the pytree path of the argument it descends from, or ""
+    cotangent: bool | None = None  # whether it carries a gradient; None for constants
 
 
 class LoweredRegion(NamedTuple):
-    """The region of a lowered block, with the instructions and views that belong to it.
-
-    Attributes:
-        region: the region that was lowered.
-        ends: for every op, the number of instructions up to its last one.
-        views: the views of all values, including those of the enclosing regions.
-    """
+    """The region of a lowered block, with the instructions and views that belong to
+    it."""
 
     region: Region
-    ends: tuple[int, ...]
-    views: Mapping[Value, View]
+    ends: tuple[int, ...]  # for every op, the number of instructions up to its last one
+    views: Mapping[Value, View]  # of all values, also those of the enclosing regions
 
 
 class ProgramContext:
@@ -107,9 +97,7 @@ class ProgramContext:
         self._buffers = 0
         self._matched: set[int] = set()
         self._changing: set[int] = set()
-        self._seen: dict[str, set[str]] = {
-            name: set() for name in ("op", "param", "scope", "source", "module")
-        }
+        self._seen: dict[str, set[str]] = defaultdict(set)
 
     @functools.cached_property
     def sources(self) -> ValueSources:
@@ -176,16 +164,13 @@ class ProgramContext:
             if index not in self._changing:
                 raise idle_rule_error(rule)
 
-    @property
+    @functools.cached_property
     def tracks_provenance(self) -> bool:
         """Whether the provenance of a call's arguments may change its lowering."""
         policy = self.policy
         by_role = policy.auto_cast_type.startswith(("fp8", "mx"))
-        return by_role or bool(policy.rules or policy.sparsity) or self._has_scopes
-
-    @functools.cached_property
-    def _has_scopes(self) -> bool:
-        return holds_scopes(self.program)
+        by_rule = bool(policy.rules or policy.sparsity)
+        return by_role or by_rule or holds_scopes(self.program)
 
 
 def holds_scopes(program: Program) -> bool:
@@ -200,31 +185,22 @@ class Context:
         prefix: the name stack of the enclosing call, "" in main.
         caller: the location of that call; empty in main.
         memo: results of instructions that later ops of the block may reuse.
+        scope: the full name stack of the current op.
     """
 
     def __init__(
-        self,
-        shared: ProgramContext,
-        prefix: str,
-        parent: Any = None,
-        caller: Location = Location(),
+        self, shared: ProgramContext, prefix: str, caller: Location = Location()
     ) -> None:
         self.shared = shared
         self.core = shared.core
         self.prefix = prefix
         self.caller = caller
-        self.views: ChainMap[Value, View] = (
-            parent.views.new_child() if parent else ChainMap()
-        )
-        self.facts: ChainMap[Value, Facts] = (
-            parent.facts.new_child() if parent else ChainMap()
-        )
-        self.memo: ChainMap[tuple, Any] = (
-            parent.memo.new_child() if parent else ChainMap()
-        )
+        self.views: ChainMap[Value, View] = ChainMap()
+        self.facts: ChainMap[Value, Facts] = ChainMap()
+        self.memo: ChainMap[tuple, Any] = ChainMap()
         self.location = Location()
+        self.scope = ""
         self._emitted: list[Instruction] = []
-        self._scope = ""
         self._ordinal = 0
         self._policy: tuple[Policy, str | None] | None = None
         self._op: Op | None = None
@@ -233,8 +209,10 @@ class Context:
 
     def child(self) -> Context:
         """Return the context of a nested region, which sees this block's values."""
-        prefix = self._scope or self.prefix
-        return Context(self.shared, prefix, self, self.caller)
+        child = Context(self.shared, self.scope or self.prefix, self.caller)
+        child.views, child.facts = self.views.new_child(), self.facts.new_child()
+        child.memo = self.memo.new_child()
+        return child
 
     def view(self, value: Value) -> View:
         return self.views[value]
@@ -265,7 +243,7 @@ class Context:
         """Begin an op: set its location and forget the previous policy."""
         self.location = op.location
         scope = op.location.scope
-        self._scope = f"{self.prefix}/{scope}" if self.prefix else scope
+        self.scope = f"{self.prefix}/{scope}" if self.prefix else scope
         self._op, self._policy = op, None
 
     def leave(self, op: Op) -> None:
@@ -280,7 +258,7 @@ class Context:
             return self.passed_on(op.operands[0])
         if op.name in ("stablehlo.constant", "stablehlo.iota"):
             return Facts()
-        return Facts("", is_cotangent_scope(self._scope))
+        return Facts("", is_cotangent_scope(self.scope))
 
     def fact(self, value: Value) -> Facts:
         return self.facts.get(value, Facts())
@@ -290,13 +268,8 @@ class Context:
         constant the op's scope decides whether it is a cotangent."""
         facts = self.fact(value)
         if facts.cotangent is None:
-            facts = facts._replace(cotangent=is_cotangent_scope(self._scope))
+            facts = facts._replace(cotangent=is_cotangent_scope(self.scope))
         return facts
-
-    @property
-    def scope(self) -> str:
-        """The full name stack of the current op."""
-        return self._scope
 
     @property
     def policy(self) -> Policy:
@@ -316,7 +289,7 @@ class Context:
                 dict.fromkeys(p for v in op.operands if (p := self.fact(v).parameter))
             )
             self._policy = self.shared.effective_policy(
-                op, self._scope, parameters, self.caller
+                op, self.scope, parameters, self.caller
             )
         return self._policy
 
@@ -339,11 +312,8 @@ class Context:
         engine: Engine,
         **attributes: Any,
     ) -> Any:
-        """Return an instruction of the current op.
-
-        Raises:
-            UnsupportedError: the chip lacks the engine, and no other can execute it.
-        """
+        """Return an instruction of the current op. If the chip lacks the engine,
+        another one executes it, or the op is refused."""
         made = cls(
             operands=operands,
             results=results,
@@ -432,11 +402,10 @@ class Context:
             return instruction
         self.require("stochastic_rounding", "stochastic rounding", "rounding='rne'")
         self.shared.stochastic = True
-        self._ordinal += 1
-        return dataclasses.replace(instruction, ordinal=self._ordinal)
+        return dataclasses.replace(instruction, ordinal=self.new_ordinal())
 
-    def nested_ordinal(self) -> int:
-        """Return an ordinal for a call or region, from which inner keys derive."""
+    def new_ordinal(self) -> int:
+        """Return a new ordinal; inner keys derive from that of a call or region."""
         self._ordinal += 1
         return self._ordinal
 

@@ -24,12 +24,11 @@ def while_(op: Op, context: Context) -> Instructions:
         context.operands(op),
         context.results(op),
         engine="sync",
-        ordinal=context.nested_ordinal(),
+        ordinal=context.new_ordinal(),
         condition=_region(condition, context, carried),
         body=_region(body, context, carried),
     )
-    for result, facts in zip(op.results, carried, strict=True):
-        context.facts[result] = facts
+    context.facts.update(zip(op.results, carried, strict=True))
 
 
 def _region(region: Region, context: Context, facts: list[Facts]) -> Any:
@@ -48,7 +47,7 @@ def case(op: Op, context: Context) -> Instructions:
         context.operands(op),
         context.results(op),
         engine="sync",
-        ordinal=context.nested_ordinal(),
+        ordinal=context.new_ordinal(),
         branches=tuple([_region(r, context, []) for r in regions]),
     )
 
@@ -56,10 +55,9 @@ def case(op: Op, context: Context) -> Instructions:
 @lowers("func.call", "stablehlo.composite")
 def call(op: Op, context: Context) -> Instructions:
     callee, results = _callee(op, context)
-    ordinal = context.nested_ordinal()
+    ordinal = context.new_ordinal()
     yield context.whole(op, Call, "sync", ordinal=ordinal, callee=callee)
-    for value, facts in zip(op.results, results, strict=True):
-        context.facts[value] = facts
+    context.facts.update(zip(op.results, results, strict=True))
 
 
 @contextlib.contextmanager

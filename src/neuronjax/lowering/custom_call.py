@@ -49,12 +49,7 @@ from neuronjax.numerics.microscaling import (
 
 
 def nki_kernel(op: Op, context: Context) -> Iterator[Instruction]:
-    """Lower the call of a kernel to one instruction.
-
-    Raises:
-        InvalidProgramError: another process traced the kernel, or it returns other
-            arrays for this chip.
-    """
+    """Lower the call of a kernel, traced in this process, to one instruction."""
     text = str(op.attributes.get("backend_config", ""))
     kernel = kernel_call.find(text)
     if kernel is None:

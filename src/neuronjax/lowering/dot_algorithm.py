@@ -39,19 +39,12 @@ FORMATS = {f.mlir_name: f.name for f in EVERY.values() if f.width >= 8 and f.sig
 
 
 class DotAlgorithm(NamedTuple):
-    """A `#stablehlo.dot_algorithm`.
+    """A `#stablehlo.dot_algorithm`."""
 
-    Attributes:
-        formats: the formats to which lhs and rhs are rounded.
-        psum: the format of the sums.
-        parts: the numbers of parts into which lhs and rhs are split.
-        operations: the number of pairs of parts that are multiplied.
-    """
-
-    formats: tuple[str, str]
-    psum: str
-    parts: tuple[int, int]
-    operations: int
+    formats: tuple[str, str]  # to which lhs and rhs are rounded
+    psum: str  # the format of the sums
+    parts: tuple[int, int]  # the numbers of parts into which lhs and rhs are split
+    operations: int  # the number of pairs of parts that are multiplied
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -62,29 +55,18 @@ class DotAlgorithm(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A contraction in the form that an algorithm needs.
-
-    Attributes:
-        lhs, rhs: the operands.
-        dimensions: the dimension numbers of these operands.
-        psum: the dtype of the sums.
-        k_tile: the rows of a K tile, or None for the array's own.
-    """
+    """A contraction in the form that an algorithm needs."""
 
     lhs: MatmulOperand
     rhs: MatmulOperand
-    dimensions: DotDimensions
-    psum: np.dtype
-    k_tile: int | None = None
+    dimensions: DotDimensions  # of these operands
+    psum: np.dtype  # of the sums
+    k_tile: int | None = None  # the rows of a K tile, or None for the array's own
 
 
 def parsed(op: Op, text: str) -> DotAlgorithm:
-    """Return the algorithm of an op from the text of its attribute.
-
-    Raises:
-        UnsupportedError: a format that no NeuronCore has.
-        InvalidProgramError: more operations than pairs of parts.
-    """
+    """Return the algorithm of an op from the text of its attribute, if a NeuronCore has
+    its formats."""
     fields = dict(re.findall(r"(\w+) = ([\w]+)", text))
     names = [
         fields[f"{name}_type"]

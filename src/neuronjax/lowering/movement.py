@@ -142,7 +142,7 @@ def _scatter_block(op: Op, context: Context, numbers: tuple) -> Instructions:
         (*inputs, views[count], *updates, *captured),
         context.results(op),
         engine="gpsimd",
-        ordinal=context.nested_ordinal(),
+        ordinal=context.new_ordinal(),
         dimension_numbers=numbers,
         body=body,
         captures=len(captured),

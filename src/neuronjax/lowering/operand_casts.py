@@ -223,7 +223,5 @@ def _amax(context: Context, view: View) -> View:
 
 def _previous_amax(context: Context, amax: View) -> View:
     slot = context.shared.amax_slot()
-    previous = context.temporary((), np.float32)
     context.emit(context.make(RecordAmax, (amax,), (), engine="vector", slot=slot))
-    context.emit(context.make(ReadAmax, (), (previous,), engine="vector", slot=slot))
-    return View(previous)
+    return context.computed(ReadAmax, (), (), np.float32, engine="vector", slot=slot)

@@ -19,21 +19,13 @@ _BYTES = ("bool", "int8", "uint8")
 
 
 class MatmulOperand(NamedTuple):
-    """A prepared operand.
+    """A prepared operand."""
 
-    Attributes:
-        view: the operand in the dtype that TensorE multiplies; an MX operand is not
-            quantized yet.
-        format: the format of its numbers; other than the dtype's only for tfloat32 and
-            MX.
-        inverse_scale: a float32 scalar by which the result is multiplied, or None.
-        pattern: the N:M sparsity of the weight, which is not compressed yet, or None.
-    """
-
+    #: In the dtype that TensorE multiplies; an MX operand is not quantized yet.
     view: View
-    format: str
-    inverse_scale: View | None = None
-    pattern: str | None = None
+    format: str  # of its numbers; other than the dtype's only for tfloat32 and MX
+    inverse_scale: View | None = None  # a float32 scalar that multiplies the result
+    pattern: str | None = None  # the N:M sparsity of a weight, not compressed yet
 
 
 def check_operand(context: Context, name: str, *, is_integer: bool = False) -> None:

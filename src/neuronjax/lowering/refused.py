@@ -19,16 +19,11 @@ from neuronjax.lowering.registry import lowers
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedOp:
-    """The reason why an op does not run.
+    """The reason why an op does not run."""
 
-    Attributes:
-        reason: completes "<op>: ...".
-        remedy: what the user can do.
-        error: the category; UnimplementedError if the rule does not exist yet.
-    """
-
-    reason: str
-    remedy: str
+    reason: str  # completes "<op>: ..."
+    remedy: str  # what the user can do
+    #: UnimplementedError if the rule does not exist yet.
     error: type[NeuronJaxError] = UnsupportedError
 
 

@@ -56,14 +56,8 @@ def lower(
     """Lower a program to the instructions of the target's core.
 
     A complex argument or result of main becomes two float32 ones, the real part and the
-    imaginary part.
-
-    Args:
-        program: captured StableHLO.
-        target: the chip; its capabilities decide which instructions exist.
-        policy: what may be cast, and how numbers round.
-        cotangents: indices of main's arguments that carry gradients.
-        every_rule_matches: refuse a policy rule that matches no op.
+    imaginary part. `cotangents` are the indices of main's arguments that carry
+    gradients; `every_rule_matches` refuses a policy rule that matches no op.
 
     Raises:
         UnimplementedError: an op without a rule.

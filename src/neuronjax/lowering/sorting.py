@@ -109,17 +109,11 @@ def _key_views(
 
 
 class SortKey(NamedTuple):
-    """One key of a lexicographic order.
+    """One key of a lexicographic order."""
 
-    Attributes:
-        value: the key of the left element.
-        descending: whether the largest comes first.
-        total: whether floats are compared in IEEE totalOrder.
-    """
-
-    value: Value
-    descending: bool
-    total: bool
+    value: Value  # the key of the left element
+    descending: bool  # whether the largest comes first
+    total: bool  # whether floats are compared in IEEE totalOrder
 
 
 class _Comparator:

@@ -51,14 +51,14 @@ def manual_computation(op: Op, context: Context) -> Instructions:
         op,
         Spmd,
         "cc",
-        ordinal=context.nested_ordinal(),
+        ordinal=context.new_ordinal(),
         body=body,
         mesh=mesh,
         splits=splits[:count],
         joins=splits[count:],
     )
-    for result, value in zip(op.results, region.results, strict=True):
-        context.facts[result] = child.fact(value)
+    facts = map(child.fact, region.results)
+    context.facts.update(zip(op.results, facts, strict=True))
 
 
 #: The mesh for a program of one device, which has no mesh of its own.
@@ -87,7 +87,7 @@ def alone(
         tuple([context.view(value) for value in operands]),
         context.results(op),
         engine="cc",
-        ordinal=context.nested_ordinal(),
+        ordinal=context.new_ordinal(),
         body=body,
         mesh=_ALONE,
         splits=tuple([((),) * len(v.type.shape) for v in operands]),

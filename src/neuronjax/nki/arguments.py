@@ -95,11 +95,8 @@ def _has_fields(value: Any) -> bool:
 
 
 def cache_key(tree: Any) -> Any:
-    """Return a hashable value that is equal for equal arguments of equal types.
-
-    Raises:
-        Unhashable: a static argument has no hashable value.
-    """
+    """Return a hashable value that is equal for equal arguments of equal types, or
+    raise `Unhashable`."""
     if isinstance(tree, list | tuple):
         return (type(tree).__name__, *map(cache_key, tree))
     if isinstance(tree, dict):
@@ -112,15 +109,6 @@ def cache_key(tree: Any) -> Any:
         raise Unhashable(str(type(tree))) from error
     # 1 == 1.0 == True, but a kernel may compute different values with each of them.
     return (type(tree), tree)
-
-
-def dtype_name(array: Any) -> str:
-    """Return the NKI data type of an array argument.
-
-    Raises:
-        InvalidProgramError: NKI has no such data type.
-    """
-    return dtypes.as_dtype(array.dtype)
 
 
 def to_jax(array: Any) -> jax.Array:
@@ -162,11 +150,8 @@ def _numpy_to_torch(array: np.ndarray, name: str) -> Any:
 
 
 def framework_of(arrays: list[Any]) -> str:
-    """Return "jax", "torch" or "numpy", the framework of the results.
-
-    Raises:
-        InvalidProgramError: JAX and PyTorch arrays are mixed.
-    """
+    """Return "jax", "torch" or "numpy", the framework of the results; refuse a mixture
+    of JAX and PyTorch arrays."""
     is_jax = any(isinstance(a, jax.Array) for a in arrays)
     is_torch = not all(isinstance(a, jax.Array | np.ndarray) for a in arrays)
     if is_jax and is_torch:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from neuronjax.errors import InvalidProgramError
+from neuronjax.ir import nki_dtypes
 from neuronjax.ir.kernel import KernelProgram
 from neuronjax.nki import arguments
 from neuronjax.nki.jax_call import is_traced
@@ -35,7 +36,7 @@ class BoundCall:
 
     def __init__(self, tree: Any, arrays: list[Any], ranks: int = 0) -> None:
         self.tree, self.arrays, self.ranks = tree, arrays, ranks
-        self.dtypes = [arguments.dtype_name(a) for a in arrays]
+        self.dtypes = [nki_dtypes.as_dtype(a.dtype) for a in arrays]
 
     @classmethod
     def of(cls, bound: inspect.BoundArguments, ranks: int = 0) -> BoundCall:

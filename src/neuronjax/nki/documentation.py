@@ -11,13 +11,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def describe(function: Callable[..., Any], arguments: Mapping[str, str]) -> None:
-    """Add an "Args:" part to a docstring, in the order of the signature.
-
-    Args:
-        function: a function whose docstring has no such part.
-        arguments: descriptions by name, without a final stop; names that the function
-            lacks are ignored.
-    """
+    """Add an "Args:" part to a docstring, in the order of the signature. Descriptions
+    have no final stop; names that the function lacks are ignored."""
     lines = [inspect.cleandoc(function.__doc__ or ""), "", "Args:"]
     for name in inspect.signature(function).parameters:
         entry = f"    {name}: {arguments[name]}."

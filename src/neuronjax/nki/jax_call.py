@@ -104,15 +104,9 @@ class KernelDerivative:
     static: tuple[int, ...] = ()  # positions of arguments without arrays
 
     def call(self, name: str, primal: Callable[..., Any], bound: Any) -> Any:
-        """Call a kernel; `jax.grad` of the call uses this derivative.
-
-        Args:
-            primal: the kernel without its derivative.
-            bound: the kernel's `inspect.BoundArguments`, with defaults applied.
-
-        Raises:
-            InvalidProgramError: an argument without arrays is not in `static`.
-        """
+        """Call a kernel; `jax.grad` of the call uses this derivative. `primal` is the
+        kernel without it, `bound` the `inspect.BoundArguments` with defaults applied.
+        Every argument without arrays must be in `static`."""
         if bound.kwargs:
             raise InvalidProgramError(
                 f"keyword-only arguments {', '.join(bound.kwargs)} of a kernel with a "

@@ -13,12 +13,8 @@ from neuronjax.nki.refusing import refuse
 
 
 def accumulates(dst: Access, asked: bool | None, notes: ElementNotes) -> bool:
-    """Return whether a matmul to `dst` accumulates.
-
-    Args:
-        asked: the flag that the kernel gives, or None.
-        notes: notes of which elements of PSUM were written, see `note_writes`.
-    """
+    """Return whether a matmul to `dst` accumulates; `asked` is the kernel's flag, and
+    `notes` say which elements of PSUM were written, see `note_writes`."""
     if asked is not None:
         return bool(asked)
     noted = notes.get(dst.storage, False)

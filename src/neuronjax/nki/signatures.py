@@ -46,14 +46,8 @@ def function_of(
     names: Mapping[str, Any],
     call: Call,
 ) -> Callable[..., Any]:
-    """Return a function with these parameters, which passes its arguments to `call`.
-
-    Args:
-        parameters: with types as text.
-        returns: the type of the result, as text.
-        names: the names to which defaults and types refer.
-        call: called with the arguments by name.
-    """
+    """Return a function with these parameters, which passes its arguments by name to
+    `call`. Types are texts; defaults and types refer to `names`."""
     listed, defaults = [], {}
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY and "*" not in listed:

@@ -43,11 +43,7 @@ class StoredKernel(Kernel):
         return running.prepare(program, self.memory)
 
     def trace_call(self, call: Any, devices: int = 0) -> TracedKernel:
-        """Return the stored trace.
-
-        Raises:
-            InvalidProgramError: the call's arrays have other shapes or dtypes.
-        """
+        """Return the stored trace; refuse arrays of other shapes or dtypes."""
         stored = [(s.shape, s.dtype) for s in self.program.arguments]
         given = [(call.shape(n) or (1,), d) for n, d in enumerate(call.dtypes)]
         if given != stored:

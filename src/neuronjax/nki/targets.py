@@ -46,11 +46,7 @@ def runtime_rounding() -> dict[str, Any]:
 
 
 def check_ranks(target: Target, ranks: int) -> None:
-    """Check that the target has a logical NeuronCore for every rank.
-
-    Raises:
-        InvalidProgramError: the target has fewer.
-    """
+    """Refuse more ranks than the target has logical NeuronCores."""
     cores = target.logical_cores()
     if ranks <= cores:
         return

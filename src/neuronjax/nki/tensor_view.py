@@ -82,7 +82,7 @@ class TensorView(NKIObject):
 
     def is_contiguous(self) -> bool:
         """Return whether the view (on chip, each partition) is dense and row-major."""
-        first = 1 if self._on_chip else 0
+        first = 1 if self.storage.on_chip else 0
         return layout.is_dense(self.shape[first:], self.strides[first:])
 
     def get_pattern(self) -> list[list[int]]:
@@ -102,10 +102,6 @@ class TensorView(NKIObject):
         else:
             dynamic = _within_storage(self, dynamic)
         return Access(self.storage, self.dtype, self.offset, reach.pattern, dynamic)
-
-    @property
-    def _on_chip(self) -> bool:
-        return self.storage.on_chip
 
     @property
     def layout(self) -> Layout:
@@ -137,7 +133,7 @@ class TensorView(NKIObject):
     def _partition_guard(self, op: str, dim: int, what: str) -> None:
         if dim != 0:
             return
-        if self._on_chip:
+        if self.storage.on_chip:
             refuse(
                 op,
                 f"{what} dimension 0 of {self.describe()}, the partition dimension",
@@ -186,12 +182,12 @@ class TensorView(NKIObject):
                 f"use 0 to {self.shape[dim] - 1}",
             )
         one = layout.slice_dim(self.layout, dim, index, 1, 1)
-        if dim == 0 and self._on_chip:
+        if dim == 0 and self.storage.on_chip:
             return self.with_layout(one)
         return self.with_layout(layout.drop_dim(one, dim))
 
     def _selected_by(self, dim: int, index: Any) -> Self:
-        if self._on_chip and dim == 0:
+        if self.storage.on_chip and dim == 0:
             refuse(
                 "select",
                 "a runtime index of the partition dimension",
@@ -238,8 +234,9 @@ class TensorView(NKIObject):
         """Return the view of HBM with an index of dimension 0 for every partition."""
         dim = self.checked_dim("vector_select", dim)
         self.check_direct("vector_select")
-        if dim != 0 or self._on_chip:
-            where = "an on-chip tensor" if self._on_chip else f"dimension {dim}"
+        on_chip = self.storage.on_chip
+        if dim != 0 or on_chip:
+            where = "an on-chip tensor" if on_chip else f"dimension {dim}"
             remedy = "select along dimension 0 of an HBM tensor"
             refuse("vector_select", where, remedy)
         count = vector_offset.shape[0]
@@ -269,7 +266,7 @@ class TensorView(NKIObject):
     def broadcast(self, dim: int, size: int) -> Self:
         """Return the view with a dimension of size one repeated `size` times."""
         dim = self.checked_dim("broadcast", dim)
-        if self._on_chip:
+        if self.storage.on_chip:
             self._partition_guard("broadcast", dim, "broadcasting")
         if self.shape[dim] != 1 or size < 1:
             refuse(
@@ -329,7 +326,7 @@ class TensorView(NKIObject):
         """Return the same elements in another shape; one size may be -1."""
         sizes = _inferred("reshape", tuple(shape), self.size)
         if not sizes or sizes[0] != self.shape[0]:
-            if self._on_chip:
+            if self.storage.on_chip:
                 refuse(
                     "reshape",
                     f"{self.shape} to {sizes} changes the partition dimension",
@@ -347,7 +344,7 @@ class TensorView(NKIObject):
         return self.with_layout(new)
 
     def _reshaped(self, sizes: tuple[int, ...]) -> Layout | None:
-        if not self._on_chip:
+        if not self.storage.on_chip:
             return layout.reshape(self.layout, sizes)
         free = Layout(self.shape[1:], self.strides[1:], self.offset)
         new = layout.reshape(free, sizes[1:])

@@ -170,7 +170,7 @@ class Trace:
             self.storages.append(storage)
         return storage
 
-    def state(self, name: str, shape: tuple[int, ...], dtype: str) -> Access:
+    def state(self, name: str, shape: tuple[int, int], dtype: str) -> Access:
         """Return the state that an engine keeps between instructions, as an operand.
 
         There is one storage per name, e.g. state("scalar.reduce", (128, 1), "float32"):
@@ -184,10 +184,8 @@ class Trace:
             )
             self.storages.append(storage)
             self._states[name] = storage
-        storage = self._states[name]
-        free = storage.free_size
-        strides = [free, *([1] if len(shape) == 2 else [])]
-        return Access(storage, dtype, 0, tuple(zip(strides, shape, strict=False)))
+        lanes, words = shape
+        return Access(self._states[name], dtype, 0, ((words, lanes), (1, words)))
 
     def new_register(self) -> Register:
         self.launch.registers += 1
@@ -226,19 +224,9 @@ class Trace:
         self._shared_used = count
 
     def meet(self, what: str, payload: Any = None) -> list[Any]:
-        """Wait until the other programs of the grid reach the same point.
-
-        Args:
-            what: the point, e.g. "nisa.core_barrier", which must be the same for all
-                programs.
-            payload: what this program passes to the others.
-
-        Returns:
-            The payload of every program.
-
-        Raises:
-            InvalidProgramError: another program ends, or waits for something else.
-        """
+        """Wait until the other programs of the grid reach the same point, and return
+        every program's payload. A program that ends, or waits for something other than
+        `what`, e.g. "nisa.core_barrier", is an error."""
         line = user_line()
         self.append(Barrier(line))
         key: Any = self.machine.key if self.machine else None
@@ -260,11 +248,7 @@ class Trace:
 
 
 def current() -> Trace:
-    """Return the trace on which nl and nisa functions work.
-
-    Raises:
-        InvalidProgramError: no kernel is running.
-    """
+    """Return the trace on which nl and nisa functions work, if a kernel is running."""
     trace: Any = active.current()
     return trace
 

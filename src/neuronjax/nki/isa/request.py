@@ -186,24 +186,22 @@ class Request:
     def _check_size(self, operand: OperandSpec, partitions: int) -> None:
         name = operand.name
         value = self.values.get(name)
-        if operand.kind == "column":
-            if isinstance(value, NkiTensor):
-                if value.shape[0] != partitions or value.size != partitions:
-                    remedy = f"a number or a tensor of shape ({partitions}, 1)"
-                    shape = f"{name} has shape {value.shape}"
-                    self.refuse(shape, f"{name} must be {remedy}")
-            elif not isinstance(value, int | float | VirtualRegister | None):
-                if not hasattr(value, "dtype"):  # a NumPy scalar is a number
-                    remedy = f"{name} must be a number or a tensor"
-                    self.refuse(f"{name} is {value!r}", remedy)
-            wanted = operand.fp32 and not self._of_bits
-            if wanted and isinstance(value, NkiTensor) and value.dtype != "float32":
+        if operand.kind != "column":
+            wanted = (partitions, operand.elements)
+            if value is not None and (value.shape[0], per_partition(value)) != wanted:
+                self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
+        elif isinstance(value, NkiTensor):
+            if value.shape[0] != partitions or value.size != partitions:
+                remedy = f"a number or a tensor of shape ({partitions}, 1)"
+                shape = f"{name} has shape {value.shape}"
+                self.refuse(shape, f"{name} must be {remedy}")
+            if operand.fp32 and not self._of_bits and value.dtype != "float32":
                 shown = f"{name} {text(value.access())}"
                 self.refuse(shown, f"{name} must be float32: copy it first")
-        elif value is not None:
-            wanted = (partitions, operand.elements)
-            if (value.shape[0], per_partition(value)) != wanted:
-                self.refuse(f"{name} has shape {value.shape}", f"give shape {wanted}")
+        elif not isinstance(value, int | float | VirtualRegister | None):
+            if not hasattr(value, "dtype"):  # a NumPy scalar is a number
+                remedy = f"{name} must be a number or a tensor"
+                self.refuse(f"{name} is {value!r}", remedy)
 
     def _partitions(self, tensors: Sequence[OperandSpec]) -> int:
         read = next((o for o in tensors if o.role == "input"), tensors[0])

@@ -65,11 +65,7 @@ class BlockedTensor(Tile):
         return self._tiles[0].sizes
 
     def of(self, box: Box | None = None) -> NkiTensor:
-        """Return a view of the only tile.
-
-        Raises:
-            InvalidProgramError: there are several tiles.
-        """
+        """Return a view of the only tile; refuse several tiles."""
         return self._one().of(box)
 
     def set(self, value: Any, box: Box | None = None) -> None:

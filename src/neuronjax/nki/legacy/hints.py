@@ -28,11 +28,8 @@ WITHOUT_EFFECT = MappingProxyType(
 
 
 def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a check that refuses unknown hints.
-
-    Raises (when called):
-        UnsupportedError: a keyword is neither a parameter nor in `WITHOUT_EFFECT`.
-    """
+    """Return the function with a check that refuses keywords that are neither its
+    parameters nor in `WITHOUT_EFFECT`."""
     named = {
         name
         for name, p in inspect.signature(function).parameters.items()
@@ -55,12 +52,8 @@ def hinted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_hints(module: dict[str, Any], others: Iterable[str] = ()) -> None:
-    """Replace a module's functions that take `**hints` by `hinted` functions.
-
-    Args:
-        module: the module's globals.
-        others: names of functions in it that were defined in another module.
-    """
+    """Replace functions that take `**hints` by `hinted` ones, in a module's globals.
+    `others` names functions in it that were defined in another module."""
     for name, function in list(module.items()):
         if not inspect.isfunction(function) or name.startswith("_"):
             continue

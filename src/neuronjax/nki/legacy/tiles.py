@@ -8,6 +8,7 @@ indices beyond the tensor (nki.api.shared of release 2.26, "NKI API Masking").
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from math import prod
 from typing import Any
 
@@ -189,15 +190,6 @@ class Tile(WithoutValue):
     def __invert__(self) -> Tile:
         return elementwise(lambda x: apply("equal", x, 0.0), self)
 
-    def __iadd__(self, other: Any) -> Tile:
-        return self._updated("add", other)
-
-    def __isub__(self, other: Any) -> Tile:
-        return self._updated("subtract", other)
-
-    def __imul__(self, other: Any) -> Tile:
-        return self._updated("multiply", other)
-
     def _updated(self, op: str, other: Any) -> Tile:
         target = self.of()
         if op == "add" and isinstance(other, Tile) and other.added_to(target):
@@ -206,6 +198,10 @@ class Tile(WithoutValue):
         with tracing.assigning():
             assign(target, alike(result, target))
         return self
+
+    __iadd__ = partialmethod(_updated, "add")
+    __isub__ = partialmethod(_updated, "subtract")
+    __imul__ = partialmethod(_updated, "multiply")
 
     def __repr__(self) -> str:
         return f"Tile({self.dtype}{list(self.shape)} in {self.buffer})"
@@ -412,9 +408,7 @@ def _sliced(t: NkiTensor, keys: list[Any]) -> Tile:
         t = t.slice(at, index, index + 1)
         if at or not on_chip:
             dropped.append(at)
-    if on_chip and rank > 1 and len(dropped) == rank - 1:
-        dropped = dropped[1:]
-    if not on_chip and len(dropped) == rank:
+    if rank - len(dropped) < (2 if on_chip else 1):
         dropped = dropped[1:]
     view = t.layout
     for at in reversed(dropped):

@@ -70,13 +70,12 @@ def operands_may_be_indirect(i: KernelInstruction, trace: OnCore) -> None:
 def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
     """Refuse an index that is too short: offset n is at [n % group, n // group]."""
     for access in gathered:
-        dynamic, (partitions, count) = access.dynamic, access.shape
+        dynamic, index, (partitions, count) = access.dynamic, access.index, access.shape
         assert dynamic is not None
-        assert isinstance(dynamic.index, Access)
-        group, columns = dynamic.group, dynamic.index.size // partitions
+        assert index is not None
+        group, columns = dynamic.group, index.size // partitions
         # A last group of fewer partitions can use only the first column of the index.
-        rest = partitions % group
-        most = rest if rest else group * columns
+        most = partitions % group or group * columns
         if count > most:
             raise broken(
                 i,
@@ -89,8 +88,8 @@ def _check_offsets(i: KernelInstruction, gathered: list[Access]) -> None:
 
 def _check_places(i: KernelInstruction, gathered: list[Access]) -> None:
     for access in gathered:
-        index = access.dynamic.index if access.dynamic else None
-        if not isinstance(index, Access) or index.storage.address is None:
+        index = access.index
+        if index is None or index.storage.address is None:
             continue
         start = start_partition(index)
         if start % QUADRANT:

@@ -82,11 +82,7 @@ class Initialised:
         self._position = 0
 
     def check(self) -> None:
-        """Walk through the program.
-
-        Raises:
-            InvalidProgramError: an instruction reads unwritten elements.
-        """
+        """Walk through the program, and report reads of unwritten elements."""
         self.written |= dict.fromkeys(self.program.arguments, True)
         self._block(self.program.body)
 
@@ -253,9 +249,8 @@ def _reads(i: KernelInstruction) -> Iterator[Access]:
     yield from inputs
     if i.reads_outputs and not keeps:
         yield from i.outputs
-    for access in (*inputs, *i.outputs):
-        if access.dynamic is not None and access.index is not None:
-            yield access.index
+    indices = (a.index for a in (*inputs, *i.outputs) if a.dynamic is not None)
+    yield from filter(None, indices)
 
 
 def surely_writes(program: KernelProgram) -> bool:
@@ -270,14 +265,10 @@ def surely_writes(program: KernelProgram) -> bool:
 
 
 def check_results(program: KernelProgram) -> None:
-    """Refuse results that no instruction writes.
+    """Refuse results, other than arguments, that no instruction writes.
 
     Results written only in part are accepted, since kernels return padded buffers;
-    `nki.check` reports them.
-
-    Raises:
-        InvalidProgramError: a result is not an argument, and nothing writes it.
-    """
+    `nki.check` reports them."""
     written = {a.storage for i in program.body.walk() for a in i.outputs}
     for number, access in enumerate(program.results):
         storage = access.storage

@@ -75,10 +75,8 @@ class _AccessEvents:
         self.instructions.append(i)
         inputs = [a for a in i.inputs if isinstance(a, Access)]
         read = {a.storage for a in inputs}
-        for access in (*inputs, *i.outputs):
-            if access.dynamic is not None and access.index is not None:
-                events[access.index.storage].append((position, False))
-        for access in inputs:
+        indices = [a.index for a in (*inputs, *i.outputs) if a.dynamic is not None]
+        for access in (*filter(None, indices), *inputs):
             events[access.storage].append((position, False))
         for access in i.outputs:
             begins = not i.reads_outputs and access.storage not in read

@@ -87,11 +87,7 @@ def missing(
 
 
 def check_instruction(i: KernelInstruction, trace: OnCore) -> None:
-    """Apply the rules for an instruction.
-
-    Raises:
-        InvalidProgramError: the instruction breaks a rule.
-    """
+    """Refuse an instruction that breaks one of its rules."""
     key = signature(i)
     if key in trace.checked:
         return
@@ -143,10 +139,6 @@ def _dynamic(a: Access) -> Hashable:
 
 
 def check_storage(storage: Storage, trace: OnCore) -> None:
-    """Apply the rules for an allocation.
-
-    Raises:
-        InvalidProgramError: the allocation breaks a rule.
-    """
+    """Refuse an allocation that breaks a rule."""
     for rule in _STORAGE_RULES:
         rule(storage, trace)

@@ -50,11 +50,7 @@ class NkiUse:
 
 
 def uses_of_file(path: Path) -> list[NkiUse]:
-    """Return the uses of NKI names in a file, by line.
-
-    Raises:
-        InvalidProgramError: the file is missing, not text, or not Python.
-    """
+    """Return the uses of NKI names in a file of Python, by line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -65,11 +61,8 @@ def uses_of_file(path: Path) -> list[NkiUse]:
 
 
 def uses(text: str, path: str) -> list[NkiUse]:
-    """Return the uses of NKI names in a text, by line, equal uses of a line once.
-
-    Raises:
-        InvalidProgramError: the text is not Python.
-    """
+    """Return the uses of NKI names in a text of Python, by line, equal uses of a line
+    once."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
