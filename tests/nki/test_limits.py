@@ -261,7 +261,7 @@ BROKEN = {
     "scalar operators": (
         "trn2",
         lambda: scalar(E.scalar, nl.subtract),
-        r"subtract on ScalarE.*engine vector",
+        r"subtract on ScalarE.*use engine=vector",
     ),
     "gpsimd operators": ("trn2", lambda: scalar(E.gpsimd, nl.add), r"nl.rsqrt"),
     "scalar copy": (

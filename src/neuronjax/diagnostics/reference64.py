@@ -411,7 +411,7 @@ def _algebraic(i: Instruction, x: Arrays) -> Sequence[Any]:
         x = [_complex(*x[n : n + 2]) for n in range(0, len(x), 2)]
     with jax.disable_jit(False), jax.enable_x64(True):
         result = np.asarray(function(i, *map(jnp.asarray, x)))
-    return (result.real, result.imag)[: len(i.results)]
+    return (np.real(result), np.imag(result))[: len(i.results)]
 
 
 def _complex(real: np.ndarray, imaginary: np.ndarray) -> np.ndarray:
