@@ -58,11 +58,8 @@ def fault_of_pairs(pairs: Groups, devices: int) -> str:
 
 def _strangers(named: Iterable[int], devices: int) -> str:
     unknown = [device for device in named if not 0 <= device < devices]
-    return (
-        f"device {unknown[0]} is not in the mesh of {devices} devices"
-        if unknown
-        else ""
-    )
+    what = f"is not in the mesh of {devices} devices"
+    return f"device {unknown[0]} {what}" if unknown else ""
 
 
 def _twice(named: Iterable[int], what: str) -> str:

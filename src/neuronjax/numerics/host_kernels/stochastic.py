@@ -12,7 +12,6 @@ losing bits.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from neuronjax.numerics.host_kernels.compiled import (
     I1,
     I32,
     Code,
+    Value,
     as_floats,
     int64,
     shaped,
@@ -34,7 +34,6 @@ from neuronjax.numerics.host_kernels.elements import (
     INFINITY,
     MANTISSA_BITS,
     ElementKind,
-    ceiling,
     larger,
     magnitude,
     store_codes,
@@ -47,8 +46,8 @@ from neuronjax.numerics.host_kernels.handler import (
     row_words,
 )
 from neuronjax.numerics.random_bits import GOLDEN, LAST_SHIFT, STEPS
+from neuronjax.numerics.rounding import ceiling
 
-Value = Any
 #: Number of elements that are checked together.
 CHUNK = 1024
 #: Indices of an aligned window of this size differ only in bits that the mixer's first
@@ -117,7 +116,7 @@ class _StochasticPart:
         self._format: FloatFormat = get_format(kind.element)
         self._dropped = MANTISSA_BITS - self._format.mantissa_bits
         self._lowest = BIAS + self._format.min_exponent
-        self._ceiling = ceiling(self._format, kind.saturates)
+        self._ceiling = int(ceiling(self._format, kind.saturates))
         self._second = _mixed(c, c.xor(key, I32(int(GOLDEN))))
 
     def round(self, count: Value) -> None:
