@@ -200,11 +200,8 @@ def own_setting(item: Askable) -> dict[str, Any]:
 def shared_setting(
     several: Sequence[Askable], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the common target and policy of several functions or programs.
-
-    Args:
-        several: the functions or programs.
-        given: the caller's keyword arguments for target and policy, in this order.
+    """Return the common target and policy of several functions or programs. `given` has
+    the caller's keyword arguments for target and policy, in this order.
 
     Raises:
         InvalidProgramError: targets or policies differ, and `given` does not say which.

@@ -242,11 +242,8 @@ _PART = re.compile(r"(.*):\((\d+)\)(\d+)")
 
 
 def groups_along(mesh: Mesh, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of devices that differ only in their position along some axes.
-
-    Args:
-        mesh: the devices.
-        axes: slowest first, which is the order of the ranks of a group; "x", "x:(2)4".
+    """Return the groups of devices that differ only in their position along some axes,
+    such as ("x", "y:(2)4"). These are slowest first, the order of a group's ranks.
 
     Raises:
         KeyError: an axis that the mesh does not have, or a part that it cannot have.

@@ -60,14 +60,11 @@ assert MANY % CHUNK == 0
 def rounded(x: jax.Array, keys: jax.Array, element: str, saturates: bool) -> jax.Array:
     """Return x with each row rounded by the bits of `random_bits((size,), its key)`.
 
-    The result has elements of the format; for a format of 4 bits it has uint8 codes,
-    which `from_codes` makes elements.
-
-    Args:
-        x: float32 or bfloat16, [outer, size]; fewer than 2^32 elements in a row.
-        keys: uint32 [outer].
-        element: the name of a signed format of 8 bits or fewer.
-        saturates: whether an overflow becomes the largest value.
+    The rows of x, float32 or bfloat16 [outer, size], have fewer than 2^32 elements; the
+    keys are uint32 [outer]. `element` is the name of a signed format of at most 8 bits,
+    whose largest value replaces an overflow if it `saturates`. The result has elements
+    of the format; for a format of 4 bits it has uint8 codes, which `from_codes` makes
+    elements.
     """
     kind = ElementKind("stochastic", x.dtype.name, element, saturates)
     fmt = get_format(element)
